@@ -22,11 +22,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import perdure
-from perdure.channel import TookOver
 from perdure.checkpoint.tensors import PIECE_BYTES
 from perdure.group.world import connect_group
+from perdure.loop.telemetry.events import Event
 from perdure.session.session import Session
-from perdure.telemetry.events import Event
+from perdure.wire.channel import TookOver
 
 AFTER = 3
 """Steps after the hand-over."""

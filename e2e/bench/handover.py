@@ -22,9 +22,9 @@ from e2e.bench.handover_restarts import Move
 from e2e.bench.report import FOLDER, Figure
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
-from perdure.channel import write_offer
-from perdure.contract import Handover, Leave, Train, write_handover
-from perdure.handover.parties import Part, attempt_of
+from perdure.live.protocol.parties import Part, attempt_of
+from perdure.wire import Handover, Leave, Train, write_handover
+from perdure.wire.channel import write_offer
 
 LIMIT = 300
 ROUNDS = {"small": 10, "large": 5, "huge": 2}

@@ -23,7 +23,7 @@ from e2e.harness import evidence, timeline
 from e2e.harness.handover import Way
 from e2e.harness.local_members import SAVE_SECONDS, LocalMembers
 from e2e.prepare import Progress
-from perdure.contract import Leave
+from perdure.wire import Leave
 
 SECONDS: Final = 600.0
 PACE: Final = {"small": 0.02, "large": 0.5}

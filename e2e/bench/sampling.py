@@ -11,7 +11,7 @@ import numpy as np
 
 from e2e.bench.report import Figure
 from e2e.prepare import Progress
-from perdure.data.sampling import BatchIds, SamplingPlan
+from perdure.loop.data.sampling import BatchIds, SamplingPlan
 
 SAMPLES = 10_000_000
 BATCH = 256

@@ -26,16 +26,16 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.opening import load_newest
-from perdure.checkpoint.state import Position
-from perdure.checkpoint.writer import Writer
 from perdure.group.peers import Solo
-from perdure.session.state.registry import Registry
-from perdure.settings import Settings
+from perdure.log.position import Position
+from perdure.log.reader import Log
+from perdure.log.writer import Writer
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace
+from perdure.state.registry import Registry
 from perdure.store import open_store
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import NoTrace
+from perdure.wire.settings import Settings
 
 MIB = 1024 * 1024
 LAYERS = 16

@@ -9,7 +9,7 @@ import torch._dynamo  # noqa: F401 - an optimizer would import it
 
 import perdure.session.session  # noqa: F401
 from e2e.bench.starting import private_mib
-from perdure.contract import Env
+from perdure.wire import Env
 
 if __name__ == "__main__":
     seconds = time.monotonic() - float(os.environ["BENCH_BEGUN"])

@@ -17,7 +17,7 @@ from typing import Any
 from perdure.agent import linux
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.zygote import Zygote, launcher_for
-from perdure.contract import Env
+from perdure.wire import Env
 
 SCRIPT = Path(__file__).with_name("started.py")
 UNREAD = {Env.PRELOAD: "json"}

@@ -19,7 +19,7 @@ from e2e.bench.loading import SAMPLES
 from e2e.bench.report import Figure
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
-from perdure.contract import Env
+from perdure.wire import Env
 
 SECONDS = 600.0
 MICRO = 1e6

@@ -26,8 +26,8 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as before_steps
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import perdure
-from perdure.contract import Env
-from perdure.session.state.wrapping import Replica
+from perdure.state.wrapping import Replica
+from perdure.wire import Env
 
 BATCH = 64
 LONG_SECONDS = 0.01

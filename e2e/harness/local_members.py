@@ -22,8 +22,8 @@ from typing import Final, Self
 from e2e.harness.local_run import free_port
 from e2e.harness.root import Root
 from e2e.harness.watching import Late
-from perdure.channel import write_whole
-from perdure.contract import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
+from perdure.wire import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
+from perdure.wire.channel import write_whole
 
 SECONDS: Final = 300.0
 SAVE_SECONDS: Final = 60
@@ -90,7 +90,7 @@ class LocalMembers:
         folder.mkdir(parents=True)
         put_assignment(folder, Standby())
         files = ["--assignment", folder / "assignment", "--termination-log", folder / "termination-log"]
-        agent = [sys.executable, "-m", "perdure.cli", "run", *files, "--state", folder / "state", "--", *self.argv]
+        agent = [sys.executable, "-m", "perdure.cli.main", "run", *files, "--state", folder / "state", "--", *self.argv]
         command = ["setpriv", "--pdeathsig", "KILL", *agent]  # it ends with a test run that is killed, too
         environ = {"PERDURE_ROOT": (self.folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
         environ |= {"PERDURE_UID": UID, "PERDURE_JOB": "local/digits", "PERDURE_MEMBER": name}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from perdure.contract import ContractError, Leave, Standby, Train, read_assignment
+from perdure.wire import ContractError, Leave, Standby, Train, read_assignment
 from perdure_operator.api.names import ANNOTATION_AUTOSCALER
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingJobStatus

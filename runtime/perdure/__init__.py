@@ -22,10 +22,10 @@ TYPE_CHECKING = False  # typing would be the longest part of the way to the firs
 if TYPE_CHECKING:
     from typing import Any
 
+    from perdure.adapters.job import Job
     from perdure.checkpoint.history import Commit
     from perdure.session.current import current_epoch, finished_epochs, remaining_epochs_until
     from perdure.session.loading import Checkpoint, history, load
-    from perdure.session.phases import Job
     from perdure.session.session import Session
 
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 _LATER = {
     "Checkpoint": "perdure.session.loading",
     "Commit": "perdure.checkpoint.history",
-    "Job": "perdure.session.phases",
+    "Job": "perdure.adapters.job",
     "Session": "perdure.session.session",
     "current_epoch": "perdure.session.current",
     "finished_epochs": "perdure.session.current",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.contract import GROUP
+from perdure.wire import GROUP
 from perdure_operator.schema.crd import KIND, VERSION
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from e2e.cluster.apiserver import ApiServer
-from perdure.contract import (
+from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
     Assignment,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure.contract import Leave
+from perdure.wire import Leave
 from tests.api.conftest import REPOSITORY, SYSTEM, Installed
 from tests.api.process import OperatorProcess
 from tests.api.scene import Scene, starts, until

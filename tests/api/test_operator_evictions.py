@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure.contract import Leave, Train
+from perdure.wire import Leave, Train
 from perdure_operator.api.status import Intent
 from tests.api.conftest import Installed, apply_crd, audit_log, install_rights, new_namespace
 from tests.api.process import OperatorProcess

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure.contract import LABEL_JOB, LABEL_ROLE, Leave, Train
+from perdure.wire import LABEL_JOB, LABEL_ROLE, Leave, Train
 from perdure_operator.api.status import Phase
 from tests.api.conftest import Installed
 from tests.api.process import OperatorProcess

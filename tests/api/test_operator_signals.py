@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perdure.contract import Leave, Train
+from perdure.wire import Leave, Train
 from perdure_operator.api.status import Disruption, Intent
 from tests.api.scene import Scene, starts, until
 

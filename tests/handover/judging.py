@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from e2e.harness import evidence
 from e2e.harness.evidence import Entry, Samples, TracedStep
-from perdure.contract import ExitKind, HandoverWord, Outcome
+from perdure.wire import ExitKind, HandoverWord, Outcome
 
 SAMPLES = 1536
 Lost = tuple[int, Samples, list[tuple[int, int]]]

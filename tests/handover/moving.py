@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import SECONDS, LocalMember, LocalMembers
-from perdure.contract import Leave, Outcome
+from perdure.wire import Leave, Outcome
 
 HOLDING: Final = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "holding.py"
 SCRIPT: Final = DIGITS / "train.py"

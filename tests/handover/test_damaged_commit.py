@@ -8,7 +8,7 @@ from pathlib import Path
 from e2e.harness import evidence
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
-from perdure.contract import Beginning, Env, ExitKind
+from perdure.wire import Beginning, Env, ExitKind
 
 TRAINERS = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers"
 PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}

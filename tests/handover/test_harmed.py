@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness import evidence, twin
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from tests.handover.judging import NOTHING, broken, lost, with_last_words
 from tests.handover.moving import LONG_SECONDS, SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
 

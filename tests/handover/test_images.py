@@ -16,7 +16,7 @@ from e2e.harness import evidence, twin
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMember, LocalMembers
 from e2e.harness.local_run import free_port
-from perdure.contract import ExitKind, Leave, Outcome, Rescue, Train
+from perdure.wire import ExitKind, Leave, Outcome, Rescue, Train
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINERS = REPOSITORY / "e2e" / "scenarios" / "trainers"

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.harness import evidence
 from e2e.harness.evidence import Entry
-from perdure.contract import ExitKind, HandoverRecord, HandoverWord, Outcome
+from perdure.wire import ExitKind, HandoverRecord, HandoverWord, Outcome
 from tests.handover.judging import broken, with_last_words
 from tests.unit.e2e.harness.builders import SIZE, Training, drained
 

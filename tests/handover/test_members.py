@@ -10,7 +10,7 @@ import pytest
 from e2e.harness import evidence, twin
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from tests.handover.judging import NOTHING, lost
 
 PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"

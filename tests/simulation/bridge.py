@@ -1,6 +1,6 @@
 """What is between the parties of one attempt to hand over: the decider's store, state, votes, words, and closed links.
 
-Modelled after perdure.handover.keys and .bridge, as far as the parties can tell: everybody finds the decider at its
+Modelled after perdure.live.keys and .bridge, as far as the parties can tell: everybody finds the decider at its
 address and by the token, all wait until all are warm, what all do together fails where somebody is gone, is out of
 reach, or is silent for too long; words go to the decider and from it. A link that closes is noticed where its reset
 arrives. What the parties make of it is the real machines' own: see `driving`.
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from perdure.checkpoint.log import Place, Slot
-from perdure.contract import CommitRef, Handover
-from perdure.handover import events as on
-from perdure.handover.parties import Attempt, Party
-from perdure.handover.timing import QUIET_SECONDS
+from perdure.live.protocol import events as on
+from perdure.live.protocol.parties import Attempt, Party
+from perdure.live.protocol.timing import QUIET_SECONDS
+from perdure.log.reader import Place, Slot
+from perdure.wire import CommitRef, Handover
 from tests.simulation.gang import Fabric, Gang, Seat, Told, Track
 from tests.simulation.interface import Behaviour, Network
 from tests.simulation.store import OUTSIDE, Changes

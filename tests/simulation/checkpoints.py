@@ -1,6 +1,6 @@
 """One simulated rank's part in the log: it opens the run, finds where to go on, commits, completes.
 
-Real: `perdure.checkpoint.writer` with all its rules, the log and its commits, entries, manifests, retention. Modelled
+Real: `perdure.log.writer` with all its rules, the log and its commits, entries, manifests, retention. Modelled
 after the modules of the same names, because those block or need torch: `together`, `opening`, `load`, `save`, `saving`.
 A shard is a few bytes. `trainer` owns one of these per process.
 """
@@ -12,14 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import perdure.checkpoint.writer as writing
-from perdure.checkpoint import entry, manifest
-from perdure.checkpoint.image import Offer
-from perdure.checkpoint.log import Log, Place, Slot
+import perdure.log.writer as writing
+from perdure.checkpoint import manifest
 from perdure.checkpoint.retention import retire
-from perdure.checkpoint.state import Position
-from perdure.checkpoint.writer import NotYet, Writer
-from perdure.contract import CommitRef
 from perdure.errors import (
     Corrupt,
     Fenced,
@@ -31,7 +26,13 @@ from perdure.errors import (
     StorageRefused,
     UserError,
 )
-from perdure.settings import Settings
+from perdure.log import entry, objects
+from perdure.log.images import Offer
+from perdure.log.position import Position
+from perdure.log.reader import Log, Place, Slot
+from perdure.log.writer import NotYet, Writer
+from perdure.wire import CommitRef
+from perdure.wire.settings import Settings
 from tests.simulation.gang import Gang, Seat
 from tests.simulation.images import Image
 from tests.simulation.interface import MemberHost
@@ -231,7 +232,7 @@ class Checkpoints:
             whole = await tape.run(lambda: manifest.fetch_manifest(tape, committed))
             for index in whole.indexes:
                 shard = index.shard
-                data = await tape.run(lambda: manifest.fetch(tape, shard.key, shard.size))  # noqa: B023
+                data = await tape.run(lambda: objects.fetch(tape, shard.key, shard.size))  # noqa: B023
                 if entry.checksum(data) != shard.crc:
                     return f"{shard.key} is damaged"
         except Corrupt as error:
@@ -313,7 +314,7 @@ class Checkpoints:
         return await put_part(self._access, folder, self._run, self._position(), (rank, world))
 
     async def _append(self, folder: str, indexes: list[dict[str, Any]], reason: str, *, final: bool) -> int:
-        writer, position, key = self._writer, self._position(), manifest.manifest_key(folder)
+        writer, position, key = self._writer, self._position(), objects.manifest_key(folder)
         data = manifest.write_manifest(indexes, self._run, position)
         await self._access.perform(Call("put", key, data))
         ref = manifest.refer_to(key, data)

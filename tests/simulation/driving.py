@@ -1,7 +1,7 @@
 """Drives the real machine of one party through one attempt, in virtual time: what waits for others waits here.
 
-Real: perdure.handover's machines and timetable, the takeover's pen with the log's rules. Modelled after
-perdure.session.ranks.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process
+Real: perdure.live.protocol's machines and timetable, the takeover's pen with the log's rules. Modelled after
+perdure.live.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process
 that is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all
 the same. Used by `handing`.
 """
@@ -13,19 +13,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from perdure.channel import HandoverEnded, Report, Voting
-from perdure.checkpoint import takeover as takeovers
-from perdure.checkpoint.log import Log, Slot
-from perdure.checkpoint.takeover import Takeover
-from perdure.checkpoint.verdict import Verdict
-from perdure.contract import Handover
 from perdure.errors import PeerLost, PerdureError
-from perdure.handover import events as on
-from perdure.handover.hearing import Hearing
-from perdure.handover.machine import Phase, State, begin, named, step
-from perdure.handover.parties import Attempt, Party
-from perdure.handover.timing import HERE_SECONDS, Timetable
-from perdure.settings import Settings
+from perdure.live.protocol import events as on
+from perdure.live.protocol.hearing import Hearing
+from perdure.live.protocol.machine import Phase, State, begin, named, step
+from perdure.live.protocol.parties import Attempt, Party
+from perdure.live.protocol.timing import HERE_SECONDS, Timetable
+from perdure.log import takeover as takeovers
+from perdure.log.reader import Log, Slot
+from perdure.log.takeover import Takeover
+from perdure.log.verdict import Verdict
+from perdure.wire import Handover
+from perdure.wire.channel import HandoverEnded, Report, Voting
+from perdure.wire.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
 from tests.simulation.gang import Fabric, Gang, Seat
 from tests.simulation.interface import Json, MemberHost, Network

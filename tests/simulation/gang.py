@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perdure.data.sampling import SamplingPlan
 from perdure.errors import PeerLost
+from perdure.loop.data.sampling import SamplingPlan
 from tests.simulation.interface import Behaviour, Network
 from tests.simulation.store import OUTSIDE, Changes
 from tests.simulation.witness import Trained, Trouble, Witness

@@ -1,6 +1,6 @@
 """One simulated process in hand-overs: as an old rank one attempt after the other, or as a newcomer to a living run.
 
-Modelled after perdure.session.ranks.handing, .newcomer and .membership. `trainer` owns one of these per process.
+Modelled after perdure.live.handing, .newcomer and .membership. `trainer` owns one of these per process.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from perdure.channel import Attached, HandoverEnded, Request, TookOver
-from perdure.contract import ExitKind, HandoverWord, Leave, Train
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
-from perdure.handover import events as on
-from perdure.handover.machine import Phase
-from perdure.handover.parties import Attempt, Part, Party, attempt_of
-from perdure.handover.timing import QUIET_SECONDS, Timetable
-from perdure.settings import Settings
+from perdure.live.protocol import events as on
+from perdure.live.protocol.machine import Phase
+from perdure.live.protocol.parties import Attempt, Part, Party, attempt_of
+from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.wire import ExitKind, HandoverWord, Leave, Train
+from perdure.wire.channel import Attached, HandoverEnded, Request, TookOver
+from perdure.wire.settings import Settings
 from tests.simulation.bridge import Header
 from tests.simulation.checkpoints import Checkpoints, Membership, Pen, make_pen
 from tests.simulation.driving import BALKS, Driver, Ground

@@ -12,15 +12,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-import perdure.checkpoint.writer as writing
+import perdure.log.writer as writing
 from perdure.agent.state import Rescued
 from perdure.checkpoint import manifest
-from perdure.checkpoint.entry import Committed, checksum
-from perdure.checkpoint.image import Offer, Stamp
-from perdure.checkpoint.log import Head, Log
-from perdure.checkpoint.writer import Writer
-from perdure.contract import CommitRef
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
+from perdure.log import objects
+from perdure.log.entry import Committed, checksum
+from perdure.log.images import Offer, Stamp
+from perdure.log.reader import Head, Log
+from perdure.log.writer import Writer
+from perdure.wire import CommitRef
 from tests.simulation.gang import Track
 from tests.simulation.interface import MemberHost
 from tests.simulation.parts import position_of, put_part, repeatable
@@ -102,8 +103,8 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int) 
     await asyncio.sleep(host.behaviour.save_seconds * host.rng.uniform(0.4, 1.0))
     parts = [await put_part(access, folder, run, position, (rank, image.world)) for rank in range(image.world)]
     data = manifest.write_manifest(parts, run, position)
-    await access.perform(Call("put", manifest.manifest_key(folder), data))
-    ref = manifest.refer_to(manifest.manifest_key(folder), data)
+    await access.perform(Call("put", objects.manifest_key(folder), data))
+    ref = manifest.refer_to(objects.manifest_key(folder), data)
 
     def commit() -> Any:
         with repeatable(writing, tape, host):

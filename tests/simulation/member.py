@@ -44,9 +44,8 @@ from perdure.agent.state import (
     Tick,
     Unreadable,
 )
-from perdure.channel import Report, Request
-from perdure.cli import settings_from
-from perdure.contract import (
+from perdure.cli.main import settings_from
+from perdure.wire import (
     CLEAN,
     ContractError,
     Env,
@@ -56,7 +55,8 @@ from perdure.contract import (
     read_assignment,
     write_outcome,
 )
-from perdure.settings import read_settings
+from perdure.wire.channel import Report, Request
+from perdure.wire.settings import read_settings
 from tests.simulation.images import Image, rescue
 from tests.simulation.interface import MemberExit, MemberHost
 from tests.simulation.objects import trainer_of

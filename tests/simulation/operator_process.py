@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.cluster import election
 from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (

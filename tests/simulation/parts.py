@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from perdure.checkpoint import entry, manifest
-from perdure.checkpoint.state import Position
+from perdure.checkpoint import manifest
+from perdure.log import entry, objects
+from perdure.log.position import Position
 from tests.simulation.gang import LOADER, Track
 from tests.simulation.interface import MemberHost
 from tests.simulation.store import Access, Call, Tape
@@ -27,12 +28,12 @@ async def put_part(access: Access, folder: str, run: int, position: Position, pl
     """One rank's shard and index, `place` is rank and world; returns what the manifest says of it."""
     rank, world = place
     data = f"{run} {position.step} {rank}".encode()
-    key, crc = manifest.shard_key(folder, rank, world), entry.checksum(data)
+    key, crc = objects.shard_key(folder, rank, world), entry.checksum(data)
     shard = manifest.Shard(key, len(data), crc, SHARD_BLOCK, (crc,), ())
     index = manifest.index_body(manifest.Index(rank, shard, None, None))
     await access.perform(Call("put", key, data))
     text = manifest.write_index(index, run, position)
-    await access.perform(Call("put", manifest.index_key(folder, rank), text))
+    await access.perform(Call("put", objects.index_key(folder, rank), text))
     return index
 
 

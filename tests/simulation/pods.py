@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from perdure.contract import Assignment, Env, Outcome, Train, read_outcome, write_assignment
+from perdure.wire import Assignment, Env, Outcome, Train, read_outcome, write_assignment
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.driving import Driver
 from tests.simulation.evidence import LogReader

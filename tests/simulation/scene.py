@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from perdure.contract import LABEL_ROLE, Role
+from perdure.wire import LABEL_ROLE, Role
 from perdure_operator.api.shipped import SHIPPED
 from tests.simulation.apiserver import Change
 from tests.simulation.autoscaler import PREFIX as LAUNCHED

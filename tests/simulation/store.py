@@ -17,8 +17,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.checkpoint.entry import PREFIX, checksum
 from perdure.errors import PerdureError, StorageError, StorageRefused
+from perdure.log.entry import PREFIX, checksum
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo
 from tests.simulation.interface import Bucket, Network
 from tests.simulation.witness import Trouble, Witness

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from perdure.contract import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
-from perdure.handover.parties import Attempt, attempt_of
-from perdure.handover.state import STANDING
+from perdure.live.protocol.parties import Attempt, attempt_of
+from perdure.live.protocol.state import STANDING
+from perdure.wire import ExitKind, Handover, HandoverWord, Leave, Outcome, Train
 from tests.simulation.checks.handovers import BACK, UNDECIDED
 from tests.simulation.driving import Driver, drivers
 from tests.simulation.evidence import figures, verdict

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Leave, Outcome, Standby, read_outcome
+from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Leave, Outcome, Standby, read_outcome
 from tests.simulation.evidence import figures, verdict
 from tests.simulation.interface import Behaviour, MemberExit
 from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from perdure.channel import Attached, Committed, Exiting, Imaged, Opened, Report, Request, Stepped
-from perdure.contract import ErrorKind, ExitKind, Failure, Leave, Train
 from perdure.errors import (
     Fenced,
     HandoverFailed,
@@ -25,7 +23,9 @@ from perdure.errors import (
     RootTakenOver,
     StorageError,
 )
-from perdure.settings import Settings
+from perdure.wire import ErrorKind, ExitKind, Failure, Leave, Train
+from perdure.wire.channel import Attached, Committed, Exiting, Imaged, Opened, Report, Request, Stepped
+from perdure.wire.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
 from tests.simulation.handing import Handing

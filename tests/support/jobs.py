@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from perdure.contract import (
+from perdure.wire import (
     Assignment,
     CommitRef,
     ErrorKind,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from perdure.checkpoint.entry import checksum
 from perdure.errors import PerdureError, StorageError
+from perdure.log.entry import checksum
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo, Store
 
 

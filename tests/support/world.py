@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.contract import ANNOTATION_ASSIGNMENT, Role, Standby, write_assignment
+from perdure.wire import ANNOTATION_ASSIGNMENT, Role, Standby, write_assignment
 from perdure_operator.api.marks import marks
 from perdure_operator.api.names import ANNOTATION_NUDGE
 from perdure_operator.api.status import TrainingJobStatus

@@ -23,7 +23,7 @@ def test_the_folder_operator_never_becomes_a_package() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["perdure", "perdure.contract", "perdure.channel", "perdure.agent.shell", "perdure.cli", "perdure.testing"],
+    ["perdure", "perdure.wire", "perdure.wire.channel", "perdure.agent.shell", "perdure.cli.main", "perdure.testing"],
 )
 def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{'torch', 'boto3', 'numpy', 'kopf', 'pydantic'}} & set(sys.modules)))"
@@ -31,7 +31,7 @@ def test_what_the_operator_and_the_agent_import_is_free_of_torch_and_boto3(modul
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("module", ["perdure.cli", "perdure.session", "perdure.adapters"])
+@pytest.mark.parametrize("module", ["perdure.cli.main", "perdure.session", "perdure.adapters"])
 def test_no_framework_is_imported_before_its_adapter_is(module: str) -> None:
     frameworks = {"transformers", "accelerate", "lightning", "pytorch_lightning", "huggingface_hub"}
     public = "[getattr(perdure, name) for name in perdure.__all__]"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perdure.contract import read_assignment, read_outcome, write_assignment, write_outcome
+from perdure.wire import read_assignment, read_outcome, write_assignment, write_outcome
 from tests.unit.compat.test_agents import FORMATS, TODAYS_ASSIGNMENTS
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 import perdure
 from perdure import Session, UserError
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from typing import Final
 
 from paced import Paced, train  # type: ignore[import-not-found]
 
-from perdure.checkpoint.verdict import Verdict
-from perdure.session.ranks import handing, newcomer
-from perdure.session.ranks.effects import Effects
+from perdure.live import handing, newcomer
+from perdure.live.effects import Effects
+from perdure.log.verdict import Verdict
 
 HOLD: Final = os.environ.get("HOLD", "")
 SECONDS: Final = float(os.environ.get("HOLD_SECONDS", "8"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.api.names import ANNOTATION_AUTOSCALER
 from perdure_operator.api.spec import DO_NOT_DISRUPT, SAFE_TO_EVICT, Autoscaler
 

@@ -1,14 +1,14 @@
 """Every name of an object, label or annotation that the operator gives: built here, once, and nowhere else.
 
 Called by `decide` (who is who) and `cluster.write` (what is created). The labels that an agent reads too are in
-`perdure.contract`.
+`perdure.wire`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
+from perdure.wire import LABEL_JOB, LABEL_ROLE, Role
 
 LABEL_UID: Final = "perdure.dev/job-uid"
 """Tells a job's pods from those of its predecessor of the same name: a pod under two budgets cannot be evicted."""

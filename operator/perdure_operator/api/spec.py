@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ConfigDict, Field
 
-from perdure.contract import Completion
+from perdure.wire import Completion
 from perdure_operator.api.model import Model
 from perdure_operator.api.signals import Reaction
 from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of

@@ -232,7 +232,7 @@ class MemberOutcome(TolerantModel):
     uid: str
     """The pod's uid."""
     outcome: str
-    """A value of perdure.contract.ExitKind, or "" where the pod left none."""
+    """A value of perdure.wire.ExitKind, or "" where the pod left none."""
     run: int = 0
     """The run the outcome tells of."""
     step: int = 0
@@ -244,7 +244,7 @@ class MemberOutcome(TolerantModel):
     commit_step: int | None = None
     """Step of that commit."""
     error_kind: str = ""
-    """A value of perdure.contract.ErrorKind, or "" without an error."""
+    """A value of perdure.wire.ErrorKind, or "" without an error."""
     error_name: str = ""
     """The exception's class, the signal or the exit status."""
     error_tail: str = ""

@@ -12,8 +12,8 @@ import hashlib
 import json
 from typing import Any, Final
 
-from perdure import contract
-from perdure.contract import Env, ResumeFrom, Wanted
+from perdure import wire
+from perdure.wire import Env, ResumeFrom, Wanted
 from perdure_operator.api import names
 from perdure_operator.api.marks import marks
 from perdure_operator.api.spec import Checkpoint, From
@@ -47,7 +47,7 @@ def pod(
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     annotations = body["metadata"]["annotations"]
-    annotations |= marks(job.spec.disruption.autoscaler, contract.Role.STANDBY)
+    annotations |= marks(job.spec.disruption.autoscaler, wire.Role.STANDBY)
     annotations.setdefault(names.ANNOTATION_CONTAINER, str(body["spec"]["containers"][0].get("name", "")))
     if beside:
         body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
@@ -71,9 +71,9 @@ def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemp
     """All of a pod that its hash is of: what comes from the spec, in the form in which it was hashed first."""
     template = copy.deepcopy(kept.template if kept else job.spec.template)
     given: Json = template.get("metadata") or {}
-    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.STANDBY.value}
+    labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.STANDBY.value}
     annotations = {
-        contract.ANNOTATION_ASSIGNMENT: contract.write_assignment(contract.Standby()),
+        wire.ANNOTATION_ASSIGNMENT: wire.write_assignment(wire.Standby()),
         names.ANNOTATION_TEMPLATE: kept.hash if kept else job.template_hash,
     }
     metadata = {
@@ -117,7 +117,7 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
     spec["restartPolicy"] = "Never"
     spec["automountServiceAccountToken"] = False
     if spec.get("terminationGracePeriodSeconds") is None:
-        spec["terminationGracePeriodSeconds"] = contract.DEFAULT_GRACE_SECONDS
+        spec["terminationGracePeriodSeconds"] = wire.DEFAULT_GRACE_SECONDS
     spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume()]
     if spec.get("topologySpreadConstraints") is None:
         spec["topologySpreadConstraints"] = [_soft_spread(job)]
@@ -127,7 +127,7 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
 
 
 def _assignment_volume() -> Json:
-    field = f"metadata.annotations['{contract.ANNOTATION_ASSIGNMENT}']"
+    field = f"metadata.annotations['{wire.ANNOTATION_ASSIGNMENT}']"
     item = {"path": "assignment", "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
     return {"name": names.ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
 
@@ -145,7 +145,7 @@ def _soft_spread(job: Snapshot) -> Json:
 
 def _away_from_formers(job: Snapshot, given: Json) -> Json:
     """No `hostname NotIn` and no `matchFields`: Karpenter makes no node for a pod that has one."""
-    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.FORMER.value}
+    labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.FORMER.value}
     term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
     anti: Json = given.get("podAntiAffinity") or {}
     required = [*(anti.get(_REQUIRED) or []), term]
@@ -153,7 +153,7 @@ def _away_from_formers(job: Snapshot, given: Json) -> Json:
 
 
 def _rather_away_from_members(job: Snapshot, given: Json) -> Json:
-    labels = names.labels(job.name, job.uid) | {contract.LABEL_ROLE: contract.Role.MEMBER.value}
+    labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.MEMBER.value}
     term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
     anti: Json = given.get("podAntiAffinity") or {}
     preferred = [*(anti.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": term}]
@@ -170,13 +170,13 @@ def _rather_elsewhere(nodes: tuple[str, ...], given: Json) -> Json:
 
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
     command = [*(container.get("command") or []), *(container.get("args") or [])]
-    mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": contract.ASSIGNMENT_FOLDER, "readOnly": True}
+    mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": wire.ASSIGNMENT_FOLDER, "readOnly": True}
     trainer = {key: value for key, value in container.items() if key != "args"}
     return trainer | {
         "command": ["perdure", "run", "--", *command],
         "env": _env(job, name, spec, container.get("env") or []),
         "volumeMounts": [*(container.get("volumeMounts") or []), mount],
-        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePath": wire.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
         # SIGTERM is lost on a process that has no handler yet; a hook of the user's goes before it all the same.
         "lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (container.get("lifecycle") or {}),
@@ -266,9 +266,9 @@ def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
     secret, (trainer, *others) = _secret(checkpoint), spec["containers"]
     if not secret or any(variable not in trainer["env"] for variable in _credentials(checkpoint)):
         return spec
-    folder = {"name": Env.S3_CREDENTIALS, "value": contract.CREDENTIALS_FOLDER}
+    folder = {"name": Env.S3_CREDENTIALS, "value": wire.CREDENTIALS_FOLDER}
     # No subPath: the kubelet never updates one.
-    mount = {"name": names.CREDENTIALS_VOLUME, "mountPath": contract.CREDENTIALS_FOLDER, "readOnly": True}
+    mount = {"name": names.CREDENTIALS_VOLUME, "mountPath": wire.CREDENTIALS_FOLDER, "readOnly": True}
     trainer = trainer | {
         "env": [folder, *(variable for variable in trainer["env"] if variable.get("name") != Env.S3_CREDENTIALS)],
         "volumeMounts": [*trainer["volumeMounts"], mount],
@@ -299,7 +299,7 @@ def _keys_volume(secret: str) -> Json:
     """The keys and nothing else of the Secret, for whatever user the image has; fsGroup is the template's to set."""
     source = {
         "secretName": secret,
-        "items": [{"key": key, "path": key} for key in contract.CREDENTIALS],
+        "items": [{"key": key, "path": key} for key in wire.CREDENTIALS],
         # Keys that a Secret does not have are left out, and so is a Secret that is not there.
         "optional": True,
         "defaultMode": 0o444,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from perdure.contract import GROUP
+from perdure.wire import GROUP
 
 Json = dict[str, Any]
 Operation = Mapping[str, Any]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from perdure.contract import (
+from perdure.wire import (
     Assignment,
     CommitRef,
     ContractError,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import ErrorName, ExitKind
+from perdure.wire import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Failures, LostLog, MemberOutcome, PreviousRun, RootProblem
 from perdure_operator.decide.draft import Draft, doubled

@@ -6,7 +6,7 @@ An eviction is refused while a member runs and passes once it has terminated.
 
 from __future__ import annotations
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import own, terminated

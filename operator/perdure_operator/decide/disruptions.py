@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from perdure.contract import Completion
+from perdure.wire import Completion
 from perdure_operator.api.status import CurrentRun, Disruption, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from perdure.words import shortened
+from perdure.wire.shortening import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
 from perdure_operator.decide.pauses import doubled_seconds

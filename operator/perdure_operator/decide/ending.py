@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
-from perdure.contract import Completion, ErrorKind, ExitKind
+from perdure.wire import Completion, ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import (
     Assigned,

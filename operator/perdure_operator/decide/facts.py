@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from perdure.contract import LINGER_SECONDS, Completion, ExitKind
+from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements, RunPlan
 from perdure_operator.decide.draft import Draft, later

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
 
-from perdure.contract import ExitKind, Role
+from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready
 from perdure_operator.decide.assignments import leave, leave_with, run_told

@@ -6,7 +6,7 @@ written once and never edited.
 
 from __future__ import annotations
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_given, run_told, shutdown, train

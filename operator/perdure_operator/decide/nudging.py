@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure.contract import ANNOTATION_ASSIGNMENT
+from perdure.wire import ANNOTATION_ASSIGNMENT
 from perdure_operator.api.names import ANNOTATION_NUDGE
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RunPlan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from perdure.contract import Role, Standby, write_assignment
+from perdure.wire import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import (
     node_lost,

@@ -11,7 +11,7 @@ from functools import reduce
 from math import floor
 from typing import Final
 
-from perdure.contract import WAIT_MARGIN_SECONDS, ExitKind
+from perdure.wire import WAIT_MARGIN_SECONDS, ExitKind
 from perdure_operator.api.status import (
     Assigned,
     CurrentRun,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from perdure.contract import Completion, Env
+from perdure.wire import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import Completion
+from perdure.wire import Completion
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import SavesAsked
 from perdure_operator.decide.assignments import run_told

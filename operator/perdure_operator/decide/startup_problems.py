@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.decide.draft import Draft, clock
 from perdure_operator.decide.facts import given_up_at, joined, listed, own, refused, terminated

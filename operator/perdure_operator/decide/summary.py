@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.contract import LABEL_JOB, LABEL_ROLE, Role
+from perdure.wire import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.shipped import VACATE_ANNOTATION

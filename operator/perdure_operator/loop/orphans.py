@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, ApiError, ClusterApi, NotFound, Resource

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import kopf
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import key_of

@@ -18,7 +18,7 @@ from typing import Final
 
 import yaml
 
-from perdure.contract import GROUP
+from perdure.wire import GROUP
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.schema import generated

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from perdure.contract import GROUP
+from perdure.wire import GROUP
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, Explained
 from perdure_operator.schema import crd, generated, pod
 from perdure_operator.schema.cel import VALIDATIONS, Json

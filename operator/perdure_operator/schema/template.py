@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure import contract
-from perdure.contract import Env
+from perdure import wire
+from perdure.wire import Env
 from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
 from perdure_operator.schema import pod
 from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
@@ -25,7 +25,7 @@ DESCRIPTION: Final = (
     "command, so the command must be given, and the image must have perdure installed."
 )
 
-_MOUNTS: Final = (contract.ASSIGNMENT_FOLDER, contract.CREDENTIALS_FOLDER)
+_MOUNTS: Final = (wire.ASSIGNMENT_FOLDER, wire.CREDENTIALS_FOLDER)
 _VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from perdure.contract import DEFAULT_GRACE_SECONDS
+from perdure.wire import DEFAULT_GRACE_SECONDS
 from perdure_operator.api.model import Model
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.spec import TrainingJobSpec

@@ -19,5 +19,5 @@
     shell     the loop: reads files, pipes and signals, asks `machine`, carries the actions out
 
 It must not import torch or a storage client: it is the parent of every trainer, and has to be up at once.
-`perdure.cli` starts it. docs/agent.md draws the stages.
+`perdure.cli.main` starts it. docs/agent.md draws the stages.
 """

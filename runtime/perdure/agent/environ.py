@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from perdure.contract import Env, Train, write_handover
-from perdure.settings import RESOLVER
+from perdure.wire import Env, Train, write_handover
+from perdure.wire.settings import RESOLVER
 
 OF_A_RUN: Final = frozenset(
     {

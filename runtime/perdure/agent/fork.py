@@ -32,8 +32,8 @@ from perdure.agent import linux
 from perdure.agent.imports import imports_of
 from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
-from perdure.channel import write_unwound
-from perdure.contract import Env
+from perdure.wire import Env
+from perdure.wire.channel import write_unwound
 
 MOST_NAMES: Final = 50
 """So many modules found in the script are told: a message has an end."""

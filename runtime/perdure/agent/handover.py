@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.agent.state import Acknowledge, Action, Offer, Say, State, Trainer
-from perdure.channel import Exiting, HandoverEnded, Report, TookOver, Voting
-from perdure.contract import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
+from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
+from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
 
 BACKSTOP_SECONDS: Final = 10.0
 """A trainer that has told nothing so long after an attempt's limit is asked to save."""

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from perdure.channel import IMAGE_MAGIC
+from perdure.wire.channel import IMAGE_MAGIC
 
 _NOEXEC_SEAL: Final = 8
 """MFD_NOEXEC_SEAL: some nodes allow no other; older kernels do not know it."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from perdure.cgroup import CGROUPS
+from perdure.host.cgroup import CGROUPS
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15

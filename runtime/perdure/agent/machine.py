@@ -47,22 +47,7 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.verdict import judge, pod_outcome, step_of, without_trainer
-from perdure.channel import (
-    Attached,
-    Committed,
-    Exiting,
-    HandoverEnded,
-    Imaged,
-    Imaging,
-    Opened,
-    Report,
-    Resulted,
-    SaveFailed,
-    Stepped,
-    TookOver,
-    Voting,
-)
-from perdure.contract import (
+from perdure.wire import (
     BEGINNINGS_KEPT,
     HANDOVERS_KEPT,
     Beginning,
@@ -79,6 +64,21 @@ from perdure.contract import (
     Standby,
     Train,
     Unsaved,
+)
+from perdure.wire.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Resulted,
+    SaveFailed,
+    Stepped,
+    TookOver,
+    Voting,
 )
 
 Noted = tuple[State, list[Action]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from perdure.cgroup import CGROUPS
+from perdure.host.cgroup import CGROUPS
 
 
 def default_scratch(environ: Mapping[str, str]) -> Path:

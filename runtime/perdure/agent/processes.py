@@ -25,8 +25,8 @@ from perdure.agent.outlet import Outlet
 from perdure.agent.remains import held_by, is_room
 from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
 from perdure.agent.tail import Tail
-from perdure.cgroup import memory_limit
-from perdure.channel import is_unwound, read_report
+from perdure.host.cgroup import memory_limit
+from perdure.wire.channel import is_unwound, read_report
 
 _CHUNK: Final = 65536
 """A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""

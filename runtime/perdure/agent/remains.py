@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from perdure.cgroup import CGROUPS
-from perdure.room import MEMINFO, free_memory
+from perdure.host.cgroup import CGROUPS
+from perdure.host.memory import MEMINFO, free_memory
 
 PROC: Final = Path("/proc")
 _TAKES: Final = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}

@@ -18,7 +18,7 @@ from perdure.agent.linux import die_with_parent
 from perdure.agent.outlet import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.state import Rescued
-from perdure.contract import CommitRef
+from perdure.wire import CommitRef
 
 _COMMAND: Final = ("-P", "-m", "perdure.checkpoint.rescue")
 """-P: nothing in the script's folder may stand for a module of Python's."""

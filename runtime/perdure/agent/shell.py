@@ -53,8 +53,8 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.stop import StopMarker
-from perdure.channel import Request, acknowledge_vote, ask_for_save, write_offer, write_request
-from perdure.contract import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
+from perdure.wire import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
+from perdure.wire.channel import Request, acknowledge_vote, ask_for_save, write_offer, write_request
 
 POLL_SECONDS: Final = 0.05
 """How often the assignment file is looked at: inotify does not see the kubelet's swap of a link in all volumes."""
@@ -103,7 +103,7 @@ class Signals:
         for number in self.NUMBERS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.NUMBERS)  # what has come since perdure.start comes now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.NUMBERS)  # what has come since perdure.cli.start comes now
 
     def received(self) -> set[int]:
         """The signals that have come since the last call."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from perdure.agent.handover import asked_at, offered_now, word_of
 from perdure.agent.state import ENDS_SIBLINGS, Limit, State, Trainer
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 
 
 class Stage(StrEnum):

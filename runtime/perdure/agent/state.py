@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.agent.memory import OutOfMemory
-from perdure.channel import Exiting, Imaged, Report, TookOver, Voting
-from perdure.contract import (
+from perdure.wire import (
     DEFAULT_GRACE_SECONDS,
     LINGER_SECONDS,
     Assignment,
@@ -30,6 +29,7 @@ from perdure.contract import (
     Train,
     Unsaved,
 )
+from perdure.wire.channel import Exiting, Imaged, Report, TookOver, Voting
 
 
 @dataclass(frozen=True)

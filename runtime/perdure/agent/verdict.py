@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.agent.state import Process, ProcessEnded, State, Trainer
-from perdure.contract import (
+from perdure.wire import (
     AttemptRecord,
     CommitRef,
     Completion,

@@ -24,7 +24,7 @@ from perdure.agent.environ import with_threads
 from perdure.agent.launch import Exec, Launcher, Started
 from perdure.agent.linux import cpu_limit, die_with_parent
 from perdure.agent.program import Program, Unsuited, read_program
-from perdure.contract import Env
+from perdure.wire import Env
 
 ANSWER_SECONDS: Final = 5.0
 """A fork takes 0.02 s. The agent waits meanwhile, so this must be short beside all of its deadlines."""

@@ -1,9 +1,10 @@
-"""The state of training in a store: the log of entries, and the commits it tells of.
+"""Commits: what they consist of, and how their bytes come into the store and out of it.
 
 checkpointer  the one object the session knows
-log, entry, writer, opening, floor, audit   who may write, what is committed, what is wrong
+opening, inherit, outlook   how a run begins: from a commit, from an image, or only described
 stage, tensors, tree, codec   what a commit consists of: torch and values as bytes and text
 upload, download, manifest    bytes into the store and out of it, verified by block: no torch
 save, load                    all of it, all ranks together
-retention, pins, history, inspect   what may be deleted; which commits there are; what a root holds
+image_file, rescue            what a rank leaves in memory, and how an agent commits it
+retention, history, inspect   what may be deleted; which commits there are; what a root holds
 """

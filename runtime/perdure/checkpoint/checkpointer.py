@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from awscrt.checksums import crc64nvme
 
@@ -21,18 +21,17 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import NewCommit, Position, Saved, State
+from perdure.checkpoint.state import NewCommit, Saved, State
 from perdure.checkpoint.upload import Staged
-from perdure.checkpoint.writer import Writer
-from perdure.contract import CommitRef
+from perdure.console import Trouble, say
 from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
-from perdure.settings import NOBODY, Member
+from perdure.log.position import Position
+from perdure.log.writer import Writer
 from perdure.store import Store
-from perdure.telemetry.lines import Trouble, say
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import Trace
+from perdure.wire import CommitRef
+from perdure.wire.settings import NOBODY, Member
 
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
@@ -45,6 +44,22 @@ _NAMED: Final = 4
 Sums = tuple[dict[str, int], dict[str, int]]
 Left = Callable[[], float | None]
 """Seconds this rank still has, or None if nobody has set it a time."""
+
+
+class Trace(Protocol):
+    """What is written beside the commits, and must not lag behind them."""
+
+    def flush(self) -> None:
+        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        ...
+
+
+class Timings(Protocol):
+    """Who wants to know how long the parts of a save took."""
+
+    def note(self, seconds: Mapping[str, float]) -> None:
+        """Takes the seconds by part."""
+        ...
 
 
 @dataclass

@@ -20,6 +20,7 @@ import torch
 from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
 from perdure.checkpoint.tensors import in_order, memory_order
 from perdure.errors import Corrupt, UserError
+from perdure.log.entry import checksum
 
 _TAG: Final = "$"
 NUMPY_KINDS: Final = "biufc"
@@ -37,6 +38,11 @@ def encode(value: Any, where: str = "state") -> Any:
     except RecursionError:
         raise UserError(f"{where} is nested too deeply, or contains itself: register a flatter state") from None
     return encoded
+
+
+def checksum_of(value: Any) -> str:
+    """Of a value as it is encoded: equal for equal values."""
+    return checksum(json.dumps(encode(value), sort_keys=True).encode())
 
 
 def decode(encoded: Any) -> Any:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from perdure.checkpoint.entry import checksum
 from perdure.checkpoint.manifest import Item, Shard
 from perdure.checkpoint.upload import combine
 from perdure.errors import Corrupt
+from perdure.log.entry import checksum
 from perdure.store import NoSuchKey, Store
 
 AHEAD: Final = 3

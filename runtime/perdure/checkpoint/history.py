@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.checkpoint.audit import refuse_data_without_log, refuse_unreadable_end
-from perdure.checkpoint.entry import Committed, Opened
-from perdure.checkpoint.log import EveryCommit, Head, Log
-from perdure.checkpoint.manifest import FOLDER, manifest_key
-from perdure.checkpoint.pins import Pins, pins_after
-from perdure.contract import Wanted
+from perdure.console import warn
 from perdure.errors import UserError
+from perdure.log.audit import refuse_data_without_log, refuse_unreadable_end
+from perdure.log.entry import Committed, Opened
+from perdure.log.objects import FOLDER, manifest_key
+from perdure.log.pins import Pins, pins_after
+from perdure.log.reader import EveryCommit, Head, Log
 from perdure.store import Store
-from perdure.telemetry.lines import warn
+from perdure.wire import Wanted
 
 NAMED: Final = 5
 """How many commits an error names."""

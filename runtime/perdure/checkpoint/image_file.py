@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from awscrt.checksums import crc64nvme
 
-from perdure.channel import IMAGE_MAGIC
-from perdure.checkpoint.entry import checksum
-from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.manifest import read_item
-from perdure.checkpoint.state import Position
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged
 from perdure.errors import Corrupt
+from perdure.log.entry import checksum
+from perdure.log.images import Stamp
+from perdure.log.position import Position
+from perdure.wire.channel import IMAGE_MAGIC
 
 _NUMBERS: Final = struct.Struct("<QQQ")
 _BODY: Final = len(IMAGE_MAGIC) + _NUMBERS.size

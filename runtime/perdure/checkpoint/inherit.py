@@ -1,6 +1,6 @@
 """How a run begins from an image that a lost run has left: it becomes this run's first commit, and is resumed as such.
 
-Each rank says what its pod has kept; which of it counts is decided while the run is opened (perdure.checkpoint.image).
+Each rank says what its pod has kept; which of it counts is decided while the run is opened (perdure.log.images).
 One rank writes the tensors, every rank that was one of the lost run its own state. Then nothing of it is special any
 more: whoever resumes, in this run or a later one, reads a commit. Called by the session's `restore`.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.entry import ImageRef
-from perdure.checkpoint.image import Offer, Stamp, holder_of
 from perdure.checkpoint.image_file import Image
-from perdure.checkpoint.state import Position
 from perdure.checkpoint.upload import Staged, without_tensors
+from perdure.console import say
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
-from perdure.telemetry.lines import say
+from perdure.log.entry import ImageRef
+from perdure.log.images import Offer, Stamp, holder_of
+from perdure.log.position import Position
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
 """A lost rank's own state, encoded: from those of the others, and the random generators that all had alike."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from perdure.checkpoint.audit import doubts, refuse_data_without_log
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.entry import Closed, Committed, Completed, Entry, Event, Opened, Origin, Refused
-from perdure.checkpoint.log import EveryCommit, Head, Log, Slot
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
-from perdure.checkpoint.members import fetch_members
-from perdure.checkpoint.pins import Pins, pins_after
 from perdure.errors import Corrupt, UserError
+from perdure.log.audit import doubts, refuse_data_without_log
+from perdure.log.entry import Closed, Committed, Completed, Entry, Event, Opened, Origin, Refused
+from perdure.log.members import fetch_members
+from perdure.log.pins import Pins, pins_after
+from perdure.log.reader import EveryCommit, Head, Log, Slot
 from perdure.store import Store, open_store
 
 

@@ -16,15 +16,15 @@ from torch import Tensor
 from perdure.checkpoint import tensors
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.entry import Committed, Entry, ManifestRef
-from perdure.checkpoint.log import Slot
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, Shard, fetch_manifest
 from perdure.checkpoint.state import Loaded, State, Unusable
-from perdure.contract import CommitRef
 from perdure.errors import Corrupt
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.log.entry import Committed, Entry, ManifestRef
+from perdure.log.reader import Slot
 from perdure.store import Store
+from perdure.wire import CommitRef
 
 Key = tuple[str, str]
 """A tensor's part and name."""

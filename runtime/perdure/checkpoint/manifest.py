@@ -8,15 +8,16 @@ the codec's, still encoded.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from perdure.checkpoint.entry import Committed, ManifestRef, checksum
-from perdure.checkpoint.state import ArrayRef, Position, TwinRef
+from perdure.checkpoint.state import ArrayRef, TwinRef
 from perdure.errors import Corrupt, UserError
-from perdure.store import NoSuchKey, Store
+from perdure.log.entry import Committed, ManifestRef, checksum
+from perdure.log.objects import fetch
+from perdure.log.position import Position
+from perdure.store import Store
 
 FORMAT: Final = 4
 """The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
@@ -24,8 +25,6 @@ _SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
 SHARED = "shared"
 REPLICATED = "replicated"
-FOLDER: Final = re.compile(r"data/(?P<run>[0-9]+)/(?P<step>[0-9]+)-[0-9a-f]{16}/")
-"""Of one attempt at a commit. A root may be shared with a `data/` of somebody else's: nothing but this is ours."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +92,6 @@ class Manifest:
         return self.indexes[0].objects
 
 
-def shard_key(folder: str, rank: int, world: int) -> str:
-    return f"{folder}shard-{rank:05d}-of-{world:05d}.safetensors"
-
-
-def index_key(folder: str, rank: int) -> str:
-    return f"{folder}index-{rank:05d}.json"
-
-
-def manifest_key(folder: str) -> str:
-    return f"{folder}manifest.json"
-
-
 def index_body(index: Index) -> dict[str, Any]:
     """The index as plain JSON: what a rank tells the others, and with the position what its object holds."""
     return asdict(index)
@@ -128,14 +115,6 @@ def refer_to(key: str, data: bytes) -> ManifestRef:
 def fetch_manifest(store: Store, committed: Committed) -> Manifest:
     """A commit's manifest, verified. Corrupt also if it is missing."""
     return read_manifest(committed, fetch(store, committed.manifest.key, committed.manifest.size))
-
-
-def fetch(store: Store, key: str, size: int) -> bytes:
-    """An object of a commit; Corrupt if it is missing. One that is longer than `size` has one byte more."""
-    try:
-        return store.get(key, length=size + 1)  # the store should know how much it is asked for
-    except NoSuchKey:
-        raise Corrupt(f"{key} is missing") from None
 
 
 def read_manifest(committed: Committed, data: bytes) -> Manifest:

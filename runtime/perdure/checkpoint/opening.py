@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from perdure.checkpoint.entry import Committed, ImageRef, Origin
 from perdure.checkpoint.history import find
-from perdure.checkpoint.image import Offer
 from perdure.checkpoint.load import Receiver, load
-from perdure.checkpoint.log import Log, Slot
 from perdure.checkpoint.state import Loaded
-from perdure.checkpoint.writer import NotYet, Resume, Writer
+from perdure.console import Trouble, say
 from perdure.errors import Corrupt, StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
-from perdure.settings import Member, Settings
+from perdure.log.entry import Committed, ImageRef, Origin
+from perdure.log.images import Offer
+from perdure.log.reader import Log, Slot
+from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store, open_store
-from perdure.telemetry.lines import Trouble, say
+from perdure.wire.settings import Member, Settings
 
 ASK_AGAIN_SECONDS: Final = 0.2
 STORE_AGAIN_SECONDS: Final = 1.0

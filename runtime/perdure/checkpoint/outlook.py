@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.checkpoint.entry import Committed, Entry
-from perdure.checkpoint.log import Log, Slot
 from perdure.checkpoint.opening import writer_of
-from perdure.checkpoint.state import Position
-from perdure.checkpoint.writer import NotYet
 from perdure.errors import Corrupt, StorageError
-from perdure.settings import Settings
+from perdure.log.entry import Committed, Entry
+from perdure.log.position import Position
+from perdure.log.reader import Log, Slot
+from perdure.log.writer import NotYet
 from perdure.store import Store, open_store
 from perdure.store.overlay import Overlay
+from perdure.wire.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from perdure.checkpoint.entry import Committed, Entry
-from perdure.checkpoint.image import Begun, Offer, choose, holder_of
 from perdure.checkpoint.image_file import Image
-from perdure.checkpoint.log import Head, Log
 from perdure.checkpoint.upload import Staged, put_manifest, put_part, without_tensors
-from perdure.checkpoint.writer import Writer
-from perdure.contract import CommitRef
+from perdure.console import Trouble, say
 from perdure.errors import Corrupt, Fenced, PerdureError, StorageError, StorageRefused
-from perdure.settings import read_settings
+from perdure.log.entry import Committed, Entry
+from perdure.log.images import Begun, Offer, choose, holder_of
+from perdure.log.reader import Head, Log
+from perdure.log.writer import Writer
 from perdure.store import Store, open_store
-from perdure.telemetry.lines import Trouble, say
+from perdure.wire import CommitRef
+from perdure.wire.settings import read_settings
 
 REASON: Final = "a member that leaves has left it"
 AGAIN_SECONDS: Final = 1.0

@@ -16,11 +16,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from perdure.checkpoint.entry import Committed, Entry
-from perdure.checkpoint.log import Slot
-from perdure.checkpoint.manifest import FOLDER, fetch_manifest, manifest_key
-from perdure.checkpoint.writer import Writer
+from perdure.checkpoint.manifest import fetch_manifest
 from perdure.errors import Corrupt, UserError
+from perdure.log.entry import Committed, Entry
+from perdure.log.objects import FOLDER, manifest_key
+from perdure.log.reader import Slot
+from perdure.log.writer import Writer
 from perdure.store import Store
 
 LITTER_SECONDS: Final = 24 * 3600.0

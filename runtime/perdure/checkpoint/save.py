@@ -15,16 +15,17 @@ from typing import Any
 
 from perdure.checkpoint import stage as staging
 from perdure.checkpoint import tensors
-from perdure.checkpoint.entry import checksum
-from perdure.checkpoint.state import Contribution, Position, Saved, State
+from perdure.checkpoint.state import Contribution, Saved, State
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
-from perdure.checkpoint.writer import Writer
-from perdure.contract import CommitRef
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
-from perdure.settings import NOBODY, Member
+from perdure.log.entry import checksum
+from perdure.log.position import Position
+from perdure.log.writer import Writer
 from perdure.store import Store
+from perdure.wire import CommitRef
+from perdure.wire.settings import NOBODY, Member
 
 
 def stage_together(

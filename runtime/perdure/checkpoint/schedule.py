@@ -10,7 +10,7 @@ import math
 import time
 from typing import Final
 
-from perdure.settings import Cadence
+from perdure.wire.settings import Cadence
 
 DEAR_SECONDS: Final = 1.0
 """A save that fails sooner stops training for so short a time that the cadence stays."""

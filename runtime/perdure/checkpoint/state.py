@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perdure.contract import CommitRef
-from perdure.settings import Member
+from perdure.log.position import Position
+from perdure.wire import CommitRef
+from perdure.wire.settings import Member
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far training has come."""
-
-    step: int
-    """Optimizer steps done."""
-    epoch: int
-    """Finished epochs."""
-    cursors: Mapping[str, Any] = field(default_factory=dict)
-    """{loader: {kind, ...}}, plain JSON: what of this epoch committed steps have consumed."""
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,10 @@ from typing import Any, Final
 
 from awscrt.checksums import combine_crc64nvme
 
-from perdure.checkpoint.entry import ManifestRef, checksum
-from perdure.checkpoint.manifest import (
-    Index,
-    Item,
-    Shard,
-    index_body,
-    index_key,
-    manifest_key,
-    refer_to,
-    shard_key,
-    write_index,
-    write_manifest,
-)
-from perdure.checkpoint.state import Position
+from perdure.checkpoint.manifest import Index, Item, Shard, index_body, refer_to, write_index, write_manifest
+from perdure.log.entry import ManifestRef, checksum
+from perdure.log.objects import index_key, manifest_key, shard_key
+from perdure.log.position import Position
 from perdure.store import Store
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024

@@ -25,7 +25,7 @@ from perdure.errors import UserError
 from perdure.group.gloo import lost
 from perdure.group.pace import Pace
 from perdure.group.world import Group
-from perdure.settings import DEFAULT_CHECK_SECONDS
+from perdure.wire.settings import DEFAULT_CHECK_SECONDS
 
 _SUM_FACTOR: Final = 1_000_003
 _SUM_BITS: Final = (1 << 61) - 1

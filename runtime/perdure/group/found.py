@@ -15,7 +15,7 @@ import torch.distributed as dist
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import made_by_others, store_of_world
-from perdure.settings import Settings
+from perdure.wire.settings import Settings
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

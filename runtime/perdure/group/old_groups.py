@@ -2,7 +2,7 @@
 
 A group has threads and connections, and freeing one takes some 10 ms in which no other thread of this process runs. So
 it is not done where all ranks stand still, and never for all at once. Nor soon: whoever has not heard the word yet
-reads it from the old connections, and is told of a death by their end. Called by perdure.session.ranks.membership.
+reads it from the old connections, and is told of a death by their end. Called by perdure.live.membership.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from perdure.group.rendezvous import ANSWER_SECONDS, reach
-from perdure.settings import Settings
+from perdure.wire.settings import Settings
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

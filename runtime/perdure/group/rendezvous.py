@@ -28,7 +28,7 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
 from perdure.group.world import Group, claim, connect_group, install
-from perdure.settings import Settings
+from perdure.wire.settings import Settings
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -15,23 +15,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from perdure.channel import SaveFailed
-from perdure.checkpoint.pins import check_pin
-from perdure.contract import Env
-from perdure.data.source import Source
+from perdure.console import say
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
+from perdure.live.effects import Stop
+from perdure.live.handing import Handing
+from perdure.live.newcomer import Newcomer
+from perdure.log.pins import check_pin
+from perdure.loop.data.source import Source
+from perdure.loop.leaving import Exit, save_and_leave
+from perdure.loop.requests import ExitRequest
+from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
+from perdure.loop.saving import SaveRequests
+from perdure.loop.telemetry.events import Evaluating, RequestSeen, Stepped
 from perdure.session.late import check_claimed, settle
-from perdure.session.process.leaving import Exit, save_and_leave
-from perdure.session.process.requests import ExitRequest
-from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
-from perdure.session.process.saving import SaveRequests
-from perdure.session.ranks.effects import Stop
-from perdure.session.ranks.handing import Handing
-from perdure.session.ranks.newcomer import Newcomer
-from perdure.session.state.glance import Eye, Glance
-from perdure.telemetry.events import Evaluating, RequestSeen, Stepped
-from perdure.telemetry.lines import say
+from perdure.state.glance import Eye, Glance
+from perdure.wire import Env
+from perdure.wire.channel import SaveFailed
 
 PRESSING: Final = 0.25
 """An evaluation between two steps goes on until no more than this part of a request's time is left."""

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from perdure.errors import UserError
 
-if TYPE_CHECKING:
-    from perdure.session.session import Session
+
+class Session(Protocol):
+    """As much of a session as is asked here."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the epoch of the loop that is on."""
+        ...
+
+    @property
+    def finished_epochs(self) -> int:
+        """Of all loops."""
+        ...
+
+    def remaining_epochs_until(self, count: int) -> Iterator[int]:
+        """Those that are left."""
+        ...
+
 
 _sessions: list[weakref.ref[Session]] = []
 """Those that are open, in the order in which they were made."""

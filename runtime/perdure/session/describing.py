@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from perdure.checkpoint import tensors
 from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.tree import split
-from perdure.data.loader import Loader
-from perdure.data.source import Source
+from perdure.loop.data.loader import Loader
+from perdure.loop.data.source import Source
+from perdure.loop.hooks import HookName, Hooks
+from perdure.loop.position.stopping import Goal
+from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.description import Description, Finding, Handed, Loop, Phase, Registered, Start
 from perdure.session.forgotten import forgotten
-from perdure.session.position.stopping import Goal
-from perdure.session.process.hooks import HookName, Hooks
-from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.session.validating import findings, live_optimizers
 
 

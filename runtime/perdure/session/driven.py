@@ -1,6 +1,6 @@
 """A Session whose loop a framework drives: what its adapter says of itself, and looks up, beyond what a script does.
 
-Called by perdure.adapters.
+It is the one door of perdure.adapters: what they name of the rooms below is named here, too.
 """
 
 from __future__ import annotations
@@ -9,11 +9,38 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.checkpoint.codec import decode, encode
+from perdure.checkpoint.state import NewCommit
 from perdure.group.collectives import on_all
-from perdure.session.ranks.liveness import tell_attached
+from perdure.live.liveness import tell_attached
+from perdure.loop.data.loader import Loader
+from perdure.loop.position.stopping import Condition, Limit
+from perdure.loop.reports import Report
 from perdure.session.session import Session
-from perdure.session.state.registry import Stateful
-from perdure.session.state.wrapping import WORLD_WITH_ONE_ORDER
+from perdure.state.registry import Stateful
+from perdure.state.rng import apply as set_generators
+from perdure.state.rng import capture as get_generators
+from perdure.state.wrapping import WORLD_WITH_ONE_ORDER, mean_in_rank_order
+from perdure.wire import Env, read_resume_from
+
+__all__ = [
+    "Condition",
+    "Env",
+    "Limit",
+    "Loader",
+    "NewCommit",
+    "Report",
+    "Session",
+    "drive",
+    "get_generators",
+    "keep",
+    "mean_in_rank_order",
+    "of_all_ranks",
+    "offers_hand_over",
+    "read_resume_from",
+    "root",
+    "set_generators",
+    "sums_in_rank_order",
+]
 
 # An adapter is a part of the Session, so it may look into it: here, and nowhere else.
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from perdure.console import warn
 from perdure.session.description import Finding
 from perdure.session.forgotten import Changes
 from perdure.session.validating import findings
-from perdure.telemetry.lines import warn
 
 STEPS: Final = 2
 FURTHER: Final = 4

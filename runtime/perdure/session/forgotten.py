@@ -27,11 +27,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from perdure.session.description import Finding
-from perdure.session.state.glance import elements_of
-from perdure.session.state.holding import walk, with_parts
-from perdure.session.state.living import living
-from perdure.session.state.registry import Registry
-from perdure.session.state.variables import variables
+from perdure.state.glance import elements_of
+from perdure.state.holding import walk, with_parts
+from perdure.state.living import living
+from perdure.state.registry import Registry
+from perdure.state.variables import variables
 
 TENSORS: Final = 4096
 """So many outside registered objects are compared."""

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from perdure.console import warn
+from perdure.loop.run import Run
 from perdure.session.describing import scripts_own
-from perdure.session.process.run import Run
-from perdure.telemetry.lines import warn
 
 LOOKED_AT: Final = 4
 """So many parameters are looked at: a script adds to the gradients of all, or of none."""

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from perdure.channel import Committed
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
-from perdure.contract import ExitKind
+from perdure.console import say
 from perdure.errors import HandoverFailed, PeerLost, UserError
+from perdure.loop.ending import wait_for_all
+from perdure.loop.hooks import HookName
+from perdure.loop.leaving import Exit, leaving_status, save_finally
+from perdure.loop.position.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.loop.run import OWN_VALUES, Run
+from perdure.loop.telemetry.events import GoalReached
 from perdure.session.boundary import Boundary
 from perdure.session.departure import Departure, departure, loop
-from perdure.session.position.stopping import BREAK, Condition, Goal, Limit, agreed
-from perdure.session.process.ending import wait_for_all
-from perdure.session.process.hooks import HookName
-from perdure.session.process.leaving import Exit, leaving_status, save_finally
-from perdure.session.process.run import OWN_VALUES, Run
-from perdure.session.state.collecting import collected
-from perdure.telemetry.events import GoalReached
-from perdure.telemetry.lines import say
+from perdure.state.collecting import collected
+from perdure.wire import ExitKind
+from perdure.wire.channel import Committed
 
 
 class Status(Enum):

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from perdure.checkpoint.stage import stage
+from perdure.console import say
 from perdure.errors import UserError
-from perdure.session.process.run import Run
-from perdure.telemetry.lines import say
+from perdure.loop.run import Run
 
 
 def register_late(

@@ -21,15 +21,15 @@ from perdure.checkpoint.history import history as list_commits
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.checkpoint.tree import join, owner
-from perdure.contract import Wanted
+from perdure.console import warn
 from perdure.errors import Corrupt, UserError
-from perdure.session.process.run import OWN_STOPPING
-from perdure.session.state import modules, optimizers
-from perdure.session.state.merging import parts_of
-from perdure.session.state.unclaimed import LATE
-from perdure.settings import as_uri
+from perdure.loop.run import OWN_STOPPING
+from perdure.state import modules, optimizers
+from perdure.state.merging import parts_of
+from perdure.state.unclaimed import LATE
 from perdure.store import open_store
-from perdure.telemetry.lines import warn
+from perdure.wire import Wanted
+from perdure.wire.settings import as_uri
 
 _HIDDEN: Final = {OWN_STOPPING, LATE}
 """What no script has registered, and has no use for."""

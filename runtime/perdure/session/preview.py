@@ -21,20 +21,20 @@ from perdure.checkpoint.manifest import fetch_manifest
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.stage import stage
-from perdure.contract import ExitKind
-from perdure.data.source import Source
-from perdure.described import JSON, TEXT
 from perdure.errors import Corrupt, UserError
+from perdure.loop.data.source import Source
+from perdure.loop.leaving import Exit
+from perdure.loop.position.stopping import Condition, Goal, Limit
+from perdure.loop.run import Run
 from perdure.session.boundary import Boundary
 from perdure.session.describing import scripts_own, would_start
 from perdure.session.description import Description, Finding, Start
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import awaits
-from perdure.session.position.stopping import Condition, Goal, Limit
-from perdure.session.process.leaving import Exit
-from perdure.session.process.run import Run
 from perdure.session.resuming import NOTHING_REGISTERED
 from perdure.store import open_store
+from perdure.wire import ExitKind
+from perdure.wire.names import PREVIEW_JSON, PREVIEW_TEXT
 
 
 class Preview:
@@ -78,8 +78,8 @@ class Preview:
             self._rehearse()
         described = replace(described, findings=(*described.findings, *self.refused))
         if run.rank == 0:
-            (self._folder / TEXT).write_text(str(described))
-            (self._folder / JSON).write_text(json.dumps(described.plain()))
+            (self._folder / PREVIEW_TEXT).write_text(str(described))
+            (self._folder / PREVIEW_JSON).write_text(json.dumps(described.plain()))
         run.peers.gather(None)  # rank 0 is not to leave while another is still on its way
         run.tell(run.ending(ExitKind.STOPPED))
 

@@ -9,26 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from perdure.channel import Opened
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_run
 from perdure.checkpoint.save import stage_together
-from perdure.checkpoint.state import Loaded, Position, State
-from perdure.contract import CommitRef
+from perdure.checkpoint.state import Loaded, State
+from perdure.console import say
 from perdure.group.collectives import on_all
-from perdure.session.position.accumulating import of_all
-from perdure.session.process.hooks import HookName
-from perdure.session.process.leaving import give_up, stop_without_step
-from perdure.session.process.run import OWN_STOPPING, OWN_VALUES, Run
-from perdure.session.ranks.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
-from perdure.session.ranks.newcomer import Newcomer
-from perdure.session.state.merging import parts_of, with_own
-from perdure.session.state.rng import going_on, of_lost_rank, of_other_world
-from perdure.telemetry.events import Resumed
-from perdure.telemetry.lines import say
-from perdure.telemetry.trace import StoreTrace, TraceLines
+from perdure.live.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
+from perdure.live.newcomer import Newcomer
+from perdure.log.position import Position
+from perdure.loop.hooks import HookName
+from perdure.loop.leaving import give_up, stop_without_step
+from perdure.loop.position.accumulating import of_all
+from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
+from perdure.loop.telemetry.events import Resumed
+from perdure.loop.telemetry.trace import StoreTrace, TraceLines
+from perdure.state.merging import parts_of, with_own
+from perdure.state.rng import going_on, of_lost_rank, of_other_world
+from perdure.wire import CommitRef
+from perdure.wire.channel import Opened
 
 NOTHING_REGISTERED: Final = (
     "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "

@@ -33,14 +33,27 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from perdure.contract import ExitKind
-from perdure.data.evaluating import Evaluation
-from perdure.data.loader import Loader, check_arguments
-from perdure.data.randomness import own_generators
-from perdure.data.reading import Reader, read_portion
-from perdure.data.sampling import SamplingPlan
+from perdure.console import fall_silent, say, warn
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
+from perdure.live.joining import attach, meet, meet_in_place
+from perdure.loop.asking import ExitFile
+from perdure.loop.asking import exit_signals as ask_signals
+from perdure.loop.data.evaluating import Evaluation
+from perdure.loop.data.loader import Loader, check_arguments
+from perdure.loop.data.randomness import own_generators
+from perdure.loop.data.reading import Reader, read_portion
+from perdure.loop.data.sampling import SamplingPlan
+from perdure.loop.ending import tell_failed
+from perdure.loop.hooks import HookName, read_name
+from perdure.loop.leaving import Exit
+from perdure.loop.position.accumulating import Accumulator
+from perdure.loop.position.counting import NAME as STEPS
+from perdure.loop.position.counting import Steps
+from perdure.loop.position.progress import RESERVED
+from perdure.loop.position.stopping import Condition, Limit, max_seconds, max_steps, read_goal
+from perdure.loop.reporting import Watch, classify, exit_status, explained, shown_in_words, tell_error
+from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary
 from perdure.session.departure import has_ended, main_frame
@@ -52,27 +65,14 @@ from perdure.session.gradients import HeldGradients
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import register_late
 from perdure.session.options import checked, read_limit
-from perdure.session.position.accumulating import Accumulator
-from perdure.session.position.counting import NAME as STEPS
-from perdure.session.position.counting import Steps
-from perdure.session.position.progress import RESERVED
-from perdure.session.position.stopping import Condition, Limit, max_seconds, max_steps, read_goal
 from perdure.session.preview import Preview
-from perdure.session.process.asking import ExitFile
-from perdure.session.process.asking import exit_signals as ask_signals
-from perdure.session.process.ending import tell_failed
-from perdure.session.process.hooks import HookName, read_name
-from perdure.session.process.leaving import Exit
-from perdure.session.process.reporting import Watch, classify, exit_status, explained, shown_in_words, tell_error
-from perdure.session.process.run import Run
-from perdure.session.ranks.joining import attach, meet, meet_in_place
 from perdure.session.resuming import receive, resume
-from perdure.session.state import wrapping
-from perdure.session.state.merging import Merge, check_merges
-from perdure.session.state.userstate import UserState
 from perdure.session.weighting import weigh
-from perdure.settings import RESOLVER, Settings, read_settings, unknown
-from perdure.telemetry.lines import fall_silent, say, warn
+from perdure.state import wrapping
+from perdure.state.merging import Merge, check_merges
+from perdure.state.userstate import UserState
+from perdure.wire import ExitKind
+from perdure.wire.settings import RESOLVER, Settings, read_settings, unknown
 
 COLLECTIVE_SECONDS: Final = 1800.0
 """How long a collective may wait for a rank; a rank that died is noticed at once."""
@@ -256,7 +256,7 @@ class Session:
     def on(self, name: str, hook: Hook) -> Hook: ...
 
     def on(self, name: str, hook: Callable[..., Any] | None = None) -> Any:
-        """Has `hook` called at a moment of the training: perdure.session.process.hooks.HookName lists them and what
+        """Has `hook` called at a moment of the training: perdure.loop.hooks.HookName lists them and what
         they give.
 
         Without `hook` this is a decorator. A hook that fails is reported, and fatal only in init, collect and exit.

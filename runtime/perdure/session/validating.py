@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from perdure.session.description import Finding
-from perdure.session.state.holding import held, saved_with, walk, with_held
-from perdure.session.state.living import living
-from perdure.session.state.modules import unwrapped
-from perdure.session.state.registry import Registry
+from perdure.state.holding import held, saved_with, walk, with_held
+from perdure.state.living import living
+from perdure.state.modules import unwrapped
+from perdure.state.registry import Registry
 
 
 def findings(

@@ -3,7 +3,7 @@
 A `Store` is a few calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
 everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
 
-Used by perdure.checkpoint and perdure.telemetry. This module imports neither boto3 nor torch; `open_store` imports
+Used by perdure.checkpoint and perdure.loop.telemetry. This module imports neither boto3 nor torch; `open_store` imports
 what the root's scheme needs.
 """
 
@@ -95,7 +95,7 @@ class Store(Protocol):
 def open_store(uri: str, environ: Mapping[str, str]) -> Store:
     """The store at `s3://bucket/prefix` or `file:///folder`; touches nothing yet. UserError for anything else.
 
-    Options for S3 come from `environ` (perdure.contract.Env), credentials from wherever boto3 finds them.
+    Options for S3 come from `environ` (perdure.wire.Env), credentials from wherever boto3 finds them.
     """
     parts = urlsplit(uri)
     match parts.scheme:

@@ -25,7 +25,6 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from perdure.contract import Env
 from perdure.errors import UserError
 from perdure.store import refusals
 from perdure.store.credentials import (
@@ -39,6 +38,7 @@ from perdure.store.credentials import (
     stamp,
 )
 from perdure.store.draws import keep_global_generator
+from perdure.wire import Env
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

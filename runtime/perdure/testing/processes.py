@@ -23,10 +23,10 @@ from typing import IO, Any, Final
 
 from perdure.agent.environ import OF_A_RUN
 from perdure.agent.tail import Tail
-from perdure.channel import Committed, Exiting, Report, Resulted, Stepped, read_report
-from perdure.contract import CLEAN, Env, ExitKind
 from perdure.errors import PerdureError, UserError
-from perdure.settings import as_uri
+from perdure.wire import CLEAN, Env, ExitKind
+from perdure.wire.channel import Committed, Exiting, Report, Resulted, Stepped, read_report
+from perdure.wire.settings import as_uri
 
 TIMEOUT_SECONDS: Final = 300.0
 FOLLOW_SECONDS: Final = 30.0

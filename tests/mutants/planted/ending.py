@@ -15,7 +15,7 @@ _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _PLANS: Final = f"{_DECIDE}plans.py"
 _OUTCOMES: Final = f"{_DECIDE}outcomes.py"
-_CONTRACT: Final = "runtime/perdure/contract/outcome.py"
+_CONTRACT: Final = "runtime/perdure/wire/outcome.py"
 
 ENDING: Final = (
     Mutant(

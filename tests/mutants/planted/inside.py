@@ -9,14 +9,13 @@ from tests.mutants.mutant import Mutant
 _RUNTIME: Final = "runtime/perdure/"
 _AGENT: Final = f"{_RUNTIME}agent/"
 _CHECKPOINT: Final = f"{_RUNTIME}checkpoint/"
-_HANDOVER: Final = f"{_RUNTIME}handover/"
 _SESSION: Final = f"{_RUNTIME}session/"
 _UNIT: Final = "tests/unit/runtime/"
 _NO_IMAGES: Final = "a simulated trainer has no memory, so that none leaves an image of it"
 _NO_STATE: Final = "a simulated trainer has no state but its step"
 _OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", "stages", "handover", "parts"))
-_OF_HANDOVER: Final = tuple(f"{_UNIT}handover/test_{name}.py" for name in ("machine", "timing", "model"))
-_OF_LOG: Final = tuple(f"{_UNIT}checkpoint/test_{name}.py" for name in ("writer", "takeover"))
+_OF_HANDOVER: Final = tuple(f"{_UNIT}live/test_{name}.py" for name in ("machine", "timing", "model"))
+_OF_LOG: Final = tuple(f"{_UNIT}log/test_{name}.py" for name in ("writer", "takeover"))
 
 INSIDE: Final = (
     Mutant(
@@ -28,10 +27,10 @@ INSIDE: Final = (
     ),
     Mutant(
         "a save that was asked for is made at each step",
-        f"{_SESSION}process/saving.py",
+        "runtime/perdure/loop/saving.py",
         "if number <= self._known:",
         "if number < self._known:",
-        tests=(f"{_UNIT}session/test_saving.py",),
+        tests=("tests/unit/runtime/loop/test_saving.py",),
         outside=_NO_STATE,
     ),
     Mutant(
@@ -116,7 +115,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "the decider opens the newer run although the vote has failed",
-        f"{_HANDOVER}deciding.py",
+        "runtime/perdure/live/protocol/deciding.py",
         "case VoteReduced(whole=True):",
         "case VoteReduced():",
         ("party-killed", "party-cut-off"),
@@ -124,7 +123,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a store that does not answer the hand-over has refused it",
-        f"{_HANDOVER}deciding.py",
+        "runtime/perdure/live/protocol/deciding.py",
         "return stay(state, AppendOpened(again=True))",
         'return say_and_return(state, HandoverWord.ABORT, "the store did not answer")',
         ("deciding-put", "storage-faults", "drain"),
@@ -132,7 +131,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "whoever has voted takes a closed link for an abort",
-        f"{_HANDOVER}waiting.py",
+        "runtime/perdure/live/protocol/waiting.py",
         "        case LinkClosed():\n            return _ask(stay(state, settles=True)[0])\n",
         "        case LinkClosed():\n"
         '            return answers.word(state, HandoverWord.ABORT, "the link is closed")\n',
@@ -141,7 +140,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "an exit that was asked for in the stop is forgotten when the run trains on",
-        f"{_HANDOVER}returning.py",
+        "runtime/perdure/live/protocol/returning.py",
         "            asks = (AskExit(),) if state.exits else ()\n            told",
         "            asks = ()\n            told",
         ("party-deleted", "partys-agent-hung", "second-reason"),
@@ -149,7 +148,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a newcomer waits for old ranks that have saved and left",
-        f"{_CHECKPOINT}verdict.py",
+        "runtime/perdure/log/verdict.py",
         "if entry.run == run and entry.ends_run:",
         "if entry.run > run and entry.ends_run:",
         ("second-reason", "partys-agent-hung", "drain"),
@@ -157,7 +156,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a run whose hand-over was refused opens all the same",
-        f"{_CHECKPOINT}writer.py",
+        "runtime/perdure/log/writer.py",
         "if self.run <= own.refused:",
         "if self.run < own.refused:",
         ("party-killed", "party-cut-off", "second-reason"),
@@ -165,7 +164,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a refusal fences the run that it leaves in its place",
-        f"{_CHECKPOINT}writer.py",
+        "runtime/perdure/log/writer.py",
         "(entry.uid, entry.run) == (self._uid, self.run))",
         "(entry.uid, entry.writer) == (self._uid, self._id))",
         ("party-frozen", "deciding-put", "party-cut-off"),
@@ -173,10 +172,10 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image counts that lies beyond where another run has taken over",
-        f"{_CHECKPOINT}image.py",
+        "runtime/perdure/log/images.py",
         "(at is None or stamp.step <= at)",
         "(at is None or stamp.step >= at)",
-        tests=(f"{_UNIT}checkpoint/test_image.py",),
+        tests=("tests/unit/runtime/log/test_images.py",),
         outside=_NO_IMAGES,
     ),
     Mutant(
@@ -189,18 +188,18 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image is left in the middle of a step",
-        f"{_SESSION}process/imaging.py",
+        "runtime/perdure/loop/imaging.py",
         "return not self._touched and (self._seen is None",
         "return (self._seen is None",
-        tests=(f"{_UNIT}session/test_imaging.py",),
+        tests=("tests/unit/runtime/loop/test_imaging.py",),
         outside=_NO_IMAGES,
     ),
     Mutant(
         "the ranks stop for a hand-over although the store does not answer",
-        f"{_SESSION}ranks/driving.py",
+        "runtime/perdure/live/driving.py",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(effects.store_answers()))\n",
         "            if effects.party.decides:\n                self.feed(ev.StoreSeen(answers=True))\n",
-        tests=(f"{_UNIT}handover/test_driving.py",),
+        tests=("tests/unit/runtime/live/test_driving.py",),
         outside="the simulation drives the machines of a hand-over itself",
     ),
     Mutant(
@@ -213,18 +212,18 @@ INSIDE: Final = (
     ),
     Mutant(
         "a parameter that is pruned is told by the next save alone",
-        f"{_SESSION}state/registry.py",
+        "runtime/perdure/state/registry.py",
         "if strict and self._judged is not",
         "if not strict and self._judged is not",
-        tests=(f"{_UNIT}session/test_growing.py",),
+        tests=("tests/unit/runtime/state/test_growing.py",),
         outside=_NO_STATE,
     ),
     Mutant(
         "a collate function draws by the seed of the batch's first sample",
-        f"{_RUNTIME}data/loader.py",
+        f"{_RUNTIME}loop/data/loader.py",
         "[*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])]",
         "[self._seeded(samples[0]), *(dataset[sample] for sample in samples[1:])]",
-        tests=(f"{_UNIT}data/test_loader.py",),
+        tests=("tests/unit/runtime/loop/data/test_loader.py",),
         outside=_NO_STATE,
     ),
 )

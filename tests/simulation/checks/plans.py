@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from perdure.contract import Env
+from perdure.wire import Env
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (

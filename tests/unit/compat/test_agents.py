@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import (
+from perdure.wire import (
     Assignment,
     Beginning,
     CommitRef,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Phase, TrainingJobStatus
 from perdure_operator.decide.stage import Stage, stage_of

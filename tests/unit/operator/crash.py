@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from perdure.contract import (
+from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
     CommitRef,

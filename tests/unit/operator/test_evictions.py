@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ANNOTATION_ASSIGNMENT, Leave, Train, read_assignment
+from perdure.wire import ANNOTATION_ASSIGNMENT, Leave, Train, read_assignment
 from perdure_operator.cluster.election import Settings
 from perdure_operator.cluster.protocol import (
     EVICTIONS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.explain import explain
 from tests.support.jobs import Job, job
 

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from perdure.contract import CommitRef, ExitKind, Outcome, write_outcome
+from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.status import Phase, TrainingJobStatus
 from perdure_operator.cluster.protocol import JOBS, PODS, Json
 from tests.support.raw import job

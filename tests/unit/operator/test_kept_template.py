@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import CommitRef, ExitKind, Outcome, write_outcome
+from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.cluster.protocol import JOBS, PODS, REVISIONS, ApiError, Forbidden, Invalid, Json, Resource
 from tests.support.memory_cluster import MemoryCluster

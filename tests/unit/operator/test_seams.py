@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from perdure.contract import (
+from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     ErrorKind,
     ExitKind,

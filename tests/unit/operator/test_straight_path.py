@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import (
+from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
     CommitRef,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records

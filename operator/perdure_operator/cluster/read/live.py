@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import (
     BUDGETS,
     EVICTIONS,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from perdure import contract
+from perdure import wire
 from perdure_operator.api import names
 from perdure_operator.api.marks import MARKS
 from perdure_operator.api.signals import Source
@@ -163,9 +163,9 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         uid=uid(raw),
         resource_version=str(metadata.get("resourceVersion", "")),
         owner_uid=str(owner.get("uid", "")),
-        role=labels.get(contract.LABEL_ROLE, ""),
+        role=labels.get(wire.LABEL_ROLE, ""),
         labelled=_labelled(owner, labels),
-        assignment=annotations.get(contract.ANNOTATION_ASSIGNMENT, ""),
+        assignment=annotations.get(wire.ANNOTATION_ASSIGNMENT, ""),
         node=spec.get("nodeName") or "",
         ip=status.get("podIP") or "",
         phase=status.get("phase") or "Pending",
@@ -198,7 +198,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
 
 
 def _grace(given: object) -> int:
-    return given if isinstance(given, int) else contract.DEFAULT_GRACE_SECONDS
+    return given if isinstance(given, int) else wire.DEFAULT_GRACE_SECONDS
 
 
 def _labelled(owner: Json, labels: Json) -> bool:

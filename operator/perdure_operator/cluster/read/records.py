@@ -12,7 +12,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from perdure.contract import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
+from perdure.wire import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.spec import TrainingJobSpec

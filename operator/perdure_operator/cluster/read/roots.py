@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from perdure.contract import Env
+from perdure.wire import Env
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 

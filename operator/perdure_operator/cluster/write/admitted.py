@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure import contract
+from perdure import wire
 from perdure_operator.api import names
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.cluster.read.containers import trainer as trainer_of
@@ -31,5 +31,5 @@ def _lacks(spec: Json) -> Iterator[str]:
     words = [*(trainer.get("command") or []), *(trainer.get("args") or [])]
     if not any(words[at : at + len(AGENT)] == AGENT for at in range(len(words))):
         yield f"its agent: the command does not have {' '.join(AGENT)!r} any more"
-    if trainer.get("terminationMessagePath") != contract.TERMINATION_LOG:
-        yield f"terminationMessagePath {contract.TERMINATION_LOG}, where it tells how it has ended"
+    if trainer.get("terminationMessagePath") != wire.TERMINATION_LOG:
+        yield f"terminationMessagePath {wire.TERMINATION_LOG}, where it tells how it has ended"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.cluster.protocol import Unavailable
 from perdure_operator.cluster.together import AT_ONCE
 from perdure_operator.state.decision import Action, Answer, Assign, CheckTemplate, CreatePod, DeletePod, Mark, SetBudget

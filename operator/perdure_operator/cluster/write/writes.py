@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
-from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_ROLE
+from perdure.wire import ANNOTATION_ASSIGNMENT, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from perdure.data.loader import Loader
+from perdure.session.driven import Loader
 
 
 class Held:

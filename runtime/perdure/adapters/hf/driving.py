@@ -19,12 +19,19 @@ from perdure.adapters.hf.batches import Batches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
 from perdure.adapters.hf.standing import Standing
-from perdure.contract import Env
-from perdure.session.driven import drive, keep, offers_hand_over, root, sums_in_rank_order
+from perdure.console import say
+from perdure.session.driven import (
+    Env,
+    drive,
+    get_generators,
+    keep,
+    mean_in_rank_order,
+    offers_hand_over,
+    root,
+    set_generators,
+    sums_in_rank_order,
+)
 from perdure.session.session import Session
-from perdure.session.state import rng
-from perdure.session.state.wrapping import mean_in_rank_order
-from perdure.telemetry.lines import say
 
 TRAINER: Final = "the Hugging Face Trainer"
 
@@ -76,7 +83,7 @@ class Driving:
             self._standing.check_goal()
             return epochs
         if first and not session.epoch_resumed:
-            self._draws = rng.capture()
+            self._draws = get_generators()
         self._epoch = first
         return first
 
@@ -87,7 +94,7 @@ class Driving:
     def epoch_begins(self) -> None:
         """Other callbacks have drawn random numbers in a process that resumes, which nobody has in one that goes on."""
         if self._draws is not None:
-            rng.apply(self._draws)
+            set_generators(self._draws)
             self._draws = None
 
     def run_epoch(self, train: Callable[..., None], about: Mapping[str, Any]) -> None:

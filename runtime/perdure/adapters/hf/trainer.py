@@ -14,9 +14,9 @@ from perdure.adapters.hf.batches import Batches, Collate, Placeholder
 from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
 from perdure.adapters.hf.losses import Losses
+from perdure.console import say
 from perdure.errors import UserError
 from perdure.session.session import Session
-from perdure.telemetry.lines import say
 
 BEST = "best"
 """The name under which the best model's checkpoint is kept."""

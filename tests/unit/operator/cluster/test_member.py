@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import (
+from perdure.store.credentials import keys_in_folder
+from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     ASSIGNMENT_FILE,
     LABEL_JOB,
@@ -19,8 +20,7 @@ from perdure.contract import (
     read_assignment,
     read_resume_from,
 )
-from perdure.settings import read_settings
-from perdure.store.credentials import keys_in_folder
+from perdure.wire.settings import read_settings
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster import member

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import Job, job, killed, leaves

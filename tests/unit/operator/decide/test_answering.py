@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.shipped import SHIPPED
 from perdure_operator.api.signals import Reaction

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.spec import DisruptionPolicy, JobReaction
 from perdure_operator.cluster.read import parse
 from perdure_operator.state.decision import Answer, Decision

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import ExitKind, Leave, Train
+from perdure.wire import ExitKind, Leave, Train
 from perdure_operator.api.status import Phase
 from perdure_operator.state.decision import Assign
 from tests.support.jobs import PATIENT, Job, creates, deletes, job, written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.state.snapshot import NodeView

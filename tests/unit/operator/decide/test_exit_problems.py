@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perdure.contract import ExitKind, Role
+from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ErrorKind, ExitKind, Rescue
+from perdure.wire import ErrorKind, ExitKind, Rescue
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from perdure_operator.state.snapshot import Terminated

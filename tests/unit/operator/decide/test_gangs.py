@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun

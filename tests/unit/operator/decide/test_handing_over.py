@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import (
+from perdure.wire import (
     AttemptRecord,
     CommitRef,
     ErrorKind,

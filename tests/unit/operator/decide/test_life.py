@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import ExitKind, Leave, Standby, Train
+from perdure.wire import ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase
 from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget

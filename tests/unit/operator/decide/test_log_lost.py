@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import CommitRef, ErrorKind, ErrorName, ExitKind, Train
+from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Checkpoint
 from perdure_operator.decide.facts import EDIT_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import Role
+from perdure.wire import Role
 from perdure_operator.api.marks import marks
 from perdure_operator.api.spec import Autoscaler
 from perdure_operator.state.decision import CreatePod, Mark

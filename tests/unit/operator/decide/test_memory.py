@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.wire import ErrorKind, ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from tests.support.jobs import Job, job

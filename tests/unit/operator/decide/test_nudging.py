@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.decide import nudging
 from perdure_operator.state.decision import Mark
 from tests.support.jobs import PATIENT, Job, job

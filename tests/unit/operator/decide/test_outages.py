@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.state.snapshot import Zone
 from tests.support.jobs import Job, job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind, Leave
+from perdure.wire import ExitKind, Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import Reaction
 from perdure_operator.api.status import Disruption

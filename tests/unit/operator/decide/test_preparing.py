@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.contract import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
+from perdure.wire import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide.stage import Stage, stage_of

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind, Leave, Train
+from perdure.wire import ExitKind, Leave, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.status import Disruption, Floor

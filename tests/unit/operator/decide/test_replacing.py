@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import Role, Standby, write_assignment
+from perdure.wire import Role, Standby, write_assignment
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.state.decision import CreatePod, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView, Toleration

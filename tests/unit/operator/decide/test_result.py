@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from tests.support.jobs import job
 
 COMPLETED = ExitKind.COMPLETED

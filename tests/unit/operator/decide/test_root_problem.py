@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import ErrorKind, ErrorName, ExitKind
+from perdure.wire import ErrorKind, ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType
 from tests.support.jobs import Job, creates, job
 

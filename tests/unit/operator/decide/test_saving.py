@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import Completion, ExitKind, Train
+from perdure.wire import Completion, ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.decide.assignments import train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
 from tests.support.jobs import Job, creates, job, leaves, raised

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind, Leave
+from perdure.wire import ExitKind, Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption
 from perdure_operator.decide.signals import AUTOSCALER_TAINT, KARPENTER_TAINT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ExitKind, Role, Standby
+from perdure.wire import ExitKind, Role, Standby
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Failures, LiveRefused, Phase

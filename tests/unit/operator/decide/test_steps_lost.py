@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import Beginning, ExitKind, Fallback
+from perdure.wire import Beginning, ExitKind, Fallback
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import HistoryEntry, LiveRefused
 from perdure_operator.state.snapshot import NodeView

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import ExitKind, Standby, write_assignment
+from perdure.wire import ExitKind, Standby, write_assignment
 from perdure_operator.api.status import (
     Failures,
     LostLog,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.status import Disruption, Phase, TrainingJobStatus
 from perdure_operator.state.decision import SetBudget
 from perdure_operator.state.snapshot import TemplateCheck

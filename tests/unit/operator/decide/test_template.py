@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.state.decision import CheckTemplate, DropTemplate, KeepTemplate
 from perdure_operator.state.snapshot import Refusal, TemplateCheck, TemplateVerdict

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.contract import (
+from perdure.wire import (
     ASSIGNMENT_BYTES,
     OUTCOME_BYTES,
     ErrorKind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ExitKind, Unsaved
+from perdure.wire import ExitKind, Unsaved
 from perdure_operator.api.reasons import ConditionType
 from tests.support.jobs import job
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.contract import ExitKind, Train
+from perdure.wire import ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.decide.signals import avoided
 from perdure_operator.state.asked import moves_all, named

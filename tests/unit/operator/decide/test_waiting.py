@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contract import (
+from perdure.wire import (
     CommitRef,
     ErrorName,
     ExitKind,

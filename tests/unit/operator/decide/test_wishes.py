@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import Leave
+from perdure.wire import Leave
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.spec import Elastic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import ErrorKind, ExitKind
+from perdure.wire import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import S3, Checkpoint, Elastic
 from perdure_operator.api.status import Phase

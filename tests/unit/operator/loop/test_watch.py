@@ -8,7 +8,7 @@ import kopf
 import pytest
 from kopf._cogs.structs.references import Resource as KopfResource
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.loop import watch

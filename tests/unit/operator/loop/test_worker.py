@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource, Unavailable
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from perdure.adapters.lightning import SessionStrategy
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from perdure.session.session import Session
 
 SAMPLES, BATCH = 40, 8

@@ -16,7 +16,7 @@ import pytest
 
 import perdure
 from e2e.harness.local_run import free_port
-from tests.unit.runtime.handover.nursery import Nursery
+from tests.unit.runtime.live.nursery import Nursery
 from tests.unit.runtime.records import entries
 
 PAGE = Path(__file__).parents[4] / "docs" / "frameworks.md"

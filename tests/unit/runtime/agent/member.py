@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.agent.paths import warm_marker
-from perdure.contract import Assignment, Outcome, read_outcome, write_assignment
+from perdure.wire import Assignment, Outcome, read_outcome, write_assignment
 
 HERE = Path(__file__).parent
 DEADLINE = 120.0

@@ -15,7 +15,7 @@ from perdure.agent.program import Program, read_program
 from perdure.agent.shell import Agent
 from perdure.agent.state import Settings
 from perdure.agent.zygote import ANSWER_SECONDS, Zygote
-from perdure.contract import Completion
+from perdure.wire import Completion
 
 
 def settings_of(given: dict[str, Any]) -> Settings:

@@ -15,8 +15,8 @@ from perdure.agent import linux
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.program import Program, read_program
 from perdure.agent.zygote import Zygote
-from perdure.channel import is_unwound
-from perdure.contract import Env
+from perdure.wire import Env
+from perdure.wire.channel import is_unwound
 
 
 def launcher_of(options: dict[str, Any], command: list[str]) -> Launcher:

@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from perdure.cli import main
-from perdure.contract import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Leave, Outcome, Standby, Train
+from perdure.cli.main import main
+from perdure.wire import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Leave, Outcome, Standby, Train
 from tests.unit.runtime.agent.member import DEADLINE, TRAINER, Member, gone
 
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")

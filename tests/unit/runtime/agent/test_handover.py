@@ -27,8 +27,7 @@ from perdure.agent.state import (
     Start,
     Tick,
 )
-from perdure.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
-from perdure.contract import (
+from perdure.wire import (
     AttemptRecord,
     Env,
     ExitKind,
@@ -39,6 +38,7 @@ from perdure.contract import (
     Train,
     read_handover,
 )
+from perdure.wire.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
 from tests.unit.runtime.agent.member import TRAINER, Member
 from tests.unit.runtime.agent.test_machine import COMMIT, GONE, ONE, TWO, Pod, attached, importing, reported, told
 

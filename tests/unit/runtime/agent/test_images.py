@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.images import Images
-from perdure.channel import IMAGE_MAGIC
+from perdure.wire.channel import IMAGE_MAGIC
 
 
 @pytest.fixture

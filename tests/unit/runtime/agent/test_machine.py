@@ -36,20 +36,7 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import (
-    Attached,
-    Committed,
-    Exiting,
-    Imaged,
-    Imaging,
-    Opened,
-    Report,
-    Resulted,
-    SaveFailed,
-    Stepped,
-    TookOver,
-)
-from perdure.contract import (
+from perdure.wire import (
     LINGER_SECONDS,
     Beginning,
     CommitRef,
@@ -65,6 +52,19 @@ from perdure.contract import (
     Standby,
     Train,
     Unsaved,
+)
+from perdure.wire.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Resulted,
+    SaveFailed,
+    Stepped,
+    TookOver,
 )
 
 ONE = Settings()

@@ -19,9 +19,9 @@ from perdure.agent.outlet import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
 from perdure.agent.state import AssignmentRead, Settings, Unreadable
-from perdure.cli import main, settings_from
-from perdure.contract import Completion, Standby, Train, write_assignment
+from perdure.cli.main import main, settings_from
 from perdure.errors import UserError
+from perdure.wire import Completion, Standby, Train, write_assignment
 
 RUN1 = Train(1, 2, 6, "10.0.0.1:29500")
 
@@ -262,7 +262,7 @@ class TestCommandLine:
     )
     def test_what_is_not_installed_is_named_with_what_brings_it(self, lacks: str, arguments: str, remedy: str) -> None:
         without = f"import sys; sys.modules[{lacks!r}] = None; sys.argv = ['perdure', *{arguments.split()!r}]"
-        code = f"{without}; from perdure.start import main; sys.exit(main())"
+        code = f"{without}; from perdure.cli.start import main; sys.exit(main())"
         done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()

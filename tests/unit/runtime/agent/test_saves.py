@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.state import Ask, AskForSave, AssignmentRead, SigtermReceived
-from perdure.channel import Attached, HandoverEnded, Stepped, TookOver
-from perdure.contract import ExitKind, Handover, HandoverWord, Train
+from perdure.wire import ExitKind, Handover, HandoverWord, Train
+from perdure.wire.channel import Attached, HandoverEnded, Stepped, TookOver
 from tests.unit.runtime.agent.member import TRAINER, Member
 from tests.unit.runtime.agent.test_machine import RUN1, Pod, attached, importing, reported
 

@@ -36,8 +36,19 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, HandoverEnded, Imaged, Imaging, Opened, Report, Stepped, TookOver, Voting
-from perdure.contract import Assignment, ExitKind, HandoverWord, Leave, Standby, Train
+from perdure.wire import Assignment, ExitKind, HandoverWord, Leave, Standby, Train
+from perdure.wire.channel import (
+    Attached,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Stepped,
+    TookOver,
+    Voting,
+)
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"

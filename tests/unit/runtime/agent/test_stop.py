@@ -17,27 +17,27 @@ from pathlib import Path
 
 import pytest
 
-from perdure.age import born
 from perdure.agent.stop import HOOK_SECONDS, StopMarker, stop_marker, write_stop
-from perdure.contract import ExitKind, Outcome, Standby, Train, read_outcome, write_assignment
+from perdure.host.age import born
+from perdure.wire import ExitKind, Outcome, Standby, Train, read_outcome, write_assignment
 
 SECONDS = 60
 NAMESPACE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
 NAMESPACE += ["--pid", "--fork", "--kill-child", "--mount-proc"]
-PERDURE = [sys.executable, "-c", "import sys; from perdure.start import main; sys.exit(main())"]
+PERDURE = [sys.executable, "-c", "import sys; from perdure.cli.start import main; sys.exit(main())"]
 GATED = """
 import sys
-import perdure.cli
+import perdure.cli.main
 from perdure import start
 
-agent = perdure.cli.main
+agent = perdure.cli.main.main
 
 def gate():
     print("blocked", file=sys.stderr, flush=True)
     sys.stdin.readline()
     return agent()
 
-perdure.cli.main = gate
+perdure.cli.main.main = gate
 sys.exit(start.main())
 """
 """The command, held up where its signals are blocked and the agent's handlers are not there yet."""

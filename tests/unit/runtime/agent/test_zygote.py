@@ -17,11 +17,11 @@ import pytest
 from perdure.agent.launch import Exec
 from perdure.agent.program import Program, Unsuited, read_program
 from perdure.agent.zygote import MODULES, Zygote, launcher_for
-from perdure.cli import main
-from perdure.contract import ExitKind, Leave, Standby, Train
+from perdure.cli.main import main
+from perdure.wire import ExitKind, Leave, Standby, Train
 from tests.unit.runtime.agent.member import HERE, TRAINER, Member, gone
 
-LIGHT = ["perdure.contract"]
+LIGHT = ["perdure.wire"]
 """As good as torch where the program needs none, and quicker."""
 PROGRAMS = HERE / "programs.py"
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
@@ -284,7 +284,7 @@ class TestWhatTheScriptImports:
     def test_is_imported_already_when_it_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said, text = self.told(tmp_path, monkeypatch, "")
         assert text == "True True set"
-        assert said[0] == "the zygote imports perdure.contract, and what is found in the script"
+        assert said[0] == "the zygote imports perdure.wire, and what is found in the script"
         assert said[1].endswith(" MiB, with beta, alpha")
 
     @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perdure.channel import (
+from perdure.wire import CommitRef, Env, ExitKind
+from perdure.wire.channel import (
     Attached,
     Exiting,
     Opened,
@@ -26,7 +27,6 @@ from perdure.channel import (
     vote_acknowledged,
     write_report,
 )
-from perdure.contract import CommitRef, Env, ExitKind
 
 RUN = int(os.environ[Env.RUN])
 REQUESTS = {signal.SIGTERM}

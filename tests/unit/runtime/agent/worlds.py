@@ -29,8 +29,19 @@ from perdure.agent.state import (
     Trainer,
     Warmed,
 )
-from perdure.channel import Attached, Exiting, HandoverEnded, Imaged, Imaging, Opened, Report, Stepped, TookOver, Voting
-from perdure.contract import Assignment, CommitRef, ExitKind, Handover, HandoverWord, Leave, Train
+from perdure.wire import Assignment, CommitRef, ExitKind, Handover, HandoverWord, Leave, Train
+from perdure.wire.channel import (
+    Attached,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Report,
+    Stepped,
+    TookOver,
+    Voting,
+)
 
 MASTER = "10.0.0.1:29500"
 RUN = 4

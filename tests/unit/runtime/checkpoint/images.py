@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
-from perdure.checkpoint.entry import ImageRef
-from perdure.checkpoint.image import Begun, Choice, Offer, Stamp, choose, holder_of
+from perdure.log.entry import ImageRef
+from perdure.log.images import Begun, Choice, Offer, Stamp, choose, holder_of
 
 UID = "job"
 SEATS = 2

@@ -16,16 +16,16 @@ import torch
 from torch import nn
 
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.opening import load_newest
-from perdure.checkpoint.state import Position
-from perdure.checkpoint.writer import Resume, Writer
 from perdure.group.peers import Solo
-from perdure.session.state.registry import Registry
-from perdure.settings import Settings
+from perdure.log.position import Position
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace
+from perdure.state.registry import Registry
 from perdure.store import open_store
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import NoTrace
+from perdure.wire.settings import Settings
 
 MIB = 1024 * 1024
 ROOM = 256 * MIB

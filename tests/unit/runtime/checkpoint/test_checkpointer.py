@@ -14,14 +14,15 @@ import torch
 
 from perdure.checkpoint import checkpointer
 from perdure.checkpoint.checkpointer import Checkpointer, compare, sums_of, whole_of
-from perdure.checkpoint.log import Log
-from perdure.checkpoint.state import Position, State
-from perdure.checkpoint.writer import Resume, Writer
+from perdure.checkpoint.state import State
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.group.peers import Peers, Solo
+from perdure.log.position import Position
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace, StoreTrace
 from perdure.store.file import FileStore
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import NoTrace, StoreTrace
 from tests.unit.runtime.checkpoint.world import on_ranks, opened
 
 
@@ -129,7 +130,7 @@ def test_a_disk_that_stays_full_is_one_line_a_minute_and_a_new_trouble_is_news(
     saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("perdure.telemetry.lines.time.monotonic", lambda: now)
+    monkeypatch.setattr("perdure.console.time.monotonic", lambda: now)
     store.refusals = 64
     for step in range(64):
         saver.periodic(Position(step, 0), "cadence")

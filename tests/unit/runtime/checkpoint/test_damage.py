@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint import inspect
-from perdure.checkpoint.entry import key_of
 from perdure.checkpoint.retention import LITTER_SECONDS, retire
 from perdure.checkpoint.state import Loaded
-from perdure.checkpoint.writer import Resume
 from perdure.errors import Corrupt, LogLost
+from perdure.log.entry import key_of
+from perdure.log.writer import Resume
 from perdure.store import Store, open_store
 from perdure.store.file import INCOMING
 from tests.support.store import Died, MemoryStore, dying

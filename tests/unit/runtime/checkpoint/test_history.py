@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.entry import key_of
 from perdure.checkpoint.history import Commit, choose, find, history
 from perdure.checkpoint.retention import retire
-from perdure.checkpoint.state import Position
-from perdure.checkpoint.writer import Writer
-from perdure.contract import Wanted
 from perdure.errors import LogLost, UserError
 from perdure.group.peers import Solo
+from perdure.log.entry import key_of
+from perdure.log.position import Position
+from perdure.log.writer import Writer
 from perdure.store import Store
+from perdure.wire import Wanted
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.test_save_load import save_by
 from tests.unit.runtime.checkpoint.world import opened, save, save_solo, state

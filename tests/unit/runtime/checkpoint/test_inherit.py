@@ -10,7 +10,6 @@ import pytest
 
 from perdure.checkpoint import checkpointer, stage
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.load import load
@@ -18,10 +17,11 @@ from perdure.checkpoint.opening import open_run
 from perdure.checkpoint.state import Loaded
 from perdure.errors import StorageError
 from perdure.group.peers import Peers
-from perdure.settings import Settings
+from perdure.log.images import Stamp
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace
 from perdure.store import Store
-from perdure.telemetry.timings import Timings
-from perdure.telemetry.trace import NoTrace
+from perdure.wire.settings import Settings
 from tests.support.store import MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, state, story
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint import inspect
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.retention import retire
-from perdure.checkpoint.writer import Writer
 from perdure.errors import Corrupt, UserError
-from perdure.settings import Member
+from perdure.log.reader import Log
+from perdure.log.writer import Writer
 from perdure.store import open_store
+from perdure.wire.settings import Member
 from tests.unit.runtime.checkpoint.world import UID, opened, position, save_solo
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint import opening
-from perdure.checkpoint.entry import ENTRY_BYTES, Opened, key_of
-from perdure.checkpoint.log import Log
-from perdure.checkpoint.members import fetch_members, put_members
 from perdure.checkpoint.opening import open_run
-from perdure.checkpoint.writer import Resume, Writer
-from perdure.contract import Handover
 from perdure.errors import Corrupt, Fenced, StorageError, StorageRefused
 from perdure.group.peers import Solo
-from perdure.session.process.leaving import Exit
-from perdure.settings import Member, Settings
+from perdure.log.entry import ENTRY_BYTES, Opened, key_of
+from perdure.log.members import fetch_members, put_members
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
+from perdure.loop.leaving import Exit
 from perdure.store.file import FileStore
+from perdure.wire import Handover
+from perdure.wire.settings import Member, Settings
 
 FOREVER = 10_000.0
 SECONDS = 20.0

@@ -14,18 +14,18 @@ import pytest
 
 from perdure.checkpoint import stage
 from perdure.checkpoint.codec import encode
-from perdure.checkpoint.image import Stamp
 from perdure.checkpoint.image_file import Image, Label, write_image
 from perdure.checkpoint.load import load
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.rescue import Superfluous, rescue
 from perdure.checkpoint.state import Loaded
-from perdure.checkpoint.takeover import Takeover
-from perdure.contract import Env
 from perdure.errors import Fenced, HandoverRefused, StorageError
 from perdure.group.peers import Peers
+from perdure.log.images import Stamp
+from perdure.log.reader import Log
+from perdure.log.takeover import Takeover
 from perdure.store import Store
 from perdure.store.file import FileStore
+from perdure.wire import Env
 from tests.support.store import MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, save_solo, state, story
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.entry import key_of
 from perdure.checkpoint.retention import retire
 from perdure.errors import Fenced, StorageError, UserError
+from perdure.log.entry import key_of
 from perdure.store import Store, open_store
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, story

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.checkpoint import upload
-from perdure.checkpoint.entry import Committed, checksum, key_of
 from perdure.checkpoint.load import load
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.stage import share_out
 from perdure.checkpoint.state import Loaded, Saved, State
-from perdure.checkpoint.writer import Writer
-from perdure.contract import CommitRef
 from perdure.errors import Corrupt, Fenced, PeerLost, StorageError, UserError
 from perdure.group.peers import Peers
+from perdure.log.entry import Committed, checksum, key_of
+from perdure.log.reader import Log
+from perdure.log.writer import Writer
 from perdure.store import Store, open_store
+from perdure.wire import CommitRef
 from tests.support.store import MemoryStore, WatchedStore, failing
 from tests.unit.runtime.checkpoint.world import (
     load_solo,

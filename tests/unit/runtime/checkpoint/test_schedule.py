@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from perdure.checkpoint.schedule import CheckpointSchedule, pause
-from perdure.settings import Cadence
+from perdure.wire.settings import Cadence
 
 
 @pytest.fixture

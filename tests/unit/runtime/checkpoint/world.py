@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from perdure.checkpoint.entry import ManifestRef, checksum
 from perdure.checkpoint.load import load
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import Loaded, Position, Saved, State
-from perdure.checkpoint.writer import Resume, Writer
+from perdure.checkpoint.state import Loaded, Saved, State
 from perdure.errors import PeerLost
 from perdure.group.peers import Peers, Solo
+from perdure.log.entry import ManifestRef, checksum
+from perdure.log.position import Position
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
 from perdure.store import Store
 
 T = TypeVar("T")

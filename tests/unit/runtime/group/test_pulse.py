@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.group.pulse import SILENCE_SECONDS, Pulse, Silence
-from perdure.settings import Settings
+from perdure.wire.settings import Settings
 from tests.unit.runtime.group.conftest import Door
 
 NOW = 1000.0

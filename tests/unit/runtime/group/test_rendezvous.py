@@ -17,8 +17,8 @@ from perdure.errors import PeerLost
 from perdure.group import rendezvous as module
 from perdure.group.peers import Solo
 from perdure.group.rendezvous import Deadline, connect_ranks, reach, rendezvous
-from perdure.session.process.leaving import Exit
-from perdure.settings import Settings
+from perdure.loop.leaving import Exit
+from perdure.wire.settings import Settings
 from tests.unit.runtime.group.conftest import Door
 
 TIMEOUT = timedelta(seconds=20)

@@ -109,7 +109,7 @@ def _play_one(folder: Path, rank: int, scene: dict[str, Any]) -> None:
 
 
 def _play(function: Any, arguments: dict[str, Any]) -> Any:
-    from perdure.session.process.reporting import classify
+    from perdure.loop.reporting import classify
 
     try:
         return function(**arguments)

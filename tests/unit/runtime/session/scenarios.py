@@ -22,13 +22,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import perdure
-from perdure.channel import ask_for_save
 from perdure.checkpoint.image_file import Image
-from perdure.contract import Env
 from perdure.errors import PeerLost, UserError
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from perdure.session.session import Session
+from perdure.wire import Env
+from perdure.wire.channel import ask_for_save
 
 SAMPLES = 102
 DRAWN_ALIKE = 7

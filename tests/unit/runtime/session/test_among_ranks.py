@@ -14,22 +14,22 @@ import pytest
 import torch
 from torch import nn
 
-from perdure.channel import Exiting, Imaged
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.image_file import Image
-from perdure.contract import ExitKind
 from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Votes
 from perdure.group.peers import Alone
 from perdure.group.pulse import Pulse
+from perdure.live.effects import Stop
+from perdure.loop import leaving
+from perdure.loop.position.counting import Steps
+from perdure.loop.run import Run
+from perdure.loop.telemetry.events import Event
 from perdure.session import boundary
 from perdure.session.boundary import Boundary
-from perdure.session.position.counting import Steps
-from perdure.session.process import leaving
-from perdure.session.process.run import Run
-from perdure.session.ranks.effects import Stop
-from perdure.settings import Settings
-from perdure.telemetry.events import Event
+from perdure.wire import ExitKind
+from perdure.wire.channel import Exiting, Imaged
+from perdure.wire.settings import Settings
 
 IMAGE = Path("image")
 NEXT = 4

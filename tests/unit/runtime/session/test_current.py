@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import UserError
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.training import Join, Training
 
 BATCHES = 5

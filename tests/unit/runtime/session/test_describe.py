@@ -347,5 +347,5 @@ class TestCommand:
 
 
 def test_torch_is_not_needed_for_the_command() -> None:
-    code = "import sys, perdure.cli, perdure.described; sys.exit('torch' in sys.modules)"
+    code = "import sys, perdure.cli.main, perdure.cli.describe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

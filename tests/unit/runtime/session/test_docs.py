@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import perdure
 from perdure import Session
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.training import Join
 
 PAGE = Path(__file__).parents[4] / "docs" / "training.md"

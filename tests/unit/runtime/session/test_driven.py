@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.channel import Attached, read_report
 from perdure.session.driven import drive, keep
+from perdure.wire.channel import Attached, read_report
 from tests.unit.runtime.session.training import Join, Training
 
 

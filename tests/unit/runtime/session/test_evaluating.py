@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from perdure import Session, UserError
-from perdure.channel import Committed, Exiting, Stepped, read_report
-from perdure.contract import ExitKind
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
+from perdure.wire import ExitKind
+from perdure.wire.channel import Committed, Exiting, Stepped, read_report
 from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.test_boundary import EPOCHS, Act, Crash
 from tests.unit.runtime.session.training import Join, Training, samples

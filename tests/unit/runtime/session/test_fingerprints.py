@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 
 from perdure import Session
-from perdure.data import fingerprint
-from perdure.session.process.leaving import Exit
+from perdure.loop.data import fingerprint
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.training import Join, samples
 

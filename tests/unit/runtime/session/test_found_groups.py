@@ -23,8 +23,8 @@ from torch._C._distributed_c10d import HashStore
 import perdure
 from e2e.harness.local_run import free_port
 from perdure import Session
-from perdure.channel import Attached, Exiting
-from perdure.contract import ExitKind
+from perdure.wire import ExitKind
+from perdure.wire.channel import Attached, Exiting
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.test_processes import together
 

@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
-from perdure.data.loader import Loader
-from perdure.session.process.leaving import Exit
+from perdure.loop.data.loader import Loader
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.training import Join, Training
 

@@ -17,15 +17,15 @@ from torch import nn
 
 import perdure
 from perdure import Session, UserError
-from perdure.channel import Imaged
-from perdure.described import JSON
+from perdure.loop import imaging
+from perdure.loop.leaving import Exit
 from perdure.session.late import register_late
-from perdure.session.process import imaging
-from perdure.session.process.leaving import Exit
+from perdure.wire.channel import Imaged
+from perdure.wire.names import PREVIEW_JSON
+from tests.unit.runtime.loop.test_imaging import Told, same
+from tests.unit.runtime.loop.test_imaging import Training as OneOfTwo
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import joined
-from tests.unit.runtime.session.test_imaging import Told, same
-from tests.unit.runtime.session.test_imaging import Training as OneOfTwo
 from tests.unit.runtime.session.training import Join, samples
 
 UNFROZEN = 3
@@ -439,7 +439,7 @@ def described(
         monkeypatch.setattr(training, "unfreeze", lambda *_: None)
     with pytest.raises(Exit):
         training.run(**options)
-    found: dict[str, Any] = json.loads((root / JSON).read_text())
+    found: dict[str, Any] = json.loads((root / PREVIEW_JSON).read_text())
     return found
 
 

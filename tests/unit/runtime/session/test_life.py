@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
 from perdure.checkpoint.state import NewCommit
-from perdure.contract import CommitRef
-from perdure.session.process.leaving import Exit
-from perdure.settings import Member
+from perdure.loop.leaving import Exit
+from perdure.wire import CommitRef
+from perdure.wire.settings import Member
 from tests.unit.runtime.records import entries
 
 Join = Callable[[], Session]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import perdure
 from perdure import Corrupt, UserError
 from perdure.group.peers import Solo
-from perdure.session.state.registry import Registry
+from perdure.state.registry import Registry
 from perdure.store import Store, open_store
 from tests.unit.runtime.checkpoint.world import opened, position, save
 from tests.unit.runtime.session.training import Join, Training

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
 from perdure import Session
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.training import Join
 
 EPOCHS = 3

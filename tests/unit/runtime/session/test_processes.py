@@ -18,8 +18,8 @@ from e2e.harness.local_run import free_port
 from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, Trainer
 from perdure.agent.verdict import judge
-from perdure.channel import Attached, Exiting, Opened, Report, Stepped, read_report
-from perdure.contract import CommitRef, Env, ErrorName, ExitKind, Outcome
+from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
+from perdure.wire.channel import Attached, Exiting, Opened, Report, Stepped, read_report
 from tests.unit.runtime.records import kinds
 
 REPOSITORY = Path(__file__).parents[4]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session, UserError
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perdure import Session, UserError, load
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training, samples
 

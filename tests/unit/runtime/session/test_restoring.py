@@ -16,12 +16,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 
 from perdure.checkpoint import manifest, tree
-from perdure.checkpoint.entry import Committed
 from perdure.checkpoint.load import load
 from perdure.checkpoint.state import Loaded
 from perdure.errors import UserError
 from perdure.group.peers import Solo
-from perdure.session.state.registry import Registry
+from perdure.log.entry import Committed
+from perdure.state.registry import Registry
 from perdure.store import Store
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import opened, position, save

@@ -21,14 +21,14 @@ from torch import nn
 
 import perdure
 from perdure import Fenced, Session, UserError
-from perdure.channel import read_report
 from perdure.checkpoint import checkpointer
-from perdure.checkpoint.log import Log
-from perdure.checkpoint.writer import Resume, Writer
-from perdure.contract import Env
 from perdure.errors import StorageError
-from perdure.session.process.leaving import Exit, stop_without_step
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
+from perdure.loop.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
+from perdure.wire import Env
+from perdure.wire.channel import read_report
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.records import entries, kinds, traced
 from tests.unit.runtime.session.training import Join, Training, other_draws, samples

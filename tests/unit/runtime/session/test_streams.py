@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from perdure import Session
-from perdure.data.loader import Loader
 from perdure.errors import UserError
-from perdure.session.process.leaving import Exit
+from perdure.loop.data.loader import Loader
+from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.training import Join, samples
 
 

@@ -18,9 +18,9 @@ from torch import nn
 
 import perdure
 from perdure import Session
-from perdure.described import JSON
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 from perdure.session.validating import findings
+from perdure.wire.names import PREVIEW_JSON
 from tests.property.grammar import drawn
 from tests.property.script import script
 from tests.unit.runtime.session import test_docs
@@ -745,7 +745,7 @@ def previewed(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, found: d
     monkeypatch.setenv("PERDURE_PREVIEW", str(folder))
     with contextlib.suppress(Exit):
         exec(code, found)  # noqa: S102 - our own scripts
-    findings: list[dict[str, Any]] = json.loads((folder / JSON).read_text())["findings"]
+    findings: list[dict[str, Any]] = json.loads((folder / PREVIEW_JSON).read_text())["findings"]
     return findings
 
 
@@ -810,7 +810,7 @@ def test_nothing_is_found_in_an_example_of_the_page(
     monkeypatch.setenv("PERDURE_PREVIEW", str(tmp_path))
     with contextlib.suppress(Exit):
         test_docs.run(example, tmp_path / "anew")
-    assert json.loads((tmp_path / JSON).read_text())["findings"] == []
+    assert json.loads((tmp_path / PREVIEW_JSON).read_text())["findings"] == []
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from perdure.session.state.variables import variables
+from perdure.state.variables import variables
 
 
 class Holder:

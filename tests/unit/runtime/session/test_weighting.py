@@ -12,12 +12,12 @@ from hypothesis import strategies as some
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from perdure.data.evaluating import Evaluation
-from perdure.data.loader import Loader
-from perdure.data.sampling import SamplingPlan
 from perdure.errors import UserError
 from perdure.group.peers import Solo
-from perdure.session.position.progress import Progress
+from perdure.loop.data.evaluating import Evaluation
+from perdure.loop.data.loader import Loader
+from perdure.loop.data.sampling import SamplingPlan
+from perdure.loop.position.progress import Progress
 from perdure.session.weighting import share, weigh
 
 RANKS = some.lists(some.lists(some.floats(-100, 100), max_size=9), min_size=1, max_size=6)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session
-from perdure.session.process.leaving import Exit
+from perdure.loop.leaving import Exit
 
 Join = Callable[..., Session]
 

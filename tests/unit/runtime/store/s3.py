@@ -17,7 +17,7 @@ from botocore.config import Config
 
 from e2e.harness.local_run import free_port
 from e2e.prepare import tool_folders
-from perdure.contract import Env
+from perdure.wire import Env
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.checkpoint.entry import checksum
 from perdure.errors import StorageError
+from perdure.log.entry import checksum
 from perdure.store import KeyExists, NoSuchKey, Store
 
 

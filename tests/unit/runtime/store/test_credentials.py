@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.contract import Env
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import Store, clients, open_store
 from perdure.store.credentials import (
@@ -25,6 +24,7 @@ from perdure.store.credentials import (
     said_at_first,
     said_before_the_end,
 )
+from perdure.wire import Env
 from tests.unit.runtime.checkpoint.world import opened, save_solo
 from tests.unit.runtime.store.conftest import BUCKET
 from tests.unit.runtime.store.s3 import ACCESS, SECRET, S3Server

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.checkpoint.log import Log
 from perdure.checkpoint.opening import Opening, open_run
-from perdure.checkpoint.writer import Resume, Writer
-from perdure.contract import CommitRef
 from perdure.errors import LogLost, PerdureError, RootTakenOver
 from perdure.group.peers import Peers
-from perdure.settings import Settings
+from perdure.log.reader import Log
+from perdure.log.writer import Resume, Writer
 from perdure.store import Store
+from perdure.wire import CommitRef
+from perdure.wire.settings import Settings
 from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, save_solo, story
 
 NEW_UID = "ffff"

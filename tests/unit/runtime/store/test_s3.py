@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from botocore import retryhandler, utils
 
-from perdure.checkpoint.entry import checksum
-from perdure.checkpoint.manifest import fetch
-from perdure.contract import Env
 from perdure.errors import StorageError, UserError
+from perdure.log.entry import checksum
+from perdure.log.objects import fetch
 from perdure.store import KeyExists, Store, clients, open_store, s3
+from perdure.wire import Env
 from tests.unit.runtime.store.conftest import BUCKET
 from tests.unit.runtime.store.s3 import S3Server
 

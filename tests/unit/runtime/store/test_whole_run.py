@@ -8,8 +8,8 @@ from perdure.checkpoint.retention import retire
 from perdure.errors import Fenced
 from perdure.store import Store
 from tests.unit.runtime.checkpoint.test_save_load import load_by, save_by
-from tests.unit.runtime.checkpoint.test_writer import race
 from tests.unit.runtime.checkpoint.world import opened, same_state, state, story
+from tests.unit.runtime.log.test_writer import race
 
 
 def test_a_run_saves_is_overtaken_and_its_successor_of_another_size_resumes(store: Store) -> None:

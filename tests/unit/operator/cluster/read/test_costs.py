@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import LABEL_JOB, LABEL_ROLE
+from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read import records

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perdure import contract
-from perdure.contract import LABEL_JOB, LABEL_ROLE
+from perdure import wire
 from perdure.errors import UserError
+from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
@@ -267,20 +267,20 @@ def test_a_pod_that_names_a_newer_run_than_status_makes_the_job_be_read_live() -
     made.cluster.change(
         JOBS, *KEY, lambda raw: raw.update(status={"run": 2})
     )  # the next leader's; we do not hear of it
-    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
+    text = wire.write_assignment(wire.Leave(2, "x", 5, ()))
     owner = {"uid": uid, "controller": True}
     metadata = {"name": "m", "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
-    metadata["annotations"] = {contract.ANNOTATION_ASSIGNMENT: text}
+    metadata["annotations"] = {wire.ANNOTATION_ASSIGNMENT: text}
     asyncio.run(made.cluster.create(PODS, "ns", {"metadata": metadata, "spec": {}}))
     assert look(made).status.run == 2
 
 
 def _asked_to_leave(made: Stage, name: str, run: int) -> None:
     """A pod that was told of this run, which status does not say to be on."""
-    text = contract.write_assignment(contract.Leave(run, "x", 5, ()))
+    text = wire.write_assignment(wire.Leave(run, "x", 5, ()))
     owner = {"uid": look(made).uid, "controller": True}
     metadata = {"name": name, "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
-    metadata["annotations"] = {contract.ANNOTATION_ASSIGNMENT: text}
+    metadata["annotations"] = {wire.ANNOTATION_ASSIGNMENT: text}
     asyncio.run(made.cluster.create(PODS, "ns", {"metadata": metadata, "spec": {}}))
 
 
@@ -335,12 +335,12 @@ def test_pods_that_are_read_after_a_newer_status_was_written_are_not_decided_abo
     made.apply()
     uid = look(made).uid
     create_pod(made, "m", owner=uid)
-    text = contract.write_assignment(contract.Leave(2, "x", 5, ()))
+    text = wire.write_assignment(wire.Leave(2, "x", 5, ()))
 
     def promote() -> None:
         cluster.watch = lambda *_: None
         cluster.change(JOBS, *KEY, lambda raw: raw.update(status={"run": 2}))
-        annotations = {contract.ANNOTATION_ASSIGNMENT: text}
+        annotations = {wire.ANNOTATION_ASSIGNMENT: text}
         cluster.change(PODS, "ns", "m", lambda raw: raw["metadata"].update(annotations=annotations))
 
     made.observer.distrust(KEY)

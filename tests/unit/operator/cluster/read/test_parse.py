@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import LABEL_JOB
+from perdure.wire import LABEL_JOB
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import JOBS, Json

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import Env
+from perdure.wire import Env
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster import member
 from perdure_operator.cluster.read import parse, roots

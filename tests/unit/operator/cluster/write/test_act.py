@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.contract import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
+from perdure.wire import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.api.status import NextRun, Phase, Spares, TrainingJobStatus
 from perdure_operator.cluster.memory import Memory

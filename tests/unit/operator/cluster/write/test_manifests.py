@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.contract import LABEL_JOB, LABEL_ROLE
+from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.write import manifests

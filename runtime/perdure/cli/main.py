@@ -1,0 +1,184 @@
+"""The command `perdure`: the agent in front of a member's command, the startup probe's question, a look at a log.
+
+    perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
+    perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
+    perdure stop [--state FOLDER]          tells that agent that its pod is being deleted: the pod's preStop hook
+    perdure describe [--json] -- COMMAND... what COMMAND, a training script, would do; it ends before its first batch
+    perdure log | show | verify ROOT       what a checkpoint root holds, its newest commit, whether all of it is whole
+
+Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
+A user's mistake is one line on stderr and status 2; damage found or a store that does not answer is status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perdure.errors import PerdureError, UserError
+
+if TYPE_CHECKING:
+    from perdure.agent.state import Settings
+
+
+INSPECTIONS: Final = {
+    "log": "list what a checkpoint root's log says, newest first",
+    "show": "show the newest commit of a checkpoint root",
+    "verify": "read every commit of a checkpoint root and check its checksums",
+}
+
+
+NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
+"""What the extra `runtime` brings."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status of `perdure ARGV`."""
+    options = _parser().parse_args(argv)
+    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
+    try:
+        return commands.get(options.command, _inspect)(options)
+    except PerdureError as error:
+        print(f"perdure: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except ModuleNotFoundError as error:
+        lacks = (error.name or "").partition(".")[0]
+        if lacks not in NEEDED:
+            raise
+        print(f"perdure: error: {lacks} is not installed: pip install 'perdure[runtime]'", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `perdure log ROOT | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="perdure", description="The runtime of Perdure training jobs.")
+    parser.add_argument("--version", action="version", version=f"perdure {version('perdure')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a training command as this member's assignment says")
+    run.add_argument("--assignment", type=Path, metavar="FILE", help="default: the pod's downward-API file")
+    run.add_argument("--termination-log", type=Path, metavar="FILE", help="where the outcome is written")
+    run.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
+    warm = commands.add_parser("warm", help="succeed if the agent has read an assignment")
+    stop = commands.add_parser("stop", help="tell the agent that its pod is being deleted")
+    for command in (run, warm, stop):
+        command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
+    describe = commands.add_parser("describe", help="say what a training command would do, without training")
+    describe.add_argument("--json", action="store_true", help="as JSON")
+    describe.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
+    for name, what in INSPECTIONS.items():
+        commands.add_parser(name, help=what).add_argument("root", help="a folder, or s3://BUCKET/PREFIX")
+    return parser
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import default_scratch, warm_marker  # noqa: PLC0415
+
+    return 0 if warm_marker(options.state or default_scratch(os.environ)).exists() else 1
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import default_scratch  # noqa: PLC0415
+    from perdure.agent.stop import write_stop  # noqa: PLC0415
+
+    scratch = options.state or default_scratch(os.environ)
+    try:
+        write_stop(scratch)
+    except OSError as error:
+        raise UserError(f"{scratch} is not writable: {error.strerror}: name the agent's folder with --state") from None
+    return 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from perdure.checkpoint import inspect  # noqa: PLC0415
+    from perdure.wire.settings import as_uri  # noqa: PLC0415
+
+    lines = {"log": inspect.log, "show": inspect.show, "verify": inspect.verify}[options.command]
+    for line in lines(as_uri(options.root), os.environ):
+        print(line)
+    return 0
+
+
+def _describe(options: argparse.Namespace) -> int:
+    from perdure.cli.describe import described  # noqa: PLC0415
+
+    found = described(_command(options, "perdure describe -- python train.py"), os.environ)
+    print(found.json if options.json else found.text)
+    return int(found.wrong)
+
+
+def _command(options: argparse.Namespace, example: str) -> list[str]:
+    command: list[str] = options.trainer[1:] if options.trainer[:1] == ["--"] else options.trainer
+    if not command:
+        raise UserError(f"no training command: write it after two dashes: {example}")
+    return command
+
+
+def _run(options: argparse.Namespace) -> int:
+    from perdure.agent.paths import Paths, default_scratch  # noqa: PLC0415
+    from perdure.agent.shell import Agent  # noqa: PLC0415
+    from perdure.agent.zygote import launcher_for  # noqa: PLC0415
+    from perdure.wire import ASSIGNMENT_FILE, TERMINATION_LOG  # noqa: PLC0415
+
+    command = _command(options, "perdure run -- python train.py")
+    paths = Paths(
+        assignment=options.assignment or Path(ASSIGNMENT_FILE),
+        termination_log=options.termination_log or Path(TERMINATION_LOG),
+        scratch=options.state or default_scratch(os.environ),
+    )
+    _check(paths.assignment, paths.scratch)
+    settings = settings_from(os.environ)
+    launcher = launcher_for(command, os.environ, settings.processes, sys.executable)
+    return Agent(command, paths, settings, os.environ, launcher).run()
+
+
+def _check(assignment: Path, scratch: Path) -> None:
+    """Refuses what can only be a mistake: in a pod the operator has seen to both."""
+    if sys.platform != "linux":
+        raise UserError("perdure run needs Linux: elsewhere start the script itself, it saves on SIGTERM and Ctrl-C")
+    if not assignment.parent.is_dir():
+        raise UserError(
+            f"there is no {assignment}: in a pod the operator mounts it; elsewhere name a file with --assignment, "
+            "or start the script itself without an agent"
+        )
+    try:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{scratch} cannot be created: {error.strerror}: name a folder with --state") from None
+    if not os.access(scratch, os.W_OK | os.X_OK):
+        raise UserError(f"{scratch} is not writable: name another folder with --state")
+
+
+def settings_from(environ: Mapping[str, str]) -> Settings:
+    """The agent's settings from what the operator has set."""
+    from perdure.agent.state import Settings  # noqa: PLC0415
+    from perdure.wire import DEFAULT_GRACE_SECONDS, Completion, Env  # noqa: PLC0415
+
+    completion = environ.get(Env.COMPLETION) or Completion.LOG
+    if completion not in set(Completion):
+        raise UserError(f"{Env.COMPLETION} is {completion!r}: set it to {' or '.join(Completion)}, or unset it")
+
+    return Settings(
+        processes=_number(environ, Env.PROCESSES, default=1, least=1),
+        completion=Completion(completion),
+        grace=_number(environ, Env.GRACE_SECONDS, default=DEFAULT_GRACE_SECONDS, least=0),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise UserError(f"{name} is {text!r}: set it to an integer of at least {least}, or unset it")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

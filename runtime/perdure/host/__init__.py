@@ -1,0 +1,6 @@
+"""What the machine and the container tell of themselves: no torch, no state.
+
+cgroup  the memory limit of this container, and what it uses
+memory  how much a process may still take
+age     when this process was made
+"""

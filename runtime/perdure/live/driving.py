@@ -1,0 +1,395 @@
+"""Drives one party's machine through one attempt: events from any thread in, acts out, each where it belongs.
+
+The machine (perdure.live.protocol.machine) decides; here is what waits. Whatever may wait for another party or for the
+store does so in a thread of its own, so an alarm, a word and the end of a link are heard meanwhile; what touches the
+training, the script's tensors and its ranks, is done by the main thread, which stands still for that.
+
+Used by perdure.live.handing and perdure.live.newcomer.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from perdure.console import say
+from perdure.errors import PeerLost, PerdureError, StorageError, UserError
+from perdure.group.peers import Peers
+from perdure.live.effects import Effects
+from perdure.live.keys import Word
+from perdure.live.liveness import hidden_obstacle, obstacle, tell_attached
+from perdure.live.protocol import events as ev
+from perdure.live.protocol.hearing import Hearing
+from perdure.live.protocol.machine import Phase, State, begin, known, named, step
+from perdure.live.protocol.timing import ACK_SECONDS, HERE_SECONDS, Timetable
+from perdure.log.verdict import Verdict
+from perdure.wire import HandoverWord
+from perdure.wire.channel import HandoverEnded, TookOver
+
+LOOK_SECONDS: Final = 0.002
+"""How often the agent's answer is looked for: somebody waits."""
+SEEN_SECONDS: Final = 0.1
+"""How often a decider without a bridge looks who still needs its store."""
+STORE_SECONDS: Final = 2.0
+"""How often the decider asks the object store for an answer."""
+LOG_SECONDS: Final = 0.5
+"""How often a newcomer asks the log while it finds no decider: what it waits for is the beginning of its run."""
+ROUND: Final = "round"
+AGAIN_SECONDS: Final = 0.2
+"""How soon anybody asks again after no answer."""
+
+Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
+"""What only the main thread does."""
+
+
+class GivenUp(Exception):
+    """Nobody waits for the attempt any more."""
+
+
+class Driver:
+    """One party of one attempt."""
+
+    def __init__(
+        self,
+        effects: Effects,
+        timetable: Timetable,
+        *,
+        ask_exit: Callable[[], None],
+        ready: threading.Event | None = None,
+    ) -> None:
+        self.effects = effects
+        self.word: Word | None = None
+        """What the decider has said, or the log."""
+        self.why = ""
+        """Why nothing came of it."""
+        self.standing = False
+        """Whether the main thread waits for what it is to do."""
+        self.abandoned: Callable[[ev.Exit], None] | None = None
+        """Ends the process where its main thread is elsewhere."""
+        self.hangs = False
+        """Whether a thread waits for what the old ranks do together; it would keep the interpreter from its end."""
+        self.leaving = threading.Event()
+        """The main thread knows that it is to end."""
+        self._timetable = timetable
+        self._ask_exit = ask_exit
+        self._ready = ready or threading.Event()
+        self._lock = threading.RLock()
+        self._main: queue.SimpleQueue[Main] = queue.SimpleQueue()
+        self._connect = threading.Event()
+        self._over = threading.Event()
+        self._warm = self._why_not = ""
+        self._log = threading.Lock()
+        self._hearing: Hearing | None = None
+        self._state, self._first = begin(effects.attempt, effects.party.number)
+        effects.run.attempt = known(self._state)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the party stands."""
+        return self._state.phase
+
+    @property
+    def state(self) -> State:
+        """The machine's."""
+        return self._state
+
+    @property
+    def named(self) -> int:
+        """The run that this rank is ready to become; 0 while it is not."""
+        return named(self._state)
+
+    def begin(self, warm: str, why_not: str = "") -> None:
+        """Takes part from now on; `warm` is what all parties must hold alike, `why_not` what the main thread has seen
+        that keeps this script from changing its ranks."""
+        self._warm, self._why_not = warm, why_not
+        self._thread(self._watch_time)
+        with self._lock:
+            self._act_all(self._first)
+
+    def feed(self, event: ev.Happening) -> None:
+        """Something has happened. From any thread."""
+        with self._lock:
+            match event:
+                case ev.Stopped():
+                    self._timetable = replace(self._timetable, stopped=time.monotonic())
+                case ev.Heard(word, why):
+                    self.why = why or word.value
+            self._state, actions = step(self._state, event)
+            self.effects.run.attempt = known(self._state)
+            if named(self._state):
+                self._ready.set()
+            else:
+                self._ready.clear()
+            self._act_all(actions)
+
+    def shorten(self, deadline: float) -> None:
+        """This process ends earlier than it was to."""
+        with self._lock:
+            self._timetable = self._timetable.shortened(deadline)
+
+    def next_act(self) -> Main:
+        """What the main thread is to do next; waits for it."""
+        self.standing = True
+        try:
+            act = self._main.get()
+        finally:
+            self.standing = False
+        if isinstance(act, ev.Exit):
+            self.leaving.set()
+        return act
+
+    def is_needed(self) -> bool:
+        """Whether another party may still need what this one holds; once none does, nothing is waited for any more."""
+        if self._state.needed:
+            return True
+        self.finish()
+        self.effects.let_go()
+        return False
+
+    def finish(self) -> None:
+        """Nothing is waited for any more."""
+        self._over.set()
+
+    # Acts.
+
+    def _act_all(self, actions: tuple[ev.Action, ...]) -> None:
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: ev.Action) -> None:
+        match action:
+            case ev.Move() | ev.Install() | ev.TrainOn() | ev.SaveAndExit() | ev.JoinInPlace() | ev.Exit():
+                self._leave_to_main(action)
+            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.CloseStore() | ev.Say():
+                self._act_on_parties(action)
+            case ev.TellVoting() | ev.TellTookOver() | ev.TellEnded() | ev.AskExit():
+                self._act_on_agent(action)
+            case ev.Vote():
+                self._thread(self._vote)
+            case ev.AppendOpened(again):
+                self._thread(self._ask_log, self.effects.append_opened, again)
+            case ev.AppendRefused():
+                self._thread(self._ask_log, self.effects.append_refused, False)
+            case ev.ReadLog(again):
+                self._thread(self._ask_log, self.effects.read_log, again)
+            case ev.Round(choice):
+                self._thread(self._round, choice)
+
+    def _leave_to_main(self, action: Main) -> None:
+        if isinstance(action, ev.TrainOn | ev.SaveAndExit) and action.aborted:
+            self.effects.abort()
+        if isinstance(action, ev.Exit) and not self.standing and self.abandoned:
+            self.abandoned(action)
+        self._main.put(action)
+
+    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.CloseStore | ev.Say) -> None:
+        match action:
+            case ev.SetWarm():
+                self._thread(self._prepare)
+            case ev.Connect():
+                self._connect.set()
+            case ev.SetSeen():
+                self.effects.seen()
+            case ev.Say(word, why):
+                self.why = self.why or why
+                self.effects.say(self._word(word, why))
+                if self.effects.party.decides and not self.effects.connected:
+                    self._thread(self._watch_seen)
+            case ev.CloseStore():
+                pass  # it goes with the bridge
+
+    def _act_on_agent(self, action: ev.TellVoting | ev.TellTookOver | ev.TellEnded | ev.AskExit) -> None:
+        effects = self.effects
+        match action:
+            case ev.TellVoting():
+                self._timetable = replace(self._timetable, told=time.monotonic())
+                effects.tell_voting()
+                if effects.acknowledged():
+                    self.feed(ev.Acknowledged())
+                else:
+                    self._thread(self._await_agent)
+            case ev.TellTookOver():
+                pass  # told by the main thread, once it is true
+            case ev.TellEnded(word, why):
+                effects.run.tell(HandoverEnded(effects.attempt.next, word, self.why or why))
+            case ev.AskExit():
+                self._ask_exit()
+
+    def _word(self, word: HandoverWord, why: str) -> Word:
+        if word is HandoverWord.GO:
+            self.word = self.word or self.effects.word()
+            return self.word
+        return Word(word, why)
+
+    # What waits.
+
+    def _thread(self, act: Callable[..., None], *arguments: object) -> None:
+        name = f"perdure-handover{act.__name__}"
+        threading.Thread(target=act, args=arguments, name=name, daemon=True).start()
+
+    def _give_up(self) -> None:
+        if self._over.is_set():
+            raise GivenUp
+        word = self.effects.early_word()
+        if word:
+            self.feed(ev.Heard(word.word, word.why))
+            raise GivenUp
+
+    def _prepare(self) -> None:
+        effects = self.effects
+        if effects.party.old is None:
+            self._thread(self._watch_log)
+        try:
+            effects.find_store(self._give_up)
+            if why := obstacle(effects.run) or hidden_obstacle() or self._why_not:
+                tell_attached(effects.run, why)
+                self.feed(ev.NotLive(why))
+                return
+            effects.get_warm(self._warm)
+            if effects.party.decides:
+                self.feed(ev.StoreSeen(effects.store_answers()))
+            self.feed(ev.AllWarm())
+            while not self._connect.wait(AGAIN_SECONDS):
+                self._give_up()
+            effects.connect()
+        except GivenUp:
+            return
+        except PerdureError as error:
+            self.feed(ev.Unable(str(error)))
+            return
+        others = [party.number for party in effects.attempt.parties if party.number != effects.party.number]
+        for other in others if effects.party.decides else [effects.attempt.decider]:
+            self._thread(self._listen, other)
+        if effects.party.decides:
+            self._thread(self._watch_store)
+        self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
+        self._thread(self._say_here)
+        self.feed(ev.Connected())
+
+    def _listen(self, party: int) -> None:
+        """Until it has said something, or is gone."""
+        decider = self.effects.attempt.decider
+        try:
+            while word := self.effects.bridge.hear(party):
+                if word.word is HandoverWord.GO:
+                    self.word = word
+                    self.effects.learn(word)
+                self.feed(ev.Heard(word.word, word.why))
+                if party == decider:
+                    return
+        except PeerLost:
+            self.feed(ev.LinkClosed() if party == decider else ev.Gone(party))
+        else:
+            self.feed(ev.SeenBy(party))
+
+    def _say_here(self) -> None:
+        """May wait for an answer without an end: what that means is told by whoever watches the time."""
+        hearing, known = self._hearing, dict[int, int]()
+        with suppress(PeerLost):
+            line = self.effects.another_line()
+            while hearing:
+                counts = line.here()
+                if not self.effects.party.decides:
+                    hearing.heard(self.effects.attempt.decider)
+                for party, count in counts.items():
+                    if count != known.get(party) and party != self.effects.party.number:
+                        hearing.heard(party)
+                known = counts
+                if self._over.wait(HERE_SECONDS):
+                    return
+
+    def _hear(self, now: float) -> None:
+        """As a newcomer from when the old ranks stand still on: before, nobody waits for it, nor it for anybody."""
+        for silent in self._hearing.silent(now) if self._hearing else ():
+            if self.effects.party.old is not None or self.effects.stopped:
+                self.feed(silent)
+
+    def _watch_seen(self) -> None:
+        """As the decider that has said something before there was a bridge."""
+        while self._state.needed and not self._over.wait(SEEN_SECONDS):
+            for party in self.effects.seen_by(self._state.needed):
+                self.feed(ev.SeenBy(party))
+
+    def _watch_store(self) -> None:
+        while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:
+            self.feed(ev.StoreSeen(self.effects.store_answers()))
+
+    def _watch_log(self) -> None:
+        """As a newcomer: the older run may end without having heard of this attempt, and nobody would tell."""
+        while not self._over.wait(LOG_SECONDS) and self.phase is Phase.PREPARING:
+            self._ask_log(self.effects.read_log, False)
+
+    def _watch_time(self) -> None:
+        while not self._over.is_set():
+            now = time.monotonic()
+            for alarm in self._timetable.due(now):
+                self.feed(ev.Passed(alarm))
+            self._hear(now)
+            following = self._timetable.next(now)
+            self._over.wait(min(1.0, 1.0 if following is None else max(0.01, following - now)))
+
+    def _await_agent(self) -> None:
+        end = time.monotonic() + ACK_SECONDS
+        while time.monotonic() < end and not self._over.is_set():
+            if self.effects.acknowledged():
+                self.feed(ev.Acknowledged())
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _vote(self) -> None:
+        try:
+            self.effects.vote()
+        except (PeerLost, UserError) as error:
+            self.why = self.why or str(error)
+            self.feed(ev.VoteReduced(whole=False, why=str(error)))
+        else:
+            self.feed(ev.VoteReduced(whole=True))
+
+    def _ask_log(self, ask: Callable[[], Verdict], again: bool) -> None:
+        if again:
+            self._over.wait(AGAIN_SECONDS)
+        try:
+            with self._log:
+                verdict: Verdict | None = ask()
+        except StorageError as error:
+            say(f"hand-over to run {self.effects.attempt.next}: the log does not answer: {error}")
+            verdict = None
+        except PerdureError as error:
+            self.why = str(error)
+            verdict = None
+        if verdict is Verdict.GO:
+            self.word = self.word or self.effects.word()
+        self.feed(ev.LogAnswered(verdict))
+
+    def _round(self, choice: ev.Choice) -> None:
+        self.hangs = True
+        found: ev.Choice | None = None
+        with suppress(PerdureError):
+            found = agreed(self.effects.run.peers, choice)
+        self.hangs = False
+        self.feed(ev.RoundDone(found))
+
+
+def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
+    """The highest choice of all ranks.
+
+    One whose main thread is on its way into the stop may still come with what is done there, and is told by what it
+    meets that nothing comes of that (perdure.group.collectives.on_all): it comes again.
+    """
+    while True:
+        found = peers.gather({ROUND: int(choice)})
+        if all(isinstance(one, dict) and ROUND in one for one in found):
+            return ev.Choice(max(one[ROUND] for one in found))
+
+
+def took_over(effects: Effects) -> TookOver:
+    """What the agent is told once this process is of the newer run."""
+    run, parts = effects.run, dict(effects.parts)
+    if effects.party.old is not None:  # a newcomer has nothing to stop
+        parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
+    return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, parts)

@@ -1,0 +1,503 @@
+"""What one process does in a hand-over, act by act: connect, move the state, vote, write the log, change ranks.
+
+Nothing here decides when, or whether: perdure.live.protocol's machines do, driven by perdure.live.handing. Acts
+that may wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the
+training but `install`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from torch import Tensor
+
+from perdure.checkpoint.codec import decode, encode
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
+from perdure.checkpoint.state import State
+from perdure.errors import PeerLost, StorageError
+from perdure.group.collectives import on_all
+from perdure.group.rendezvous import Deadline
+from perdure.live.bridge import Bridge, connect_bridge, settings_of
+from perdure.live.keys import Keys, Word, open_keys
+from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
+from perdure.live.protocol.parties import Attempt, Part, Party
+from perdure.live.protocol.timing import QUIET_SECONDS
+from perdure.live.summing import Summing
+from perdure.live.transfer import Key, describe, make_room, parcels, receive, send
+from perdure.log.entry import ObjectRef, Opened, write_entry
+from perdure.log.members import put_members
+from perdure.log.position import Position
+from perdure.log.reader import Log, Place, Slot, slot_of
+from perdure.log.takeover import Takeover
+from perdure.log.verdict import Verdict
+from perdure.log.writer import Writer
+from perdure.loop.leaving import check_places, place
+from perdure.loop.run import Run
+from perdure.state.merging import parts_of, with_own
+from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
+from perdure.wire import CommitRef, Handover, HandoverWord
+from perdure.wire.channel import Voting, vote_acknowledged
+
+
+@dataclass(frozen=True)
+class Header:
+    """What old rank 0 tells all parties in the stop: all but the tensors, as a commit made here would have it."""
+
+    position: Position
+    items: tuple[Item, ...]
+    objects: Any
+    """Encoded."""
+    ranks: tuple[Any, ...]
+    """What is each old rank's own, encoded; where the newer run is of another size, what all have alike."""
+    place: Place
+    """Up to where rank 0 has read the log."""
+    commit: CommitRef | None
+    goal: Any
+    source: str
+    """Where the old ranks stand: what they were asked for a batch of."""
+    saved: bool
+    due: str
+    """Why a checkpoint is due at this very place."""
+    exhausted: bool
+    age: float
+    """Seconds since the last checkpoint."""
+    alike: tuple[str, ...] = ()
+    """The random generators that drew the same numbers on all ranks when they began."""
+    sums: tuple[Any, ...] = ()
+    """What each old rank has told of its accumulators; nothing where none holds any."""
+    parts: tuple[Any, ...] = ()
+    """Where the newer run is of another size, the states of objects that are each old rank's own, encoded."""
+
+    def write(self) -> dict[str, Any]:
+        """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        commit = asdict(self.commit) if self.commit else None
+        items = [asdict(item) for item in self.items]
+        return plain | {
+            "position": {"step": self.position.step, "epoch": self.position.epoch, "cursors": self.position.cursors},
+            "items": items,
+            "ranks": list(self.ranks),
+            "alike": list(self.alike),
+            "sums": list(self.sums),
+            "parts": list(self.parts),
+            "place": asdict(self.place),
+            "commit": commit,
+        }
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Header:
+        """From that."""
+        position, commit = Position(**body["position"]), body["commit"]
+        items = tuple(map(read_item, body["items"]))
+        known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
+        known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
+        return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where an old rank stands, and what it would have done there."""
+
+    source: str
+    due: str
+    exhausted: bool
+
+
+class Effects:
+    """One party's."""
+
+    def __init__(self, run: Run, attempt: Attempt, party: Party, block: Handover, master: str) -> None:
+        self.run = run
+        self.attempt = attempt
+        self.party = party
+        self.block = block
+        self.settings = settings_of(attempt, party, run.settings, master)
+        """In the newer run; a leaver's are those of the older one."""
+        self.parts: dict[str, float] = {}
+        """Seconds by part."""
+        self.header: Header | None = None
+        self.room_needed: tuple[Item, ...] = ()
+        """As old rank 0: the tensors that a newcomer's script has not made."""
+        self._room: Mapping[Key, Tensor] | None = {}
+        """As a newcomer: memory for them; None if it is not wanted any more."""
+        self._keys: Keys | None = None
+        self._bridge: Bridge | None = None
+        self._deadline = Deadline(block.limit, lambda: None)
+        self._writer: Writer | None = None
+        self._takeover: Takeover | None = None
+        self._members: ObjectRef | None = None
+        """As the decider: where the newer run's ranks run."""
+        self._kept: State | None = None
+        """What a stayer that becomes rank 0 has got of the one before it."""
+        self._held = 0
+        """As an old rank: the sum of what the newcomers were sent."""
+        self._sums: list[Any] = []
+        """As old rank 0: what each old rank has told of its accumulators."""
+        self._parts: list[Any] = []
+        """As old rank 0: the states of objects that are each old rank's own, for a run of another size."""
+        self._merged: dict[str, Any] = {}
+        """As a stayer: what it goes on with of those."""
+        self._alike: dict[str, Any] = {}
+        """Random generators that all old ranks have alike, with which a run of another size goes on."""
+        self.stopped = False
+        """As a newcomer: whether the old ranks stand still for it."""
+        self._mark = time.monotonic()
+
+    @property
+    def keys(self) -> Keys:
+        """The attempt's store."""
+        if self._keys is None:
+            raise RuntimeError("the attempt's store is not found yet")
+        return self._keys
+
+    @property
+    def bridge(self) -> Bridge:
+        """The connected parties."""
+        if self._bridge is None:
+            raise RuntimeError("the bridge is not connected")
+        return self._bridge
+
+    # Beside the training.
+
+    def find_store(self, give_up: Callable[[], None]) -> None:
+        """Returns when the decider listens."""
+        self._deadline = Deadline(self.block.limit, give_up)
+        if self.party.new == 0:
+            self._writer = make_writer(self.run, self.settings)
+        self._keys = open_keys(self.block, self.attempt, self.party, give_up)
+
+    def get_warm(self, warm: str) -> None:
+        """Returns when all parties are warm, and hold the same things as this one."""
+        if self.party.number == 0:
+            self.keys.tell_room([asdict(item) for item in self.room_needed])
+        elif self.party.part is Part.NEWCOMER:
+            self._make_room([read_item(item) for item in self.keys.await_room(self._deadline)])
+        mark = self._writer.id if self._writer else ""
+        self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
+        if self.party.decides:
+            with suppress(StorageError):  # whether the store answers is asked next
+                self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
+
+    def forgo_room(self) -> None:
+        """As a newcomer that receives nothing: its memory is another's."""
+        self._room = None
+
+    def _make_room(self, items: Sequence[Item]) -> None:
+        room = make_room(items)
+        if self._room is not None:  # nobody has given up meanwhile
+            self._room = room
+
+    def connect(self) -> None:
+        """Connects all parties, and the newer run's groups."""
+        self._bridge = connect_bridge(
+            self.keys,
+            self.attempt,
+            self.party,
+            self.settings,
+            seconds=self.block.limit + 3 * QUIET_SECONDS,
+            timeout=timedelta(seconds=self.run.timeout),
+            deadline=self._deadline,
+        )
+        self.parts["connect"] = self._bridge.connected
+
+    def store_answers(self) -> bool:
+        """Whether the object store does."""
+        try:
+            Log(self.run.store).head()
+        except StorageError:
+            return False
+        return True
+
+    def abort(self) -> None:
+        """The newer run never opens: later entries of the older one say so."""
+        checkpointer = self.run.opened_checkpointer
+        if checkpointer and checkpointer.writer and self.party.old is not None:
+            checkpointer.writer.aborted = max(checkpointer.writer.aborted, self.attempt.next)
+
+    # Words.
+
+    def say(self, word: Word) -> None:
+        """To the others, as far as they can be reached."""
+        with suppress(PeerLost):
+            if self._bridge:
+                self._bridge.say(word)
+            elif self._keys:
+                self._keys.say(word)
+
+    def missing(self) -> list[int]:
+        """As the decider: who has never come."""
+        with suppress(PeerLost):
+            return self._keys.missing() if self._keys else []
+        return []
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bridge stands."""
+        return self._bridge is not None
+
+    def early_word(self) -> Word | None:
+        """What was said before the bridge stood."""
+        return self._keys.word() if self._keys else None
+
+    def seen(self) -> None:
+        """This party needs the decider's store no more."""
+        with suppress(PeerLost):
+            if self.party.decides:
+                return
+            if self._bridge:
+                self._bridge.say(None)
+            elif self._keys:
+                self._keys.seen()
+
+    def seen_by(self, parties: Iterable[int]) -> list[int]:
+        """As the decider: those of them that have no bridge, and need its store no more."""
+        with suppress(PeerLost):
+            return self._keys.seen_by(parties) if self._keys else []
+        return []
+
+    def let_go(self) -> None:
+        """Holds no connection any more: nobody needs this party."""
+        self._bridge = self._keys = None
+        self._deadline = Deadline(0.0, lambda: None)  # the other one keeps whoever drives this
+
+    def another_line(self) -> Keys:
+        """To the decider's store, beside this party's own. PeerLost if that is gone."""
+        return self.keys.another()
+
+    # In the stop.
+
+    def begin(self) -> None:
+        """The stop begins: parts are counted from here."""
+        self._mark = time.monotonic()
+
+    def lap(self, part: str) -> None:
+        """A part of the stop is over."""
+        now = time.monotonic()
+        self.parts[part], self._mark = self.parts.get(part, 0.0) + now - self._mark, now
+
+    def give(self, stop: Stop) -> None:
+        """As an old rank: sends what a commit made here would hold. Nothing of this rank changes."""
+        bridge = self.bridge
+        self.keys.stand_still()
+        own, state = self._own_part()
+        header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))
+        self.header = header
+        if self.attempt.world == self.attempt.new_world:
+            self.run.images.know(header.ranks)
+        self.lap("header")
+        given = parcels(self.attempt, header.items)
+        if state:
+            with Summing(state.shared if self.attempt.world > 1 else {}) as summing:
+                send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
+            self._held = summing.sum
+        mine = [parcel for parcel in given if parcel.receiver == self.party.number]
+        if self.party.number in self.attempt.header_to:
+            self._kept = _received(header, receive(bridge.group, mine, {}), state)
+        if self.party.part is Part.STAYER:
+            self._merged = self._merge(header)
+        self.lap("state")
+
+    def take(self) -> State:
+        """As a newcomer: waits for the old ranks to stand still, and receives it into this script's own tensors."""
+        bridge, registry = self.bridge, self.run.registry
+        self.keys.await_stop(self._deadline)
+        self.stopped = True
+        self.begin()
+        header = Header.read(bridge.peers.broadcast(None))
+        self.header = header
+        self.lap("header")
+        mine = [parcel for parcel in parcels(self.attempt, header.items) if parcel.receiver == self.party.number]
+        targets = registry.targets(decode(header.objects), header.items, self._room or {})
+        self._room = None
+        found = receive(bridge.group, mine, targets)
+        self.lap("state")
+        rank = self.attempt.generators_of(self.party.new or 0)
+        own = header.ranks[rank or 0] if header.ranks else None
+        own = None if own is None else decode(own)
+        return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
+
+    def _merge(self, header: Header) -> dict[str, Any]:
+        """What this party goes on with in a run of another size. UserError where the script's function fails."""
+        return self.run.registry.merged(header.parts, rank=self.party.new or 0, world=self.attempt.new_world)
+
+    def tell_voting(self) -> None:
+        """The agent is told, if there is one."""
+        self.run.tell(Voting(self.attempt.run, self.attempt.next))
+
+    def acknowledged(self) -> bool:
+        """Whether the agent has said that it knows; without one there is nobody to know."""
+        settings = self.run.settings
+        if settings.report_fd is None or settings.offer_file is None:
+            return True
+        return vote_acknowledged(settings.offer_file, self.attempt.next)
+
+    def vote(self) -> None:
+        """Says that this party is ready; returns when all have said so."""
+        self.bridge.vote(None if self.party.part is Part.NEWCOMER else self._held)
+        self.lap("vote")
+
+    # The log.
+
+    @property
+    def takeover(self) -> Takeover:
+        """This party's reading of the log."""
+        if self._takeover is None:
+            run, header = self.run, self.header
+            place = header.place if header else None
+            self._takeover = Takeover(
+                Log(run.store), uid=self.settings.uid, run=self.attempt.run, next_run=self.attempt.next, place=place
+            )
+        return self._takeover
+
+    def append_opened(self) -> Verdict:
+        """As the decider: one PUT. OPEN means that a commit of the older run was first: again."""
+        step = self.header.position.step if self.header else self.run.progress.step
+        found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
+        self.lap("append")
+        self._learn(self.takeover.entry)
+        return found
+
+    def append_refused(self) -> Verdict:
+        """Settles what nobody knows: one PUT. OPEN means that a commit of the older run was first: again."""
+        found = self.takeover.refuse()
+        self._learn(self.takeover.entry)
+        return found
+
+    def read_log(self) -> Verdict:
+        """What the log says of the attempt."""
+        found = self.takeover.look()
+        self._learn(self.takeover.entry)
+        return found
+
+    def word(self) -> Word:
+        """What the log's entry says, for those that hear it on the bridge."""
+        slot = self.takeover.entry
+        if slot is None or slot.entry is None:
+            raise RuntimeError("the log has not decided")
+        return Word(HandoverWord.GO, seq=slot.seq, entry=write_entry(slot.entry).decode())
+
+    def learn(self, word: Word) -> None:
+        """The bytes that come with go are the log's."""
+        self._learn(slot_of(word.seq, word.entry.encode()))
+
+    def _learn(self, slot: Slot | None) -> None:
+        """What was read here is told by whatever ends this process."""
+        if slot and slot.entry and isinstance(slot.entry.event, Opened):
+            self.run.read_opened = max(self.run.read_opened, slot.entry.run)
+
+    # After the word.
+
+    def install(self, word: Word) -> list[Any]:
+        """Go: this process is of the newer run from here on. What it needs no more goes back, to be freed."""
+        run, header = self.run, self.header
+        if self.attempt.newcomers:
+            run.hint = BEGAN_ANEW
+        before = change_ranks(run, self.bridge, self.settings)
+        take_over_log(run, self._writer, word)
+        if header and self.party.part is Part.STAYER:
+            self._go_on(header)
+        if header:
+            self._take_sums(header.sums)
+        self.lap("install")
+        return before
+
+    def _take_sums(self, told: Sequence[Any]) -> None:
+        """What leavers hold of accumulators goes over to whoever takes their ranks, or to the newer run's rank 0."""
+        attempt, party, sums = self.attempt, self.party, self.run.progress.sums
+        rank = attempt.generators_of(party.new or 0)
+        left = [told[leaver] for leaver in attempt.leavers] if told and rank is None else []
+        if party.part is Part.NEWCOMER:
+            sums.take_place(told[rank] if told and rank is not None else [])
+        for one in left if party.new == 0 else ():
+            sums.take_over(one)
+
+    def derive_generators(self) -> None:
+        """As in any run of another size than the one it goes on with."""
+        derive(self.run.seed, self.run.progress.step, self.run.rank)
+        apply(self._alike)
+        self.run.images.join(tuple(self._alike))
+
+    def _go_on(self, header: Header) -> None:
+        """What restoring a commit made here would have changed in a stayer."""
+        run = self.run
+        if self._kept:
+            run.registry.load(self._kept)
+            run.tell_result()
+        run.registry.load_own(self._merged)
+        run.schedule.take_over(run.rank, header.age)
+
+    def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
+        """What rank 0 needs for the header, and the tensors to be sent. Collective over the old ranks."""
+        run = self.run
+        position = run.progress.position()
+        same = self.attempt.world == self.attempt.new_world
+        drawn = {} if same else sums(run.progress.generators.state())
+        held = run.progress.sums.tell()
+        if not self.attempt.header_to:
+            _, found = on_all(run.peers, lambda: (None, [place(position), drawn, held, encode(run.registry.own())]))
+            check_places([where for where, *_ in found])
+            self._keep_alike([own for _, own, _, _ in found])
+            self._sums = [told for _, _, told, _ in found]
+            self._parts = [] if same else parts_of([own for *_, own in found])
+            return (None, [], State({}, {}, {})), None
+        state = on_all(run.peers, lambda: (run.state(), None))[0]  # one rank alone may have what cannot be saved
+
+        def tell(own: Any) -> list[Any]:
+            return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
+
+        staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
+        check_places([where for where, *_ in found])
+        self._sums, self._parts = [told for _, _, told, _ in found], [parts for *_, parts in found]
+        ranks = [own for _, own, _, _ in found]
+        if not same:
+            self._keep_alike(ranks)
+            ranks = [all_alike(staged.state, self._alike)] if self._alike else []
+        return (staged.objects, ranks, state), state
+
+    def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> None:
+        """Of one rank alone nobody knows what another would have drawn."""
+        now = capture() if len(drawn) > 1 else {}
+        self._alike = {name: now[name] for name in alike(drawn) if name in now}
+
+    def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: State) -> dict[str, Any]:
+        run = self.run
+        writer = run.checkpointer.writer
+        if writer is None:
+            return {}
+        age = time.monotonic() - run.schedule.saved_at
+        goal = run.opening.goal if run.opening else None
+        header = Header(
+            run.progress.position(),
+            describe(state),
+            objects,
+            tuple(ranks),
+            writer.place,
+            run.checkpointer.commit,
+            goal,
+            stop.source,
+            run.progress.saved,
+            stop.due,
+            stop.exhausted,
+            age,
+            run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
+            tuple(self._sums) if any(self._sums) else (),
+            tuple(self._parts) if any(self._parts) else (),
+        )
+        return header.write()
+
+
+def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:
+    shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
+    replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
+    return State(shared, replicated, decode(header.objects), rank)
+
+
+def _received(header: Header, found: Mapping[Key, Any], own: State | None) -> State:
+    """Rank 0's buffers and objects with this rank's own parameters, which are equal."""
+    state = _state(header, found, None)
+    return State(own.shared if own else {}, state.replicated, state.objects)

@@ -1,0 +1,232 @@
+"""How an old rank takes part in a hand-over: it looks for offers while it trains, and stops where all are ready.
+
+Everything up to the stop goes on in threads. In the stop nothing of this rank changes before it knows go; whatever else
+comes of it, training goes on as if nothing had been, or the ranks save and leave. Called by perdure.session.boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+from typing import Final, NoReturn
+
+from perdure.checkpoint.manifest import Item
+from perdure.errors import Fenced, PeerLost, PerdureError, UserError
+from perdure.live.driving import Driver, took_over
+from perdure.live.effects import Effects, Stop
+from perdure.live.liveness import kept_world
+from perdure.live.protocol import events as ev
+from perdure.live.protocol.machine import Phase
+from perdure.live.protocol.parties import Attempt, Part, attempt_of
+from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.live.transfer import needing_room
+from perdure.loop.hooks import HookName
+from perdure.loop.leaving import Exit, lose_peers, tell_leaving
+from perdure.loop.run import Run
+from perdure.wire import ExitKind, HandoverWord, Leave, Train
+from perdure.wire.channel import HandoverEnded, read_offer
+
+LINGER_LOOKS_SECONDS: Final = 0.05
+"""How often a decider that may go looks whether somebody still needs its store; they look as often for its word."""
+MISSING_SECONDS: Final = 3.0
+"""How long it stays for newcomers that have not come at all."""
+FAREWELL_SECONDS: Final = 0.5
+"""How long a leaver stands still when all is done: what it has sent last arrives, and the others take their first steps
+without the end of this process beside them."""
+SAVE_SECONDS: Final = 60.0
+"""What an exit save may take, where nobody has said how long this process has."""
+
+
+class Handing:
+    """One old rank's attempts, one after the other."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stamp: tuple[int, int] | None = None
+        self._driver: Driver | None = None
+        self._tried = 0
+        """The highest run that was offered."""
+        self.ready = threading.Event()
+        """Set while this rank would hand over; for whoever has to know."""
+        self.exit_wanted = False
+        """Whether an attempt that came to nothing leaves no other way than to save and leave."""
+        run.requests.on_request(self._requested)
+
+    def look(self) -> int:
+        """Which run this rank is ready to become at the next hand-out; 0: none."""
+        if self._is_new():
+            self._read()
+        return self._driver.named if self._driver else 0
+
+    def hand_over(self, stop: Stop) -> bool:
+        """All old ranks stand here, ready: returns as a rank of the newer run, or of the older one; a leaver exits.
+
+        True if the ranks are to save and leave instead.
+        """
+        driver = self._driver
+        if driver is None:
+            raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
+        driver.effects.begin()
+        driver.feed(ev.Stopped())
+        while True:
+            match driver.next_act():
+                case ev.Move() if driver.phase is Phase.MOVING:  # else somebody has said abort before it began
+                    _give(driver, stop)
+                case ev.Install():
+                    self._install(driver)
+                    return False
+                case ev.TrainOn() if driver.phase is Phase.ABORTED:
+                    return False
+                case ev.SaveAndExit():
+                    return True
+                case ev.Exit(kind, why):
+                    self._exit(driver, kind, why)
+
+    def leaving(self) -> None:
+        """The ranks have agreed to save and leave."""
+        if self._driver:
+            self._driver.feed(ev.ExitAgreed())
+
+    def goal_reached(self) -> None:
+        """The training is done."""
+        if self._driver:
+            self._driver.feed(ev.GoalReached())
+
+    def saved(self) -> None:
+        """The older run has ended in the log: a decider stays until nobody needs its store."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        driver.feed(ev.Saved())
+        attempt = driver.effects.attempt
+        for party in range(attempt.world):
+            driver.feed(ev.SeenBy(party))  # the old ranks have agreed on it
+        begun = time.monotonic()
+        while driver.phase is Phase.LINGERING:
+            here = set(driver.state.needed) - set(driver.effects.missing())
+            if time.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
+                return
+            time.sleep(LINGER_LOOKS_SECONDS)
+
+    # Offers.
+
+    def _is_new(self) -> bool:
+        file = self._run.settings.offer_file
+        if file is None or not os.access(file, os.F_OK):
+            return False
+        try:
+            found = file.stat()
+        except OSError:
+            return False
+        stamp = found.st_mtime_ns, found.st_ino
+        was, self._stamp = self._stamp, stamp
+        return stamp != was
+
+    def _read(self) -> None:
+        run = self._run
+        offer = read_offer(run.settings.offer_file) if run.settings.offer_file else None
+        if offer is None or offer.handover is None or offer.run <= max(self._tried, run.settings.run or 0):
+            return
+        if self._driver:
+            self._driver.feed(ev.Newer(offer.handover.run))
+            if offer.handover.run == self._driver.effects.attempt.next:
+                self._stamp = None  # it is for this process, should the attempt that is on come to go
+        if offer.handover.run != run.settings.run:
+            return
+        self._tried = offer.run
+        try:
+            self._begin(offer)
+        except PerdureError as error:
+            run.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
+
+    def _begin(self, offer: Train | Leave) -> None:
+        run, block, now = self._run, offer.handover, time.monotonic()
+        if block is None:
+            return
+        attempt = attempt_of(block, offer.run)
+        master = offer.master if isinstance(offer, Train) else ""
+        effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
+        effects.room_needed = _room_needed(run, attempt)
+        seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
+        save = sum(run.timings.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
+        timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, save)
+        if self._driver:
+            self._driver.finish()
+        self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)
+        self._driver.abandoned = partial(self._end_if_it_hangs, self._driver.leaving)
+        self._driver.begin(run.registry.kind(), kept_world(run))
+
+    def _end_if_it_hangs(self, leaving: threading.Event, action: ev.Exit) -> None:
+        """The main thread may wait for a rank that stands still, in a collective that takes half an hour to fail."""
+        if action.kind is not ExitKind.PEER_LOST:
+            return
+
+        def end() -> None:
+            if not leaving.wait(QUIET_SECONDS + MISSING_SECONDS):
+                lose_peers(self._run, action.why)
+
+        threading.Thread(target=end, name="perdure-handover-end", daemon=True).start()
+
+    def _want_exit(self) -> None:
+        self.exit_wanted = True
+
+    def _requested(self) -> None:
+        """From another thread: somebody asks this process to leave."""
+        driver, left = self._driver, self._run.requests.left()
+        if driver is None:
+            return
+        if left is not None and driver.effects.party.part is Part.LEAVER:
+            driver.shorten(time.monotonic() + left)
+        driver.feed(ev.Sigterm())
+
+    # What comes of the stop.
+
+    def _install(self, driver: Driver) -> None:
+        run, effects, word = self._run, driver.effects, driver.word
+        if word is None:
+            raise RuntimeError("nobody has said go")
+        run.old_groups.keep(effects.install(word), driver.is_needed)
+        self._driver, self.exit_wanted = None, False
+        self.ready.clear()
+        run.tell(took_over(effects))
+        if effects.attempt.world != effects.attempt.new_world:
+            run.hooks.run(HookName.RANKS)
+            effects.derive_generators()
+
+    def _exit(self, driver: Driver, kind: ExitKind, why: str) -> NoReturn:
+        run = self._run
+        if kind is ExitKind.HANDED_OVER:
+            run.pulse.stop()
+            tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
+            run.tell(run.ending(kind))
+            run.checkpointer.write_trace(run.requests.left)
+            time.sleep(FAREWELL_SECONDS)
+            driver.finish()
+            driver.effects.let_go()
+            raise Exit
+        if kind is ExitKind.FENCED:
+            raise Fenced(why)
+        if driver.hangs:
+            lose_peers(run, why)
+        raise PeerLost(why)
+
+
+def _room_needed(run: Run, attempt: Attempt) -> tuple[Item, ...]:
+    """Read here, where the script stands in the session: what it has registered is no other thread's."""
+    if run.rank != 0 or not attempt.newcomers:
+        return ()
+    try:
+        return needing_room(run.registry.grown())
+    except UserError:
+        return ()  # what cannot be saved ends the attempt where all ranks find it, in the stop
+
+
+def _give(driver: Driver, stop: Stop) -> None:
+    try:
+        driver.effects.give(stop)
+    except PerdureError as error:
+        driver.feed(ev.Unable(str(error)))
+    else:
+        driver.feed(ev.Moved())

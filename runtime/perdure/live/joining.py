@@ -1,0 +1,57 @@
+"""How a process joins its run: it listens for requests, tells its agent that it is there, and meets the other ranks.
+
+Called by `Session` as the first thing of all; nothing is restored here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from perdure.group.agreement import Agreement
+from perdure.group.found import meet_in_its_store
+from perdure.group.peers import Alone
+from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.live.liveness import tell_attached
+from perdure.live.membership import make_pulse
+from perdure.loop.imaging import PATIENCE_SECONDS
+from perdure.loop.leaving import give_up
+from perdure.loop.run import Run
+from perdure.wire import Env
+
+
+def attach(run: Run) -> None:
+    """From here on a request is noted, and the agent knows whom it can ask to save."""
+    tell_attached(run)
+    run.requests.on_image(lambda: run.images.leave(PATIENCE_SECONDS))
+    run.requests.listen()
+
+
+def meet_in_place(run: Run) -> None:
+    """The newer run does not take the living one over: its ranks meet as ever, and wait for the older one's end."""
+    run.settings, run.joining = replace(run.settings, handover=None), False
+    meet(run, run.timeout)
+    for replica in run.replicas:
+        replica.adapt(run.world)
+
+
+def meet(run: Run, timeout: float) -> None:
+    """Returns when all ranks are connected. PeerLost if they are not in time; Exit if this rank is asked to leave."""
+    import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
+
+    run.timeout = timeout
+    if run.settings.joined and not run.joining:
+        run.settings, run.found = meet_in_its_store(run.settings)
+    settings = run.settings
+    run.timings.begin(settings.started)
+    run.open_store()
+    if run.joining:
+        run.peers, run.agreement, run.pulse = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
+        return
+    with run.timings.part("rendezvous"):
+        deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)
+        groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
+    run.peers = groups.peers
+    run.agreement = Agreement(groups.agreement, interval=settings.check_seconds)
+    run.pulse = make_pulse(run)
+    run.pulse.start()

@@ -1,0 +1,76 @@
+"""Whether this script's ranks can change while it trains, and if not, why.
+
+What holds on to the ranks it was made with, and is not the session's, would go on among the old members without a
+word: gloo's groups do not end with those who leave. So it is looked for at the beginning, after `restore()`, and in
+every attempt. Called by joining, resuming and driving.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from perdure.group.world import foreign, kept
+from perdure.loop.run import Run
+from perdure.state import keepers
+from perdure.state.keepers import OWN_DDP
+from perdure.wire import Env
+from perdure.wire.channel import Attached
+
+SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
+
+
+def tell_attached(run: Run, why: str = "") -> None:
+    """Tells the agent that there is a session here, and whether it can be offered a hand-over; `why` it cannot, if that
+    is known."""
+    why = why or obstacle(run)
+    run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
+
+
+def obstacle(run: Run) -> str:
+    """Why this process cannot change its ranks while it trains, as far as that is seen at once, or nothing."""
+    if not run.settings.live:
+        return f"{Env.LIVE}=no"
+    if run.settings.joined:
+        return "the process group was made before the Session, which cannot make it anew for other ranks"
+    if run.driven_by:
+        return f"{run.driven_by} drives the loop, and keeps the ranks that it began with"
+    if run.settings.run is None:
+        return "nobody has numbered this run"
+    if run.settings.master_is_elsewhere:
+        return "torchrun has started the ranks, and keeps their store"
+    if torch.cuda.is_available():
+        return "on GPUs ranks cannot be connected beside a living run yet"
+    if run.joining and dist.is_initialized():
+        return "a process group that the script has made itself: the Session makes it with the first batch"
+    if groups := foreign():
+        return f"process groups of the script's own: {', '.join(groups[:3])}"
+    return _registered(run) or next((why for replica in run.replicas if (why := replica.lasting)), "")
+
+
+def _registered(run: Run) -> str:
+    """What shows in the things that the script has registered."""
+    if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
+        return OWN_DDP
+    if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
+        return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"
+    return ""
+
+
+def kept_world(run: Run) -> str:
+    """Whether the script keeps the group of all ranks, which is another one after a change; nothing if it does not.
+
+    For the main thread alone, and where the script calls the session: its own collectives hold the group meanwhile.
+    """
+    inside = (vars(part) for replica in run.replicas for part in replica.inside)
+    own = sum(value is dist.group.WORLD for values in inside for value in values.values())
+    return "dist.group.WORLD is kept by the script: leave `group` out, or ask for it each time" if kept(own) else ""
+
+
+def hidden_obstacle() -> str:
+    """The same for what nobody has told the session of. From any thread."""
+    return next((why for _, why in keepers.made()), "")

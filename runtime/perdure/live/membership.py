@@ -1,0 +1,72 @@
+"""Changes which ranks this process trains with, in the living process; there is no way back from here.
+
+The groups are connected already, and the log says that the newer run has taken over. Whatever holds on to ranks is
+told: torch's groups, wrapped models, loaders, agreement, pulse, checkpointer. Called by both sides of a hand-over
+(perdure.live.handing, perdure.live.newcomer) once they know go.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from perdure.checkpoint.opening import Opening
+from perdure.group.agreement import Agreement
+from perdure.group.pulse import Pulse
+from perdure.group.rendezvous import install_groups
+from perdure.group.world import uninstall
+from perdure.live.bridge import Bridge
+from perdure.live.keys import Word
+from perdure.log.reader import Log, slot_of
+from perdure.log.writer import Writer
+from perdure.loop.leaving import lose_peers
+from perdure.loop.run import Run
+from perdure.wire.settings import Settings
+
+BEGAN_ANEW: Final = (
+    "; a process has joined this run as it trained, and in it variables of the script's own have begun anew: where a "
+    "step depends on one, keep it in session.state, or take session.steps_done, session.epoch or session.batch_index"
+)
+"""What else may have made ranks come apart, once a newcomer is one of them."""
+
+
+def make_pulse(run: Run) -> Pulse:
+    """Whether the others are there, for the ranks that this process is one of now."""
+    return Pulse(run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
+
+
+def make_writer(run: Run, settings: Settings) -> Writer | None:
+    """The pen of the newer run, if this process is to be its rank 0."""
+    if settings.rank != 0:
+        return None
+    return Writer(Log(run.store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
+
+
+def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
+    """Makes the bridge's groups those of this process; those of before. Nothing here waits for another rank."""
+    groups = bridge.groups
+    if groups is None:
+        raise RuntimeError("a leaver has no groups of the newer run")
+    run.pulse.stop()
+    before = [*uninstall(), run.peers, run.agreement, bridge.words, bridge.group, bridge.peers, bridge]
+    install_groups(groups, settings)
+    run.settings = settings
+    run.peers = groups.peers
+    run.agreement = Agreement(
+        groups.agreement, interval=settings.check_seconds, unsaid=run.agreement.unsaid, hint=run.hint
+    )
+    run.pulse = make_pulse(run)
+    run.pulse.start(at_once=False)
+    for replica in run.replicas:
+        replica.adapt(settings.world, equal=True)
+    run.progress.share(settings.rank, settings.world)
+    return before
+
+
+def take_over_log(run: Run, writer: Writer | None, word: Word) -> None:
+    """From here on this process's commits are those of the newer run, which the word's entry has opened."""
+    pen = run.checkpointer
+    number = run.settings.run or 0
+    if writer:
+        writer.take_up(slot_of(word.seq, word.entry.encode()))
+    pen.run, pen.peers, pen.writer, pen.hint = number, run.peers, writer, run.hint
+    run.opening = Opening(number, number, run.opening.goal if run.opening else None, writer)

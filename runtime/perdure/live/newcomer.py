@@ -1,0 +1,163 @@
+"""How a process joins a living run: its state comes in `restore()`, its ranks with the first batch.
+
+Between the two it has no group: what the script does there no other rank does, and a collective would pair with the
+old ranks' gradients. So it votes when the script asks for the batch that the old ranks stand at. Until it knows go it
+is no rank of anything, and its end costs nobody anything.
+
+Called by perdure.session.resuming and perdure.session.boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import NoReturn
+
+from perdure.checkpoint.state import State
+from perdure.console import say
+from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
+from perdure.live.driving import Driver, GivenUp, took_over
+from perdure.live.effects import Effects, Header
+from perdure.live.protocol import events as ev
+from perdure.live.protocol.parties import attempt_of
+from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.loop.run import Run
+from perdure.wire import ErrorKind, ExitKind, Failure
+
+
+class Newcomer:
+    """One process that joins."""
+
+    def __init__(self, run: Run) -> None:
+        settings, block, now = run.settings, run.settings.handover, time.monotonic()
+        if block is None or settings.run is None:
+            raise RuntimeError("this process was not started for a hand-over")
+        attempt = attempt_of(block, settings.run)
+        host, port = settings.master or ("", 0)
+        self._run = run
+        effects = Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")
+        timetable = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
+        self._driver = Driver(effects, timetable, ask_exit=lambda: None)
+        self._driver.abandoned = self._end_at_once
+        self._listener = run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
+        """Hears of requests once this process is a rank."""
+
+    @property
+    def header(self) -> Header:
+        """What old rank 0 has told."""
+        header = self._driver.effects.header
+        if header is None:
+            raise RuntimeError("no state was received")
+        return header
+
+    @property
+    def old_world(self) -> int:
+        """How many ranks the living run has."""
+        return self._driver.effects.attempt.world
+
+    def receive(self) -> State | None:
+        """Waits until the old ranks stand still for this process, and takes their state.
+
+        None if the newer run begins in place instead. HandoverFailed if nothing comes of it.
+        """
+        self._driver.begin(self._run.registry.kind())
+        while True:
+            match self._driver.next_act():
+                case ev.Move():
+                    state = self._take()
+                    if state:
+                        return state
+                case ev.JoinInPlace():
+                    self._driver.finish()
+                    self._driver.effects.forgo_room()
+                    self._run.requests.on_request(self._listener)
+                    return None
+                case ev.Exit(kind, why):
+                    self._fail(kind, why)
+
+    def first_batch(self, source: str) -> bool:
+        """The script asks `source` for a batch: False if it is not the one that the old ranks stand at.
+
+        Otherwise this process is a rank of the newer run when it returns. HandoverFailed if it is not to be one.
+        """
+        if source != self.header.source:
+            return False
+        driver = self._driver
+        if names := self._run.registry.unclaimed:
+            late = ", ".join(names)
+            driver.feed(ev.Unable(f"at its first batch it has not registered {late}, as the others have meanwhile"))
+        else:
+            driver.effects.lap("script")
+            self._stand_in()
+            driver.feed(ev.FirstBatch())
+        while True:
+            match driver.next_act():
+                case ev.Install():
+                    self._install()
+                    return True
+                case ev.JoinInPlace():
+                    self._fail(ExitKind.HANDOVER_FAILED, "the newer run begins in place")
+                case ev.Exit(kind, why):
+                    self._fail(kind, why)
+
+    def _stand_in(self) -> None:
+        """Should the others be lost while it is not known which run is on, this process has what is to be kept."""
+        run, attempt = self._run, self._driver.effects.attempt
+        run.progress.saved = self.header.saved
+        rank = attempt.generators_of(run.rank)
+        if rank is not None:  # else it holds no rank's own state
+            run.images.stand_in(attempt.run, rank, self.header.alike, self.header.ranks)
+
+    def _take(self) -> State | None:
+        try:
+            state = self._driver.effects.take()
+        except GivenUp:
+            return None
+        except PerdureError as error:
+            self._driver.feed(ev.Unable(str(error)))
+            return None
+        self._driver.feed(ev.Moved())
+        return state
+
+    def _install(self) -> None:
+        run, driver = self._run, self._driver
+        effects, word = driver.effects, driver.word
+        if word is None:
+            raise RuntimeError("nobody has said go")
+        run.old_groups.keep(effects.install(word), driver.is_needed)
+        run.requests.on_request(self._listener)
+        driver.abandoned = None  # it keeps this object, and this one keeps it
+        run.joining = False
+        run.images.join(self.header.alike)
+        run.schedule.take_over(run.rank, self.header.age)
+        run.tell(took_over(effects))
+
+    def _fail(self, kind: ExitKind, why: str) -> NoReturn:
+        self._driver.finish()
+        text = self._described(why)
+        match kind:
+            case ExitKind.FENCED:
+                raise Fenced(text)
+            case ExitKind.PEER_LOST:
+                raise PeerLost(text)
+        raise HandoverFailed(text)
+
+    def _end_at_once(self, action: ev.Exit) -> None:
+        """From another thread: nothing comes of it, and the main thread is in the script."""
+        run, text = self._run, self._described(action.why)
+        say(f"this process does not join the living run: {text}")
+        if action.kind is ExitKind.PEER_LOST:
+            self._stand_in()
+            run.images.leave()
+        ending = run.ending(action.kind)
+        if action.kind is ExitKind.HANDOVER_FAILED:
+            ending = replace(ending, error=Failure(ErrorKind.EXCEPTION, HandoverFailed.__name__, text))
+        run.tell(ending)
+        sys.stdout.flush()
+        os._exit(1)
+
+    def _described(self, why: str) -> str:
+        attempt = self._driver.effects.attempt
+        return f"run {attempt.next} does not take over run {attempt.run}: {self._driver.why or why}"

@@ -1,0 +1,82 @@
+"""The decider, once it has voted: it alone appends Opened, and once its PUT has begun only the log tells it anything.
+
+Before that it may still say abort, or restart; afterwards it repeats the PUT until it is answered, over the older
+run's own commits only. Called by perdure.live.protocol.old.
+"""
+
+from __future__ import annotations
+
+from perdure.live.protocol.events import (
+    Alarm,
+    AppendOpened,
+    Exit,
+    Gone,
+    Happening,
+    Heard,
+    LogAnswered,
+    Passed,
+    Say,
+    Silent,
+    VoteReduced,
+)
+from perdure.live.protocol.returning import say_and_return
+from perdure.live.protocol.state import Phase, State, Step, also, stay, to, waits_for
+from perdure.live.protocol.waiting import lost, went
+from perdure.log.verdict import Verdict
+from perdure.wire import ExitKind, HandoverWord
+
+
+def before_the_put(state: State, event: Happening) -> Step:
+    """VOTED: nothing is appended yet."""
+    match event:
+        case VoteReduced(whole=True):
+            return to(state, Phase.DECIDING, AppendOpened())
+        case VoteReduced(False, why):
+            return say_and_return(state, HandoverWord.ABORT, why or "the vote failed")
+        case Heard(HandoverWord.ABORT, why):
+            # Said again, for those who have no link to whoever said it.
+            return say_and_return(state, HandoverWord.ABORT, why)
+        case Gone(party):
+            return say_and_return(state, HandoverWord.ABORT, f"party {party} is gone")
+        case Silent(party) if waits_for(state, party):
+            return say_and_return(state, HandoverWord.ABORT, f"party {party} is silent")
+        case Passed(Alarm.SILENCE):
+            return say_and_return(state, HandoverWord.ABORT, "not everybody voted in time")
+        case Passed(Alarm.LIMIT):
+            return at_the_limit(state)
+        case Passed(Alarm.DEADLINE):
+            return lost(state, "the hand-over was not decided in time")
+    return stay(state)
+
+
+def at_the_limit(state: State) -> Step:
+    """The decider's word when time is over: a pod that has to leave anyway needs its exit save now."""
+    word = HandoverWord.RESTART if state.forced else HandoverWord.ABORT
+    return say_and_return(stay(state, late=True)[0], word, "the limit has passed")
+
+
+def after_the_put(state: State, event: Happening) -> Step:
+    """DECIDING: the PUT may have arrived at any moment since."""
+    match event:
+        case LogAnswered(verdict):
+            return _answered(state, verdict)
+        case Passed(Alarm.DEADLINE):
+            return lost(state, "the store did not answer the hand-over's PUT in time")
+    return stay(state)
+
+
+def _answered(state: State, verdict: Verdict | None) -> Step:
+    match verdict:
+        case Verdict.GO:
+            next_state, actions = went(state)
+            return also((next_state, (Say(HandoverWord.GO),)), actions)
+        case Verdict.REFUSED:
+            return say_and_return(state, HandoverWord.ABORT, "refused in the log")
+        case Verdict.OPEN:
+            return stay(state, AppendOpened())
+        case None:
+            return stay(state, AppendOpened(again=True))
+        case Verdict.ENDED:
+            return lost(state, "the run ended while it was being handed over")
+        case Verdict.FENCED:
+            return to(state, Phase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))

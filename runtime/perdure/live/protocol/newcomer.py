@@ -1,0 +1,130 @@
+"""A newcomer through one attempt. It trains nothing, and belongs to no group, before it knows go.
+
+Until it has voted it may go at any time, and says so: then the older run trains on. Called by
+perdure.live.protocol.machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perdure.live.protocol.events import (
+    Acknowledged,
+    Alarm,
+    AllWarm,
+    Connect,
+    Connected,
+    Exit,
+    FirstBatch,
+    Happening,
+    Heard,
+    JoinInPlace,
+    LinkClosed,
+    LogAnswered,
+    Move,
+    Moved,
+    Newer,
+    NotLive,
+    Passed,
+    ReadLog,
+    Say,
+    SetSeen,
+    Sigterm,
+    Silent,
+    TellVoting,
+    Unable,
+    Vote,
+)
+from perdure.live.protocol.state import UNVOTED, Phase, State, Step, stay, to
+from perdure.live.protocol.waiting import Answers, waited
+from perdure.log.verdict import Verdict
+from perdure.wire import ExitKind, HandoverWord
+
+HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING})
+"""In these a newcomer has all that the old ranks have."""
+
+
+def step_newcomer(state: State, event: Happening) -> Step:
+    """What a newcomer does."""
+    if state.phase in (Phase.VOTED, Phase.ASKING):
+        return waited(state, event, Answers(_read, _joins))
+    return _unvoted(state, event) if state.phase in UNVOTED else stay(state)
+
+
+def _unvoted(state: State, event: Happening) -> Step:
+    match event:
+        case AllWarm() | Connected() | Moved() | FirstBatch() | Acknowledged():
+            return _comes_nearer(state, event)
+        case Heard(word, why) if word is not HandoverWord.GO:
+            return _read(state, word, why)
+        case LinkClosed():
+            return _failed(replace(state, deaf=True), "the link to the decider is closed")
+        case Silent():
+            return _failed(replace(state, deaf=True), "nothing is heard of the decider")
+        case Passed(Alarm.LIMIT) if not state.late:
+            return stay(state, ReadLog(), late=True)
+        case LogAnswered(verdict) if state.late or verdict not in (Verdict.OPEN, None):
+            return _answered(state, verdict)
+    why = _why_not(state, event)
+    if why:
+        next_state, actions = _failed(state, why)
+        return next_state, (Say(HandoverWord.ABORT, why), *actions)
+    return stay(state)
+
+
+def _comes_nearer(state: State, event: Happening) -> Step:
+    """Step by step to its vote; it waits in Move until the old ranks stop, and in its script until that is ready."""
+    match event:
+        case AllWarm() if state.phase is Phase.PREPARING:
+            return stay(state, Connect())
+        case Connected() if state.phase is Phase.PREPARING:
+            return to(state, Phase.MOVING, Move(), connected=True)
+        case Moved() if state.phase is Phase.MOVING:
+            return to(state, Phase.RUNNING_ON)
+        case FirstBatch() if state.phase is Phase.RUNNING_ON and not state.late:
+            return to(state, Phase.TELLING, TellVoting())
+        case Acknowledged() if state.phase is Phase.TELLING:
+            return to(state, Phase.VOTED, Vote(), voted=True)
+    return stay(state)
+
+
+def _answered(state: State, verdict: Verdict | None) -> Step:
+    """This newcomer never voted: go is out of the question."""
+    match verdict:
+        case Verdict.ENDED:
+            return _joins(state)
+        case Verdict.OPEN | None:
+            return stay(state, ReadLog(again=True))
+    return _failed(state, "the older run trains on, as the log says")
+
+
+def _read(state: State, word: HandoverWord, why: str) -> Step:
+    return _joins(state) if word is HandoverWord.RESTART else _failed(state, why or "aborted")
+
+
+def _joins(state: State) -> Step:
+    return to(state, Phase.JOINING, SetSeen(), JoinInPlace(), word=HandoverWord.RESTART)
+
+
+def _failed(state: State, why: str) -> Step:
+    if state.deaf and state.attempt.world == 1 and state.phase in HOLDING:
+        # What it leaves behind may be the last of the state. It appends nothing, for whoever is silent may live.
+        kept = f"{why}, and nobody else holds what this process holds"
+        return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
+    return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
+
+
+def _why_not(state: State, event: Happening) -> str:
+    """Why a newcomer that has not voted ends the attempt, or nothing."""
+    match event:
+        case Unable(why) | NotLive(why):
+            return why
+        case Sigterm():
+            return "the newcomer's pod is to end"
+        case Newer(takes_over) if takes_over != state.attempt.next:
+            return "a newer run was planned"
+        case Passed(Alarm.ACK) if state.phase is Phase.TELLING:
+            return "the newcomer's agent did not acknowledge the vote"
+        case Passed(Alarm.DEADLINE):
+            return "nothing came of the attempt in time"
+    return ""

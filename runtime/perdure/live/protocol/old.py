@@ -1,0 +1,192 @@
+"""An old rank, staying or leaving, through one attempt. Nothing of it changes before it knows go.
+
+Called by perdure.live.protocol.machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from perdure.live.protocol.deciding import after_the_put, at_the_limit, before_the_put
+from perdure.live.protocol.events import (
+    Acknowledged,
+    Alarm,
+    AllWarm,
+    AskExit,
+    CloseStore,
+    Connect,
+    Connected,
+    Exit,
+    ExitAgreed,
+    GoalReached,
+    Gone,
+    Happening,
+    Heard,
+    LinkClosed,
+    Move,
+    Moved,
+    Newer,
+    NotLive,
+    Passed,
+    SeenBy,
+    Sigterm,
+    Silent,
+    Stopped,
+    StoreSeen,
+    TellVoting,
+    Unable,
+    Vote,
+)
+from perdure.live.protocol.returning import (
+    exits_before_the_stop,
+    gave_up,
+    in_the_round,
+    reached,
+    read_and_return,
+    saves,
+    say_and_return,
+    trains_on,
+)
+from perdure.live.protocol.state import Phase, State, Step, stay, to, waits_for
+from perdure.live.protocol.waiting import Answers, lost, waited
+from perdure.wire import HandoverWord
+
+DECIDER_GONE = "the link to the decider is closed"
+NEWER_RUN = "a newer run was planned"
+
+
+def step_old(state: State, event: Happening) -> Step:
+    """What an old rank does."""
+    if isinstance(event, Newer):
+        state = replace(state, newer=event)
+    if isinstance(event, (SeenBy, Gone)) or (isinstance(event, Silent) and event.lost):
+        state, closing = _not_needed_by(state, event.party)
+        next_state, actions = _in_phase(state, event)
+        return next_state, (*closing, *actions)
+    return _in_phase(state, event)
+
+
+def _in_phase(state: State, event: Happening) -> Step:
+    match state.phase:
+        case Phase.PREPARING:
+            return _prepares(state, event)
+        case Phase.MOVING | Phase.TELLING:
+            return _stands(state, event)
+        case Phase.VOTED | Phase.ASKING | Phase.DECIDING:
+            return _voted(state, event)
+        case Phase.ROUND:
+            return in_the_round(state, event)
+        case Phase.ABORTED:
+            return trains_on(state, event)
+        case Phase.SAVING:
+            return saves(state, event)
+        case Phase.LINGERING:
+            return _lingers(state, event)
+        case Phase.TOOK_OVER | Phase.ENDED | Phase.RUNNING_ON | Phase.JOINING:
+            return stay(state)
+    assert_never(state.phase)
+
+
+def _prepares(state: State, event: Happening) -> Step:
+    match event:
+        case AllWarm():
+            return stay(state, Connect())
+        case Connected():
+            return stay(state, connected=True)
+        case StoreSeen(answers):
+            return stay(state, silent=not answers)
+        case Stopped() if state.asked and not state.leaves:
+            return say_and_return(state, HandoverWord.ABORT, "this pod is to end")
+        case Stopped():
+            return to(state, Phase.MOVING, Move())
+        case ExitAgreed():
+            return exits_before_the_stop(state)
+        case GoalReached():
+            return reached(state, event)
+        case Passed(Alarm.LIMIT | Alarm.QUIET) | NotLive() if state.forced:
+            # The agreed exit then makes the decider say restart.
+            return stay(state, *(() if state.late else (AskExit(),)), late=True)
+        case Sigterm():
+            return stay(state, asked=True)
+    why = _why_not(state, event)
+    # The decider says again what it hears, for those who have no link to whoever said it.
+    say = state.decides or not isinstance(event, Heard)
+    return gave_up(state, why, say=say) if why else stay(state)
+
+
+def _stands(state: State, event: Happening) -> Step:
+    """Stopped, and not voted yet."""
+    match event:
+        case Moved() if state.phase is Phase.MOVING:
+            return to(state, Phase.TELLING, TellVoting())
+        case Acknowledged() if state.phase is Phase.TELLING:
+            return to(state, Phase.VOTED, Vote(), voted=True)
+        case Sigterm() if state.leaves:
+            return stay(state, asked=True)
+        case Sigterm():
+            return say_and_return(replace(state, asked=True), HandoverWord.ABORT, "this pod is to end")
+        case Heard(HandoverWord.RESTART, why) if not state.decides:
+            return read_and_return(state, HandoverWord.RESTART, why)
+        case Passed(Alarm.LIMIT) if state.decides:
+            return at_the_limit(state)
+        case Passed(Alarm.SILENCE) if state.decides:
+            return say_and_return(state, HandoverWord.ABORT, "not everybody voted in time")
+        case Passed(Alarm.DEADLINE):
+            return lost(state, "the hand-over was not decided in time")
+        case Passed(Alarm.LIMIT):
+            # The decider has the same limit, and may say restart.
+            return stay(state, late=True)
+    why = _why_not(state, event)
+    return say_and_return(state, HandoverWord.ABORT, why) if why else stay(state)
+
+
+def _voted(state: State, event: Happening) -> Step:
+    """Whoever asks it for anything now is heard when the word is known."""
+    if isinstance(event, Sigterm):
+        return stay(state, asked=True)
+    if state.phase is Phase.DECIDING:
+        return after_the_put(state, event)
+    if state.decides:
+        return before_the_put(state, event)
+    return waited(state, event, Answers(read_and_return, _ended))
+
+
+def _ended(state: State) -> Step:
+    return lost(state, "the run has ended without this rank")
+
+
+def _lingers(state: State, event: Happening) -> Step:
+    match event:
+        case Passed(Alarm.DEADLINE):
+            return to(state, Phase.ENDED, Exit(state.leaves_as))
+        case SeenBy() | Gone() | Silent() if not state.needed:
+            return to(state, Phase.ENDED, Exit(state.leaves_as))
+    return stay(state)
+
+
+def _not_needed_by(state: State, party: int) -> tuple[State, tuple[CloseStore, ...]]:
+    """The decider keeps its store until each party knows the word, or is gone."""
+    left = state.needed - {party}
+    closing = (CloseStore(),) if state.needed and not left else ()
+    return replace(state, needed=left), closing
+
+
+def _why_not(state: State, event: Happening) -> str:
+    """Why an old rank that has not voted ends the attempt, or nothing."""
+    match event:
+        case Unable(why) | NotLive(why) | Heard(HandoverWord.ABORT, why):
+            return why or "aborted"
+        case LinkClosed() if not state.decides:
+            return DECIDER_GONE
+        case Silent(party) if state.phase is not Phase.PREPARING and waits_for(state, party):
+            return f"party {party} is silent"
+        case Gone(party):
+            return f"party {party} is gone"
+        case Newer(takes_over) if takes_over != state.attempt.next:
+            return NEWER_RUN
+        case Passed(Alarm.ACK) if state.phase is Phase.TELLING:
+            return "the agent did not acknowledge the vote"
+        case Passed(Alarm.LIMIT | Alarm.QUIET):
+            return "the limit has passed"
+    return ""

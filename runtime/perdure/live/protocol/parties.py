@@ -1,0 +1,157 @@
+"""Who is who in one attempt to hand a living run over, and who sends whose state to whom.
+
+Old ranks are parties 0 to world-1, newcomers come behind them in the order of their new ranks. Pure: everything
+follows from the assignment's block, so all parties come to the same answers without a word. Called by the machines and
+by the shell that connects the parties and moves the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from perdure.errors import UserError
+from perdure.wire import Handover
+
+
+class Part(StrEnum):
+    """What an attempt means for one party."""
+
+    STAYER = "stayer"
+    LEAVER = "leaver"
+    NEWCOMER = "newcomer"
+
+
+@dataclass(frozen=True)
+class Party:
+    """One process in an attempt."""
+
+    number: int
+    part: Part
+    old: int | None
+    """Its rank in the living run; None for a newcomer."""
+    new: int | None
+    """Its rank in the newer run; None for a leaver."""
+    decides: bool = False
+    """Whether it is the decider: it keeps the attempt's store and appends Opened."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One piece of state on its way."""
+
+    piece: int
+    sender: int
+    """An old rank, hence its party's number too."""
+    receiver: int
+    """A newcomer's party number."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Run `next` is to take over the living `run`."""
+
+    run: int
+    next: int
+    world: int
+    """How many ranks the living run has."""
+    joins: tuple[int, ...]
+    """New ranks of the newcomers, ascending."""
+    leavers: tuple[int, ...]
+    """Old ranks that leave, ascending."""
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise UserError(f"run {self.next} cannot take over run {self.run}: {problem}: plan it without a hand-over")
+
+    @property
+    def new_world(self) -> int:
+        """How many ranks the newer run has."""
+        return self.world - len(self.leavers) + len(self.joins)
+
+    @property
+    def decider(self) -> int:
+        """The decider's party number: the lowest old rank that stays; if none stays, the lowest that leaves."""
+        return min(set(range(self.world)) - set(self.leavers), default=self.leavers[0] if self.leavers else 0)
+
+    @cached_property
+    def parties(self) -> tuple[Party, ...]:
+        """All of them, by number."""
+        return (*self._old_ranks(), *self._newcomers())
+
+    def of_old(self, rank: int) -> Party:
+        """The party that holds this rank of the living run."""
+        return self.parties[rank]
+
+    def of_new(self, rank: int) -> Party:
+        """The party that is to hold this rank of the newer run."""
+        return next(party for party in self.parties if party.new == rank)
+
+    @property
+    def newcomers(self) -> tuple[Party, ...]:
+        """In the order of their new ranks."""
+        return self.parties[self.world :]
+
+    @property
+    def header_to(self) -> tuple[int, ...]:
+        """Parties that need what only old rank 0 has: the newcomers, and the stayer that becomes rank 0 after it.
+
+        A stayer has all of it but rank 0's buffers, which a commit made here would give to every rank.
+        """
+        first = self.of_new(0)
+        stayer = (first.number,) if first.part is Part.STAYER and first.old != 0 else ()
+        return (*stayer, *(party.number for party in self.newcomers))
+
+    def generators_of(self, rank: int) -> int | None:
+        """The old rank whose random generators this new rank goes on with; None where it derives its own.
+
+        They belong to a rank, and only a run of the same size can go on with them.
+        """
+        return rank if self.world == self.new_world else None
+
+    def routes(self, sizes: Sequence[int]) -> Iterator[Route]:
+        """Who sends which piece to which newcomer, `sizes` being the pieces' bytes: all old ranks get equal shares.
+
+        In the order in which each sender sends and each receiver receives.
+        """
+        load = [0] * self.world
+        for piece, size in enumerate(sizes):
+            for receiver in self.newcomers:
+                sender = min(range(self.world), key=lambda rank: (load[rank], rank))
+                # An empty piece costs a message all the same.
+                load[sender] += size + 1
+                yield Route(piece, sender, receiver.number)
+
+    def _old_ranks(self) -> Iterator[Party]:
+        gone, taken = set(self.leavers), set(self.joins)
+        left = iter([rank for rank in range(self.new_world) if rank not in taken])
+        for rank in range(self.world):
+            if rank in gone:
+                yield Party(rank, Part.LEAVER, rank, None, rank == self.decider)
+            else:
+                yield Party(rank, Part.STAYER, rank, next(left), rank == self.decider)
+
+    def _newcomers(self) -> Iterator[Party]:
+        for index, rank in enumerate(self.joins):
+            yield Party(self.world + index, Part.NEWCOMER, None, rank)
+
+    def _problem(self) -> str:
+        """What is wrong with it, or nothing."""
+        if self.next <= self.run:
+            return "its number is not higher"
+        for ranks, world in ((self.leavers, self.world), (self.joins, self.new_world)):
+            if list(ranks) != sorted(set(ranks)) or any(not 0 <= rank < world for rank in ranks):
+                return f"{list(ranks)} are not ascending ranks of {world}"
+        if self.new_world < 1:
+            return "nobody would be left"
+        if self.world == self.new_world and self.joins != self.leavers:
+            return f"its world is as large, and its newcomers are to be {list(self.joins)}, not {list(self.leavers)}"
+        return ""
+
+
+def attempt_of(handover: Handover, next_run: int) -> Attempt:
+    """The attempt that an assignment of run `next_run` offers. UserError if the block contradicts itself."""
+    return Attempt(handover.run, next_run, handover.world, handover.joins, handover.leavers)

@@ -1,0 +1,228 @@
+"""Reading the append-only log: its head, its chain, its commits.
+
+The log is the truth about training. Nothing here writes; perdure.log.writer appends. No torch: the command
+line reads logs too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perdure.errors import Corrupt
+from perdure.log.entry import PREFIX, Committed, Entry, Opened, checksum, key_of, read_entry, seq_of
+from perdure.store import NoSuchKey, Store
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What stands at one number of the log."""
+
+    seq: int
+    crc: str
+    """Of the exact bytes, readable or not: the next entry's `prev`."""
+    entry: Entry | None
+    problem: str = ""
+    """Why `entry` is None."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the log ends."""
+
+    seq: int
+    crc: str
+    entry: Entry | None
+    """The newest entry that can be read, or None if there is none."""
+    skipped: tuple[str, ...] = ()
+    """Unreadable entries above `entry` and foreign keys under log/: to be reported."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Up to where somebody has read the log: what the next entry's links are."""
+
+    seq: int
+    crc: str | None
+    last_commit: int | None
+    last_opened: int | None
+
+    def after(self, slot: Slot) -> Place:
+        """The place behind the next entry."""
+        if slot.entry is None:
+            return Place(slot.seq, slot.crc, self.last_commit, self.last_opened)
+        return Place(slot.seq, slot.crc, slot.entry.newest_commit, slot.entry.newest_opened)
+
+
+@dataclass(frozen=True)
+class Commits:
+    """Committed entries newest first, and between them the unreadable ones that were met.
+
+    Each iteration reads the log anew, one entry at a time: it may be repeated after a StorageError.
+    """
+
+    log: Log
+    newest: int | None
+
+    def __iter__(self) -> Iterator[Slot]:
+        seq = self.newest
+        while seq:
+            slot = self.log.linked(seq)
+            if slot.entry is None or isinstance(slot.entry.event, Committed):
+                yield slot
+            # Where a link is lost, the entries below are tried one by one.
+            seq = slot.entry.last_commit if slot.entry else seq - 1
+
+
+@dataclass(frozen=True)
+class EveryCommit:
+    """The same with those that a chosen origin has bypassed: newest first, and whether each is one of these."""
+
+    log: Log
+    newest: int | None
+    opened: int | None
+    """The newest Opened."""
+
+    def __iter__(self) -> Iterator[tuple[Slot, bool]]:
+        linked, line, opened, below = self.newest or 0, self.newest or 0, self.opened, math.inf
+        while seq := max(linked, self._bypassed(opened, linked, below)):
+            slot, below = self.log.linked(seq), seq
+            if slot.entry is None or isinstance(slot.entry.event, Committed):
+                yield slot, seq > line
+            linked = (slot.entry.last_commit or 0) if slot.entry else seq - 1
+            line = linked if seq <= line else line
+            opened = slot.entry.newest_opened if slot.entry else opened
+
+    def _bypassed(self, opened: int | None, above: int, below: float) -> int:
+        """The newest commit that an Opened above this number has bypassed; 0 if none has.
+
+        One that was met already, and could not be read, has not told which Opened is next.
+        """
+        while opened and opened > above:
+            slot = self.log.slot(opened)
+            entry = slot.entry if slot else None
+            if entry is None:
+                return 0
+            origin = entry.event.origin if isinstance(entry.event, Opened) else None
+            if origin and origin.bypasses and origin.bypasses < below:
+                return origin.bypasses
+            opened = entry.last_opened
+        return 0
+
+
+class Log:
+    """The entries under a store's root."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def head(self) -> Head | None:
+        """The end of the log, None while nothing was ever written. One LIST of one key, as a rule."""
+        keys = self.store.list(PREFIX, limit=1)
+        if not keys:
+            return None
+        seq = seq_of(keys[0])
+        # Some stores list in no order, and an entry may have been added since: the number after it tells both.
+        if seq is None or self.store.head(key_of(seq + 1)):
+            return self._head_by_full_list()
+        slot = self.slot(seq)
+        if slot is None or slot.entry is None:
+            return self._head_by_full_list()
+        return Head(slot.seq, slot.crc, slot.entry)
+
+    def slot(self, seq: int) -> Slot | None:
+        """What stands at `seq`, None if nothing does."""
+        try:
+            data = self.store.get(key_of(seq))
+        except NoSuchKey:
+            return None
+        return slot_of(seq, data)
+
+    def linked(self, seq: int) -> Slot:
+        """What stands at `seq`, unreadable if the entry after it names other bytes than these, or if nothing does."""
+        slot = self.slot(seq)
+        if slot is None:
+            return _missing(seq)
+        after = self.slot(seq + 1)
+        if after and after.entry and after.entry.prev != slot.crc:
+            return _changed(slot)
+        return slot
+
+    def step_of(self, commit: int | None) -> int | None:
+        """Of the commit at this number; 0 where there is no commit, None where it cannot be read."""
+        slot = self.slot(commit) if commit else None
+        if not commit:
+            return 0
+        event = slot.entry.event if slot and slot.entry else None
+        return event.step if isinstance(event, Committed) else None
+
+    def entries(self, newest: int) -> Iterator[Slot]:
+        """From `newest` down to 1, each checked against the `prev` of the one after it."""
+        expected: str | None = None
+        for seq in range(newest, 0, -1):
+            slot = self.slot(seq)
+            if slot is None:
+                slot = _missing(seq)
+            elif expected is not None and slot.crc != expected:
+                slot = _changed(slot)
+            yield slot
+            expected = slot.entry.prev if slot.entry else None
+
+    def last_of(self, uid: str, entry: Entry | None) -> Entry | None:
+        """The newest entry of `uid` at or below `entry`, as far as the Opened entries tell."""
+        while entry and entry.uid != uid:
+            entry = self._readable(entry.last_opened)
+        return entry
+
+    def _readable(self, seq: int | None) -> Entry | None:
+        while seq:
+            slot = self.slot(seq)
+            if slot and slot.entry:
+                return slot.entry
+            seq -= 1
+        return None
+
+    def _head_by_full_list(self) -> Head | None:
+        numbers: list[int] = []
+        skipped: list[str] = []
+        for key in self.store.list(PREFIX):
+            seq = seq_of(key)
+            if seq is None:
+                skipped.append(f"{key} is not an entry of this log: remove it")
+            else:
+                numbers.append(seq)
+        top: Slot | None = None
+        for seq in sorted(numbers, reverse=True):
+            slot = self.slot(seq)
+            if slot is None:
+                continue
+            top = top or slot
+            if slot.entry:
+                return Head(top.seq, top.crc, slot.entry, tuple(skipped))
+            skipped.append(slot.problem)
+        return Head(top.seq, top.crc, None, tuple(skipped)) if top else None
+
+
+def slot_of(seq: int, data: bytes) -> Slot:
+    """What these bytes are at this number."""
+    try:
+        return Slot(seq, checksum(data), read_entry(seq, data))
+    except Corrupt as error:
+        return Slot(seq, checksum(data), None, str(error))
+
+
+def place_of(head: Head) -> Place:
+    """The place behind the last entry."""
+    entry = head.entry
+    return Place(
+        head.seq, head.crc or None, entry.newest_commit if entry else None, entry.newest_opened if entry else None
+    )
+
+
+def _missing(seq: int) -> Slot:
+    return Slot(seq, "", None, f"log entry {seq} is missing: exclude log/ from whatever deletes objects there")
+
+
+def _changed(slot: Slot) -> Slot:
+    return Slot(slot.seq, slot.crc, None, f"log entry {slot.seq} was changed after entry {slot.seq + 1} was written")

@@ -1,0 +1,138 @@
+"""The pen of one party in a hand-over: asks the log what has been decided, and decides.
+
+The decider appends `Opened` with `takesOver`; whoever has voted and hears nothing appends `Refused`. Both stand at the
+one number behind what this party has read, so the store's conditional PUT lets exactly one of them be the first. What
+rank 0 of the older run commits meanwhile is stepped over.
+
+Called by the shell of a hand-over, never by a writer: each run has its own writer, which reads nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from perdure.errors import StorageError
+from perdure.log.entry import Entry, Event, ObjectRef, Opened, Refused, key_of, write_entry
+from perdure.log.reader import Log, Place, Slot, place_of, slot_of
+from perdure.log.verdict import Verdict, verdict
+from perdure.store import KeyExists
+
+
+class Takeover:
+    """One party's view of the log during one attempt. Not thread-safe.
+
+    Every method raises StorageError if the store did not answer, and may then be called again.
+    """
+
+    def __init__(self, log: Log, *, uid: str, run: int, next_run: int, place: Place | None = None) -> None:
+        """`place` is up to where whoever hands it over has read the log; nothing above it is known to this party."""
+        self.log = log
+        self.entry: Slot | None = None
+        """The entry that decided, once it has been read or written."""
+        self._uid = uid
+        self._run = run
+        self._next = next_run
+        self._place = place
+        self._said = Verdict.OPEN
+        self._id = os.urandom(16).hex()
+        self._sent: dict[type[Event], bytes] = {}
+
+    def look(self) -> Verdict:
+        """Reads what has been appended since, and says what it means."""
+        while self._said is Verdict.OPEN:
+            if self._place is None:
+                self._begin()
+                continue
+            slot = self.log.slot(self._place.seq + 1)
+            if slot is None:
+                break
+            self._read(slot)
+        return self._said
+
+    def open(self, world: int, step: int, writer: str, members: ObjectRef | None = None) -> Verdict:
+        """Appends Opened for rank 0 of the newer run, whose entries are marked `writer`: one PUT.
+
+        `members` says where its ranks run. OPEN means that a commit of the older run was first: call it again.
+        """
+        resumes = self._standing().last_commit
+        return self._append(Opened(world, resumes, self._run, step, members=members), self._next, writer)
+
+    def refuse(self) -> Verdict:
+        """Appends Refused, unless something else stands there already: one PUT. OPEN as in `open`."""
+        return self._append(Refused(self._next), self._run, self._id)
+
+    def _append(self, event: Event, run: int, writer: str) -> Verdict:
+        place = self._standing()
+        if self._said is not Verdict.OPEN:
+            return self._said
+        seq, kind = place.seq + 1, type(event)
+        # What was sent before may still arrive: then it must be these very bytes.
+        data = self._sent.get(kind) or write_entry(self._entry(place, event, run, writer))
+        self._sent[kind] = data
+        slot: Slot | None = slot_of(seq, data)
+        try:
+            self.log.store.put(key_of(seq), data, if_absent=True)
+        except KeyExists:
+            slot = self.log.slot(seq)
+        if slot is None:
+            raise StorageError(f"log entry {seq} exists and cannot be read: try again")
+        self._read(slot)
+        return self._said
+
+    def _standing(self) -> Place:
+        while self._place is None and self._said is Verdict.OPEN:
+            self._begin()
+        return self._place or Place(0, None, None, None)
+
+    def _begin(self) -> None:
+        """Stands behind the head; what the entries below have decided is told by the newest of each run."""
+        head = self.log.head()
+        if head is None or head.entry is None or head.entry.seq != head.seq:
+            raise StorageError(f"the end of the log of {self.log.store.uri} cannot be read: try again")
+        self._place = place_of(head)
+        for entry in reversed(list(self._newest_of_each_run(head.entry))):
+            self._judge(Slot(entry.seq, "", entry))
+
+    def _newest_of_each_run(self, entry: Entry | None) -> Iterator[Entry]:
+        """From the newest entry down to the older run's: each later run's first, and the entry right below it."""
+        while entry:
+            yield entry
+            if entry.uid == self._uid and entry.run <= self._run:
+                return
+            first = self._readable(entry.newest_opened)
+            if first and first.seq != entry.seq:
+                yield first
+            entry = self._readable(first.seq - 1) if first else None
+
+    def _readable(self, seq: int | None) -> Entry | None:
+        slot = self.log.slot(seq) if seq else None
+        return slot.entry if slot else None
+
+    def _read(self, slot: Slot) -> None:
+        if slot.entry is None:
+            raise StorageError(f"{slot.problem}: it is not known what became of run {self._next}")
+        self._place = (self._place or Place(0, None, None, None)).after(slot)
+        self._sent.clear()
+        self._judge(slot)
+
+    def _judge(self, slot: Slot) -> None:
+        if slot.entry is None or self._said is not Verdict.OPEN:
+            return
+        self._said = verdict([slot.entry], uid=self._uid, run=self._run, next_run=self._next)
+        if self._said is not Verdict.OPEN:
+            self.entry = slot
+
+    def _entry(self, place: Place, event: Event, run: int, writer: str) -> Entry:
+        return Entry(
+            seq=place.seq + 1,
+            prev=place.crc,
+            uid=self._uid,
+            run=run,
+            writer=writer,
+            last_commit=place.last_commit,
+            last_opened=place.last_opened,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            event=event,
+        )

@@ -1,0 +1,485 @@
+"""Rank 0's pen: who may append to the log, and when.
+
+A writer appends only right after the last entry it has itself read; a listing never tells it where. So an entry of
+anyone else stands in its way exactly when it is fenced, and the store's conditional PUT is the only lock there is.
+
+Called by the session (opening, closing, completing) and by perdure.checkpoint.save (committing).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any, Final, Never
+
+from perdure.errors import Fenced, HandoverRefused, RootTakenOver, StorageError, UserError
+from perdure.log.audit import doubts, refuse_data_without_log, refuse_unreadable_end
+from perdure.log.entry import (
+    REASON_CHARACTERS,
+    Closed,
+    Committed,
+    Completed,
+    Entry,
+    Event,
+    ImageRef,
+    ManifestRef,
+    ObjectRef,
+    Opened,
+    Origin,
+    Refused,
+    checksum,
+    key_of,
+    write_entry,
+)
+from perdure.log.floor import refuse_older
+from perdure.log.images import Begun, Choice, Offer, choose
+from perdure.log.members import put_members
+from perdure.log.pins import Pins, pins_after
+from perdure.log.position import Position
+from perdure.log.reader import Commits, EveryCommit, Head, Log, Place, Slot, place_of
+from perdure.store import KeyExists, Store
+from perdure.wire import CommitRef, ResumeFrom
+from perdure.wire.settings import LOCAL_UID, Member
+
+OPENING_TRIES: Final = 8
+"""How often one call of `try_open` starts over because somebody else appended first."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The run is opened; training goes on from the newest usable of `commits`."""
+
+    run: int
+    commits: Commits
+    """Rank 0 hands them to perdure.checkpoint.load.load."""
+    completed: Completed | None
+    """The goal that was reached, if no commit came after it."""
+    skipped: tuple[str, ...]
+    """Unreadable entries and foreign keys: to be reported."""
+    image: ImageRef | None = None
+    """What it begins from instead: it commits this before it trains, or ends."""
+    no_image: str = ""
+    """Why an image that was offered is not used."""
+    origin: Origin | None = None
+    """A commit of another root, from which the run begins: none of this one belongs to the training yet."""
+    returns: bool = False
+    """Whether this run goes back to a commit that somebody has chosen."""
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The run may not be opened now; ask again until PERDURE_WAIT is over."""
+
+    reason: str
+
+
+class _Taken(Exception):
+    """Somebody else's entry stands where this writer wanted to append."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(f"entry {slot.seq}")
+        self.slot = slot
+
+
+class Writer:
+    """Appends for one process of one run. Not thread-safe: rank 0's saving thread owns it.
+
+    Every append raises Fenced, or RootTakenOver if the root belongs to another uid now, and nothing is written any
+    more; after StorageError the same call may be made again.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        uid: str,
+        run: int | None,
+        lost: Collection[int] = (),
+        floor: CommitRef | None = None,
+        resume_from: ResumeFrom | None = None,
+        find: Callable[[ResumeFrom], int] | None = None,
+    ) -> None:
+        """`run` None means one more than the highest there is: outside Kubernetes nobody else counts.
+
+        `floor` is the newest commit that is known to be there. `resume_from` counts once; `find` tells its number.
+        """
+        self.log = log
+        self.run = run or 0
+        """The run's number; 0 while it is still to be chosen."""
+        self.opened = 0
+        """The highest run of this uid seen in the log."""
+        self.aborted = 0
+        """The highest run whose hand-over was aborted; each later entry says so, so that it never opens."""
+        self.abandoned: set[str] = set()
+        """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
+        self.swept: float | None = None
+        """time.monotonic() when what killed writers have left was looked for."""
+        self.bypassed_are_gone = False
+        """Whether retention has taken all commits that were bypassed before this run."""
+        self._uid = uid
+        self._wanted = run
+        self._lost = frozenset(lost)
+        self._floor = floor
+        self._id = os.urandom(16).hex()
+        self._place = Place(0, None, None, None)
+        self._members: tuple[int, ObjectRef | None] = 0, None
+        self._sent: set[str] = set()
+        self._pins: Pins | None = None
+        self._resume_from = resume_from
+        self._find = find
+
+    @property
+    def id(self) -> str:
+        """What its entries are marked with: told to the decider that opens this run in its name."""
+        return self._id
+
+    @property
+    def place(self) -> Place:
+        """Up to where it has read the log. May be asked from any thread."""
+        return self._place
+
+    def try_open(
+        self, world: int, *, wait_over: bool, images: Sequence[Offer] = (), members: Sequence[Member] = ()
+    ) -> Resume | NotYet:
+        """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
+
+        `images` are those that its ranks have at hand, `members` where they run. LogLost if the floor is not there.
+        """
+        for _ in range(OPENING_TRIES):
+            head = self.log.head() or Head(0, "", None)
+            own = self.log.last_of(self._uid, head.entry)
+            if own is None or own.writer != self._id:  # else it is opened: the answer to an earlier call got lost
+                reason = self._reason_to_wait(head, own, wait_over=wait_over)
+                refuse_older(self.log, head, own, self._floor)
+                if reason:
+                    return NotYet(reason)
+                if head.seq == 0:
+                    refuse_data_without_log(self.log)
+                    probe(self.log.store)
+                else:
+                    refuse_unreadable_end(self.log, head)
+                self._stand_behind(head)
+                origin = self._chosen(own)
+                if origin:
+                    self._place = replace(self._place, last_commit=None if origin.uri else origin.seq)
+                choice = Choice() if origin else self._choose(own, images)
+                try:
+                    known = self._recorded(members)
+                    event = Opened(world, self._place.last_commit, image=choice.image, members=known, origin=origin)
+                    own = self._append(event)
+                except _Taken:
+                    continue
+            elif head.seq != own.seq:
+                self._fenced(Slot(head.seq, head.crc, head.entry))
+            else:
+                choice = Choice()
+                self._stand_behind(head)
+            self.opened = max(self.opened, self.run)
+            found = (*head.skipped, *doubts(self.log, head))
+            skipped = tuple(dict.fromkeys(found))
+            begun = own.event if isinstance(own.event, Opened) else Opened(world, None)
+            completed = None if begun.origin else self._completed(head)
+            origin, returns = self._origin(own), begun.origin is not None
+            return Resume(self.run, self.commits(), completed, skipped, begun.image, choice.why, origin, returns)
+        return NotYet("others keep appending to the log")
+
+    def _recorded(self, members: Sequence[Member]) -> ObjectRef | None:
+        """Written before the entry that names it, and once for each number that this run may have."""
+        if members and self._members[0] != self.run:
+            self._members = self.run, put_members(self.log.store, self.run, members)
+        return self._members[1]
+
+    def take_up(self, slot: Slot) -> None:
+        """Goes on behind the Opened that a hand-over's decider has appended in this writer's name.
+
+        Fenced if the entry is another.
+        """
+        entry = slot.entry
+        if not entry or not isinstance(entry.event, Opened) or (entry.run, entry.writer) != (self.run, self._id):
+            raise Fenced(f"entry {slot.seq} of {self.log.store.uri} does not open run {self.run} for this writer")
+        self._advance(slot)
+        self.opened = self.run
+
+    def stand_in(self, head: Head, own: Entry | None) -> None:
+        """Goes on behind the end of the log, for a run whose rank 0 is lost; `own` is the newest entry of its uid."""
+        self._stand_behind(head)
+        self.opened, self.aborted = (own.run, own.refused) if own else (0, 0)
+
+    def commits(self) -> Commits:
+        """The commits this run may resume from or retire."""
+        return Commits(self.log, self._place.last_commit)
+
+    @property
+    def pins(self) -> Pins:
+        """Where the pins are, as the newest commit that can be read tells."""
+        if self._pins is None:
+            told = (
+                pins_after(slot.seq, slot.entry.event)
+                for slot in self.commits()
+                if slot.entry and isinstance(slot.entry.event, Committed)
+            )
+            self._pins = next(told, Pins())
+        return self._pins
+
+    def forget_released(self, seqs: Collection[int]) -> None:
+        """Retention has seen to commits that a pin has left."""
+        self._pins = self.pins.without(seqs)
+
+    def every_commit(self) -> EveryCommit:
+        """Those, and what this training or one before it has bypassed."""
+        return EveryCommit(self.log, self._place.last_commit, self._place.last_opened)
+
+    def commit(
+        self, position: Position, manifest: ManifestRef, *, final: bool, reason: str, pin: str | None = None
+    ) -> CommitRef:
+        """Appends Committed: from here on the checkpoint exists. UserError if there are too many pins."""
+        cursors, why = dict(position.cursors), reason[:REASON_CHARACTERS]
+        event = Committed(position.step, position.epoch, cursors, final, why, manifest, pin)
+        entry = self._append_or_fence(event)
+        return CommitRef(entry.seq, position.step)
+
+    def landed(self, step: int, *, final: bool, pin: str | None = None) -> CommitRef | None:
+        """The commit of `step` that an earlier call made although it raised StorageError, if it did."""
+        if not self._sent:
+            return None
+        slot = self._next_of_others_or_own()
+        if slot and slot.entry and slot.crc in self._sent:
+            self._advance(slot)
+            match slot.entry.event:
+                case Committed() as event if (event.step, event.final, event.pin) == (step, final, pin):
+                    return CommitRef(slot.seq, step)
+        return None
+
+    def close(self, outcome: str) -> None:
+        """Appends Closed: the run's turn is over without a commit of its own."""
+        self._append_or_fence(Closed(outcome[:REASON_CHARACTERS]))
+
+    def complete(self, goal: Any, position: Position) -> None:
+        """Appends Completed; `goal` is plain JSON."""
+        self._append_or_fence(Completed(goal, position.step, position.epoch))
+
+    def overtaken(self) -> bool:
+        """Whether anybody has appended after this writer."""
+        slot = self._next_of_others_or_own()
+        return slot is not None and slot.crc not in self._sent
+
+    def _reason_to_wait(self, head: Head, own: Entry | None, *, wait_over: bool) -> str:
+        """Why this run may not open now, or nothing. `own` is the newest entry of this uid."""
+        self.opened = own.run if own else 0
+        self.run = self._wanted or max(self.opened, own.refused if own else 0) + 1
+        if own is None:
+            return ""
+        if head.entry and head.entry.uid != self._uid:
+            raise self._taken_over(head.entry)
+        if self.run <= self.opened:
+            raise Fenced(
+                f"run {self.run} cannot open {self.log.store.uri}: run {self.opened} is there already; "
+                f"the next run must have a higher number",
+                opened=self.opened,
+            )
+        if self.run <= own.refused:
+            raise HandoverRefused(
+                f"run {self.run} cannot open {self.log.store.uri}: its hand-over from run {own.run} was aborted, as "
+                f"entry {own.seq} says; the next run must have a higher number",
+                opened=self.opened,
+            )
+        if own.ends_run or own.run in self._lost or wait_over:
+            return ""
+        return f"run {own.run} has not ended: entry {own.seq} is its last"
+
+    def _choose(self, own: Entry | None, images: Sequence[Offer]) -> Choice:
+        """Which of `images` this run begins from. `own` is the newest entry of this uid."""
+        if not images:
+            return Choice()
+        step = self.log.step_of(self._place.last_commit)
+        if step is None:
+            return Choice(why=f"the newest commit, entry {self._place.last_commit}, cannot be read")
+        return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
+
+    def _chosen(self, own: Entry | None) -> Origin | None:
+        """Where this run begins instead of the newest commit. UserError if there is no such commit.
+
+        What somebody wishes counts once: for a job, if it is its first run; outside Kubernetes, if it is another wish
+        than the last one. While nothing is committed here it is asked anew which commit of another root is meant: that
+        of before may be retired there. `own` is the newest entry of this uid.
+        """
+        wish = self._resume_from
+        if wish is None or self._find is None:
+            return None
+        last = self._last_origin(own)
+        again = last is not None and last.wish == wish.write()
+        to_come = again and wish.uri is not None and self._place.last_commit is None
+        if own and (self._uid != LOCAL_UID or again) and not to_come:
+            return None
+        return Origin(wish.write(), self._find(wish), wish.uri, self._newest_commit())
+
+    def _newest_commit(self) -> int | None:
+        """By number, also where it is bypassed already."""
+        return next((slot.seq for slot, _ in self.every_commit()), None)
+
+    def _origin(self, own: Entry) -> Origin | None:
+        """The commit of another root that this training begins from, if it has made none of its own yet."""
+        last = None if self._place.last_commit else self._last_origin(own)
+        return last if last and last.uri else None
+
+    def _last_origin(self, own: Entry | None) -> Origin | None:
+        """What was chosen last for this uid."""
+        seq = own.newest_opened if own else None
+        while seq:
+            slot = self.log.slot(seq)
+            entry = slot.entry if slot else None
+            if not entry or entry.uid != self._uid or not isinstance(entry.event, Opened):
+                return None
+            if entry.event.origin:
+                return entry.event.origin
+            seq = entry.last_opened
+        return None
+
+    def _line(self, own: Entry | None) -> Iterator[Begun]:
+        """The runs of this uid, the one that opened last first, as far down as it leads on from them and they can be
+        read: by taking over, or from an image."""
+        seq, wanted = own.newest_opened if own else None, own.run if own else 0
+        while seq and wanted:
+            slot = self.log.slot(seq)
+            entry = slot.entry if slot else None
+            if not entry or entry.uid != self._uid or not isinstance(entry.event, Opened):
+                return
+            seq, event = entry.last_opened, entry.event
+            yield Begun(entry.run, event.takes_over, event.step or 0, event.image)
+            if entry.run == wanted:
+                wanted = event.takes_over or (event.image.run if event.image else 0)
+
+    def _stand_behind(self, head: Head) -> None:
+        self._place = place_of(head)
+        self._sent.clear()
+        self._pins = None
+
+    def _completed(self, head: Head) -> Completed | None:
+        """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
+        above = takewhile(self._is_above_commits, self.log.entries(head.seq))
+        events = (slot.entry.event for slot in above if slot.entry)
+        return next((event for event in events if isinstance(event, Completed)), None)
+
+    def _is_above_commits(self, slot: Slot) -> bool:
+        """Whether the entry lies above all that this training has committed, or begun from."""
+        event = slot.entry.event if slot.entry else None
+        returns = isinstance(event, Opened) and event.origin is not None
+        return slot.seq > (self._place.last_commit or 0) and not returns
+
+    def _append_or_fence(self, event: Event) -> Entry:
+        try:
+            return self._append(event)
+        except _Taken as taken:
+            self._fenced(taken.slot)
+
+    def _append(self, event: Event) -> Entry:
+        """Appends `event`, or finds that an earlier call did. _Taken if somebody else was first.
+
+        An entry is its own only if it has its very bytes: one process may write for two runs in a hand-over.
+        """
+        while True:
+            entry = self._next(event)
+            data = write_entry(entry)
+            self._sent.add(checksum(data))
+            try:
+                self.log.store.put(key_of(entry.seq), data, if_absent=True)
+            except KeyExists:
+                slot = self.log.slot(entry.seq)
+                if slot is None:
+                    raise StorageError(f"log entry {entry.seq} exists and cannot be read: try again") from None
+                if slot.entry is None or not (slot.crc in self._sent or self._refusal(slot)):
+                    raise _Taken(slot) from None
+                # A refusal, or our own PUT whose answer was lost, now or in an earlier attempt.
+                self._advance(slot)
+                if _does(slot.entry.event, event):
+                    return slot.entry
+                continue
+            self._advance(Slot(entry.seq, checksum(data), entry))
+            return entry
+
+    def _next(self, event: Event) -> Entry:
+        if isinstance(event, Committed):
+            event = self.pins.put_into(event)
+        return Entry(
+            seq=self._place.seq + 1,
+            prev=self._place.crc,
+            uid=self._uid,
+            run=self.run,
+            writer=self._id,
+            last_commit=self._place.last_commit,
+            last_opened=self._place.last_opened,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            event=event,
+            aborted=self.aborted,
+        )
+
+    def _refusal(self, slot: Slot) -> bool:
+        """Whether the entry refuses a hand-over from this run: it fences nobody, this run goes on behind it."""
+        entry = slot.entry
+        return bool(entry and isinstance(entry.event, Refused) and (entry.uid, entry.run) == (self._uid, self.run))
+
+    def _next_of_others_or_own(self) -> Slot | None:
+        """What stands behind the last entry it has read, refusals apart."""
+        slot = self.log.slot(self._place.seq + 1)
+        while slot and self._refusal(slot):
+            self._advance(slot)
+            slot = self.log.slot(self._place.seq + 1)
+        return slot
+
+    def _advance(self, slot: Slot) -> None:
+        self._place = self._place.after(slot)
+        self._sent.clear()
+        if slot.entry:
+            self.aborted = max(self.aborted, slot.entry.refused)
+            if isinstance(slot.entry.event, Committed):
+                self._pins = pins_after(slot.seq, slot.entry.event)
+                self.abandoned.discard(slot.entry.event.manifest.folder)
+
+    def _fenced(self, slot: Slot) -> Never:
+        head = self.log.head()
+        newest = (head.entry if head else None) or slot.entry
+        if newest and newest.uid != self._uid:
+            raise self._taken_over(newest)
+        self.opened = max(self.opened, newest.run if newest else 0)
+        raise Fenced(
+            f"run {self.run} may not write to {self.log.store.uri} any more: "
+            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it: that "
+            f"training goes on there; give each training a root of its own",
+            opened=self.opened,
+        )
+
+    def _taken_over(self, newest: Entry) -> RootTakenOver:
+        return RootTakenOver(
+            f"{self.log.store.uri} belongs to job uid {newest.uid} since it appended entry {newest.seq} or an earlier "
+            f"one; uid {self._uid} is out: give each job a root of its own",
+            opened=self.opened,
+        )
+
+
+def _does(landed: Event, wanted: Event) -> bool:
+    """Whether an entry of an earlier attempt already does what this attempt is to do."""
+    match landed, wanted:
+        case Committed(), Committed():
+            return (landed.step, landed.final, landed.pin) == (wanted.step, wanted.final, wanted.pin)
+        case _:
+            return type(landed) is type(wanted)
+
+
+def probe(store: Store) -> None:
+    """UserError if the store lets two writers create the same object: then nothing here could be relied on."""
+    key = f"probe/{secrets.token_hex(16)}"
+    try:
+        for _ in range(2):
+            store.put(key, b"", if_absent=True)
+    except KeyExists:
+        return
+    finally:
+        store.delete([key])
+    raise UserError(
+        f"{store.uri} ignores If-None-Match, so two writers could overwrite each other: "
+        f"use a store that honours conditional PUT (AWS S3, MinIO, versitygw) or file://"
+    )

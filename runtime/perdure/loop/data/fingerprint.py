@@ -1,0 +1,119 @@
+"""What a dataset is known by: a few of its samples, hashed, so that another one under the same name is noticed.
+
+An unseeded `random_split`, or a list of files in the order of the file system, gives each rank and each run another
+dataset of the same length, and a position in it then means other samples. Only a sample that reads twice as the same,
+with the generators at the same place, tells anything: what is drawn anew, or cannot be read, is left out.
+
+Pure but for the reading, which the loader does where it reads its samples. Used by perdure.loop.data.loader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from perdure.errors import UserError
+
+PROBES: Final = 4
+SECONDS: Final = 0.5
+"""No further sample is read after so long."""
+_BYTES: Final = 1 << 20
+"""Of each part of a sample so much is hashed."""
+_DIGEST_BYTES: Final = 8
+
+ANOTHER: Final = (
+    "positions then mean other samples: seed a random_split (generator=torch.Generator().manual_seed(0)), sort a list "
+    "of files; if it is meant, pass session.loader(fingerprint=False)"
+)
+"""What is to be said where samples differ."""
+
+Fingerprint = Mapping[str, str]
+"""Digests by sample number, as text: JSON has no other keys."""
+
+
+class Probes(list[int]):
+    """Sample numbers that are asked for only to be hashed: a list, as the sampler's are."""
+
+
+def probes(samples: int) -> Probes:
+    """The numbers of the samples that are looked at, spread over the dataset."""
+    return Probes(sorted({number * (samples - 1) // (PROBES - 1) for number in range(PROBES)}))
+
+
+def take(read: Callable[[int], Any], numbers: Sequence[int]) -> Fingerprint:
+    """Digests of the samples that `read` gives, called twice for each."""
+    begun, found = time.monotonic(), {}
+    for number in numbers:
+        digest = _try_to_hash(read, number)
+        if digest and digest == _try_to_hash(read, number):
+            found[str(number)] = digest
+        if time.monotonic() - begun > SECONDS:
+            break
+    return found
+
+
+def different(one: Fingerprint, other: Fingerprint) -> str:
+    """The number of the first sample that both know and know otherwise, "" where there is none."""
+    common = sorted(one.keys() & other.keys(), key=int)
+    return next((number for number in common if one[number] != other[number]), "")
+
+
+def between_ranks(by_rank: Sequence[Mapping[str, tuple[int, Fingerprint]]]) -> Mapping[str, str]:
+    """What is to be said of each loader of which all ranks have a dataset, and not the same one.
+
+    UserError where they are not even of one length: the ranks would part at the end of the epoch.
+    """
+    found: dict[str, str] = {}
+    for rank, told in enumerate(by_rank):
+        for name in by_rank[0].keys() & told.keys() - found.keys():
+            (samples, first), (others, own) = by_rank[0][name], told[name]
+            if samples != others:
+                raise UserError(
+                    f"loader {name!r}: the dataset has {samples} samples on rank 0 and {others} on rank {rank}: give "
+                    f"the whole dataset on every rank, the loader shares it out"
+                )
+            if number := different(first, own):
+                found[name] = f"sample {number} is another one on rank {rank} than on rank 0"
+    return found
+
+
+def _try_to_hash(read: Callable[[int], Any], number: int) -> str:
+    try:
+        found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for part in _parts(read(number)):
+            found.update(part)
+    except Exception:  # noqa: BLE001 - what a dataset raises: training tells it, if it ever asks for this sample
+        return ""
+    return found.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """Bytes of all that can be told of a sample; of other objects the type alone."""
+    size = f" {len(value)}" if isinstance(value, Mapping | list | tuple) else ""
+    yield f"{type(value).__name__}{size}".encode()
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        yield repr((value.dtype, tuple(value.shape))).encode()
+        yield value.reshape(-1)[: _BYTES // value.element_size()].contiguous().view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, np.ndarray):
+        yield repr((value.dtype, value.shape)).encode()
+        yield value.reshape(-1)[: _BYTES // max(value.itemsize, 1)].tobytes() if not value.dtype.hasobject else b""
+    elif isinstance(value, str | int | float | bool | complex | np.generic | None):
+        yield repr(value)[:_BYTES].encode(errors="surrogatepass")
+    elif isinstance(value, bytes | bytearray):
+        yield bytes(value[:_BYTES])
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield repr(key).encode()
+            yield from _parts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _parts(part)
+    elif hasattr(value, "tobytes") and hasattr(value, "size"):  # an image
+        yield repr(value.size).encode()
+        yield value.tobytes()[:_BYTES]

@@ -1,0 +1,75 @@
+"""What of the standard library a script has put around a source, where that makes a resumed run differ.
+
+`itertools.cycle` keeps the batches of a pass and hands them out again without asking; `enumerate` counts from a number
+of the script's; `zip` draws from what stands before a source before it asks that one. None asks its source for leave,
+but all hold its iterator, and the garbage collector knows who holds what. That takes tens of milliseconds where much is
+imported: so it is asked once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen.
+Called by perdure.loop.data.source.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any, Final
+
+_BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest, tuple)
+"""Those that only pass on what they get; zip and map keep their iterators in a tuple."""
+_ZIPS: Final = (zip, itertools.zip_longest)
+_DEPTH: Final = 4
+
+
+def is_repeated(walk: Iterator[Any]) -> bool:
+    """Whether the pass that `walk` makes is kept by itertools.cycle, which hands it out again."""
+    return any(isinstance(holder, itertools.cycle) for holder in _holders(walk))
+
+
+def counted_from(walk: Iterator[Any]) -> int | None:
+    """The number at which an enumerate() around `walk` stands; None where there is none."""
+    for holder in _holders(walk):
+        if isinstance(holder, enumerate):
+            arguments: Any = holder.__reduce__()[1]
+            return int(arguments[1])
+    return None
+
+
+def drawn_before(walk: Iterator[Any]) -> list[Any]:
+    """The iterators that a zip() around `walk` asks before it, the first first."""
+    holders = _holders(walk)
+    ours = {id(one) for one in (walk, *holders)}
+    kept = [one for holder in holders if isinstance(holder, _ZIPS) for one in gc.get_referents(holder)]
+    found: list[Any] = []
+    for row in kept:
+        if isinstance(row, tuple) and any(id(one) in ours for one in row):
+            found += itertools.takewhile(lambda one: id(one) not in ours, row)
+    return found
+
+
+def draws_from(iterator: Any, thing: Any) -> bool:
+    """Whether an iterator is this thing, or made by it, also through iterators that only pass on what they get."""
+    made = [one for one in getattr(thing, "__dict__", {}).values() if isinstance(one, Iterator)]
+    level = [iterator]
+    for _ in range(_DEPTH):
+        if any(one is thing or any(one is other for other in made) for one in level):
+            return True
+        passing = [one for one in level if isinstance(one, (*_BETWEEN, enumerate, GeneratorType))]
+        level = gc.get_referents(*passing) if passing else []
+    return False
+
+
+def _holders(walk: Iterator[Any]) -> list[Any]:
+    """Whoever holds it, also through iterators that only pass on what they get.
+
+    Nothing but these is kept: among all that refers to an object are the lists that are made here, and a list that
+    holds itself would keep a pass alive that the script has given up.
+    """
+    found: list[Any] = []
+    level: list[Any] = [walk]
+    for _ in range(_DEPTH):
+        level = [one for one in gc.get_referrers(*level) if isinstance(one, (*_BETWEEN, itertools.cycle, enumerate))]
+        found += level
+        if not level:
+            break
+    return found

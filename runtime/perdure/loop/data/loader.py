@@ -1,0 +1,372 @@
+"""The loader a script iterates: perdure.loop.data.sampling's plan on top of torch's DataLoader.
+
+Two promises beside the plan's: iterating draws nothing from the global random generators, and the sample ids travel
+with the items through dataset, workers and collation, so that what is recorded is what was in the batch.
+
+Made by `Session.loader`; it knows of the session only what `Handouts` says.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import random
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import chain
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+
+from perdure.errors import UserError
+from perdure.loop.data.evenness import why_another, why_uneven
+from perdure.loop.data.fingerprint import ANOTHER, Fingerprint, Probes, different, probes, take
+from perdure.loop.data.randomness import draws_nothing
+from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
+from perdure.loop.data.source import Handouts, Source
+
+
+class _Batch(NamedTuple):
+    """A collated batch and the ids that came with its items: a type whose parts torch's pin_memory reaches."""
+
+    ids: tuple[int, ...]
+    value: Any
+
+
+class _Fetched(NamedTuple):
+    """The items of a batch, and their ids."""
+
+    ids: list[int]
+    items: list[Any]
+
+
+class _Numbered(Dataset[_Fetched]):
+    """Hands out whole batches, with their ids. In a worker it seeds the generators per sample: worker state cannot be
+    saved.
+    """
+
+    def __init__(self, dataset: Dataset[Any], seed: int, epoch: int) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._epoch = epoch
+        self._draws = not draws_nothing(dataset)
+
+    def __getitems__(self, numbers: list[int]) -> _Fetched:
+        """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
+        if isinstance(numbers, Probes):
+            return _Fetched([], [self._taken(numbers)])
+        dataset = self._dataset
+        samples = numbers if numbers[0] >= 0 else [~numbers[0]]
+        if get_worker_info() is None:
+            return _Fetched(numbers, [dataset[sample] for sample in samples])
+        if self._draws:
+            return _Fetched(numbers, [self._seeded(sample) for sample in samples])
+        # the collate function comes after the last sample, and may draw
+        return _Fetched(numbers, [*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])])
+
+    def _taken(self, numbers: Probes) -> Fingerprint:
+        """What is drawn here nobody sees: not the script, and not the workers' next samples, which are seeded."""
+        python, numpy = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            found = take(self._seeded, numbers)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        return found
+
+    def _seeded(self, sample: int) -> Any:
+        _seed_all(self._seed, self._epoch, sample)
+        return self._dataset[sample]
+
+
+def _seed_all(*parts: int) -> None:
+    """In 8 µs, for it may be done for each sample: torch.manual_seed looks at all kinds of devices, in a hundred.
+
+    Not put off until somebody draws: who only asks for a state, or for torch.initial_seed(), leaves no trace.
+    """
+    seed = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest())
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # the generator that augmentations use
+
+
+class _Collate:
+    """Collates items and keeps their ids; a negative id marks the placeholder of an empty part."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, fetched: _Fetched) -> _Batch:
+        if not fetched.ids:
+            return _Batch((), fetched.items[0])
+        value = self._collate(fetched.items)
+        if fetched.ids[0] < 0:
+            return _Batch((), _emptied(value))
+        return _Batch(tuple(fetched.ids), value)
+
+
+def _emptied(value: Any) -> Any:
+    """The same structure with no sample in it."""
+    if isinstance(value, torch.Tensor):
+        return value[:0] if value.dim() else value
+    if isinstance(value, dict):
+        return {key: _emptied(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        parts = [_emptied(item) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        nested = any(isinstance(item, torch.Tensor | dict | tuple | list) for item in value)
+        return [_emptied(item) for item in value] if nested else []
+    return value
+
+
+class Loader(Source[Any]):
+    """This rank's batches of the current epoch, from where the last finished step left off."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        plan: SamplingPlan,
+        session: Handouts,
+        *,
+        rank: int,
+        world: int,
+        options: dict[str, Any],
+        sized_for: int | None = None,
+        fingerprint: bool = False,
+    ) -> None:
+        """`sized_for`: the global batch that the job's sizes were chosen for, where somebody has said.
+
+        With `fingerprint` a few samples are read, and hashed, before the first batch.
+        """
+        super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
+        self.plan = plan
+        self.current: BatchShard | None = None
+        """The part that the script is working on."""
+        self._ids: list[int] = []
+        self._rank, self._world = rank, world
+        self._sized_for = sized_for
+        self._judged = 0
+        """The number of ranks whose shares were looked at."""
+        self._looks = fingerprint
+        """Whether the dataset is looked at, in each epoch: some scripts set it by the epoch."""
+        self._looked_in: int | None = None
+        """The epoch in which this process has done so."""
+        self._postponed = False
+        """... and not before the first batch, for which other ranks wait."""
+        self._differs = ""
+        """What was said of the ranks' datasets."""
+        self._seen: Fingerprint = {}
+        """Of the dataset, once that was done; before it, of that of the checkpoint."""
+        self._seen_in: int | None = None
+        """The epoch in which that was so."""
+        self._varies = False
+        """Whether it was another one in another epoch of one process: the script sets it by the epoch."""
+        self._take(dataset, options)
+
+    def exhausted(self) -> bool:
+        """Whether the dataset is used up: a condition for `session.epochs(stop=[loader.exhausted])`.
+
+        One that begins each epoch anew never is.
+        """
+        return False
+
+    def postpone_look(self) -> None:
+        """Ranks wait for the first batch: the dataset is looked at in a later epoch."""
+        self._postponed = True
+
+    def share(self, rank: int, world: int) -> None:
+        """From the next batch on it hands out this rank's part for a run of other ranks."""
+        if (rank, world) != (self._rank, self._world):
+            self._rank, self._world = rank, world
+            self._redraw = True
+
+    def _take(self, dataset: Dataset[Any], options: dict[str, Any]) -> None:
+        self._dataset, self._options = dataset, options
+        self._collate: Callable[[Any], _Batch] = _Collate(options.get("collate_fn") or default_collate)
+
+    def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any], **beside: Any) -> Loader:
+        """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
+
+        Datasets and functions are compared by their type alone: a script makes new ones in its loop, too.
+        """
+        before = {**asdict(self.plan), "dataset": type(self._dataset), **_plain(self._options), **self.beside()}
+        now = {**asdict(plan), "dataset": type(dataset), **_plain(options), **beside}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise UserError(
+                    f"loader {self.name!r} exists already, with {name}={before.get(name)!r} and not "
+                    f"{now.get(name)!r}: give each loader a name of its own"
+                )
+        if not self.walking:
+            self._take(dataset, options)
+        return self
+
+    def beside(self) -> dict[str, Any]:
+        """What of its arguments is in no plan and no option."""
+        return {"train": not self.evaluates, "per_epoch": None, "rewind": True}
+
+    def cursor(self, epoch: int) -> dict[str, Any]:
+        """What a commit records."""
+        return self.plan.cursor(epoch, self.consumed)
+
+    def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
+        """The position a cursor stands for. UserError if this loader cannot go on from it."""
+        return self.plan.resume(cursor, epoch)
+
+    def facts(self) -> dict[str, Any]:
+        """What a commit records beside the position, so that a change can be told."""
+        found = {"batch": self.plan.batch, "seen": dict(self._seen)}
+        return found | {"epoch": self._seen_in, "varies": self._varies}
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        """What the checkpoint has recorded so; the position is known."""
+        batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
+        self._seen_in, self._varies = facts.get("epoch"), facts.get("varies", False)
+        if self.consumed and batch != self.plan.batch:
+            self._session.warn(
+                f"{self}: batch_size is {self.plan.batch}, and was {batch} for the first {self.consumed} samples of "
+                f"this epoch: the rest of it, which has no sample twice, is cut into batches of the new size"
+            )
+
+    def advance(self) -> list[int]:
+        """A step is done: what was handed out is consumed. Returns the sample ids it used."""
+        super().advance()
+        if self._judged != self._world and self.trains:
+            self._judge_shares()
+        ids, self._ids = self._ids, []
+        return ids
+
+    def rewind(self, consumed: int = 0) -> None:
+        """To a position in the epoch that comes next."""
+        super().rewind(consumed)
+        self.current, self._ids = None, []
+
+    def forget(self) -> None:
+        """What was handed out and not stepped on was not for training."""
+        super().forget()
+        self._ids = []
+
+    def _judge_shares(self) -> None:
+        """What is only evaluated may take as long as it does."""
+        batch, first, self._judged = min(self.plan.batch, self.end), not self._judged, self._world
+        told = (
+            why_another(str(self), batch, self._sized_for) if first else "",
+            why_uneven(str(self), batch, self._world),
+        )
+        for words in filter(None, told):
+            self._session.warn(words)
+
+    def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
+        shares = self._shares(epoch)
+        drawn: deque[BatchShard] = deque()
+        self._ids = []
+        with torch.device("cpu"):  # the seed it draws, from a generator of this device
+            ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
+            looks, self._postponed = self._is_to_look(epoch) and not self._postponed, False
+            first = [probes(self.plan.samples)] if looks else []
+            batches = cast("Iterator[_Batch]", iter(self._underneath(epoch, chain(first, ids))))
+            if looks:
+                self._look_at(next(batches).value, epoch)
+        for batch in batches:
+            self.current = share = drawn.popleft()
+            self._ids.extend(batch.ids)
+            yield share.stop, batch.value
+
+    def _shares(self, epoch: int) -> Shares:
+        return self.plan.shares(epoch, self.consumed, self._rank, self._world)
+
+    def _is_to_look(self, epoch: int) -> bool:
+        """Once an epoch; what is only evaluated once for all."""
+        return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
+
+    def _look_at(self, seen: Fingerprint, epoch: int) -> None:
+        """What the script sets by the epoch is compared with the same epoch's alone."""
+        number, first = different(self._seen, seen), self._looked_in is None
+        if number and first and not (self._varies and self._seen_in != epoch):
+            self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {ANOTHER}")
+        self._varies = self._varies or bool(number and not first)
+        self._seen, self._seen_in, self._looked_in = seen, epoch, epoch
+
+    def differs(self, words: str) -> None:
+        """The ranks have compared their datasets, and have found this."""
+        if words != self._differs:
+            self._session.warn(f"{self}: {words}: {ANOTHER}")
+        self._differs = words
+
+    def _underneath(self, epoch: int, ids: Iterable[list[int]]) -> DataLoader[Any]:
+        generator = torch.Generator()  # else iterating would draw a seed from the global one
+        generator.manual_seed(0)
+        options = {name: value for name, value in self._options.items() if name in KEPT - {"collate_fn"}}
+        return DataLoader(
+            _Numbered(self._dataset, self.plan.seed, epoch),
+            batch_sampler=ids,
+            collate_fn=self._collate,
+            generator=generator,
+            **options,
+        )
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as they can be compared."""
+    return {name: type(value) if callable(value) else value for name, value in options.items()}
+
+
+GIVEN: Final = frozenset({"dataset", "batch_size", "shuffle", "drop_last"})
+"""Of DataLoader's parameters those that are the loader's own."""
+KEPT: Final = frozenset(
+    {
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "pin_memory_device",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "prefetch_factor",
+        "persistent_workers",
+    }
+)
+"""Those that go to it as they are: none of them changes which samples come, and in which order."""
+REFUSED: Final[Mapping[str, str]] = {
+    "sampler": "the session's loader shares out samples itself: for another order, give a dataset in that order",
+    "batch_sampler": "the session's loader makes global batches itself: give batch_size",
+    "generator": "the session's loader has an order of its own: give seed",
+    "in_order": "a position says how many samples were used, so they have to come in their order: leave it out",
+}
+"""Those with which a position would not say what was trained, and what to do instead."""
+
+
+def check_arguments(name: str, dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
+    """UserError, with the remedy, for what a loader whose position can be saved cannot take."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UserError(
+            f"loader {name!r}: a {type(dataset).__name__} has no length and no sample by number, so a position in it "
+            f"cannot be saved: give a dataset with __len__ and __getitem__, or iterate it yourself along "
+            f"`for i in session.steps(n)` and skip to i"
+        )
+    if isinstance(batch_size, bool) or not hasattr(type(batch_size), "__index__"):
+        raise UserError(
+            f"loader {name!r}: batch_size is {batch_size!r}: give the global batch, the samples of all ranks together, "
+            f"as an integer; a dataset whose items are whole batches has no place here: let an item be one sample"
+        )
+    for option, value in options.items():
+        if option in REFUSED and value is not None and not (option == "in_order" and value):
+            raise UserError(f"loader {name!r}: {option}={_shown(value)} is not possible: {REFUSED[option]}")
+        if option not in KEPT | REFUSED.keys():
+            near = difflib.get_close_matches(option, KEPT, n=1)
+            meant = f"{near[0]}= is meant?" if near else f"those for torch's DataLoader are {', '.join(sorted(KEPT))}"
+            raise UserError(f"loader {name!r}: {option}= is not known: {meant}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns again when it is iterated
+            DataLoader(dataset, **options)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"loader {name!r}: torch's DataLoader refuses these options: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, bool) else "..."

@@ -1,0 +1,60 @@
+"""An order of 0..n-1 of which any part can be computed by itself: for datasets whose whole order is too large to hold.
+
+Shuffling an array of ten million numbers takes half a second and 80 MB in every rank at every start; this takes
+nothing at the start, and per sample well below a microsecond.
+
+A number is split in two halves, and each half in turn is changed by a keyed hash of the other: that maps the numbers
+of so many bits onto themselves, one to one. What falls outside 0..n-1 is mapped on until it does not. What is
+computed here decides which sample is trained when: changing it makes a new kind of cursor (perdure.loop.data.sampling).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+ROUNDS: Final = 8
+_ADD_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX_FACTOR: Final = np.uint64(0xD6E8FEB86659FD93)
+_FOLD: Final = np.uint64(32)
+
+
+def permuted(positions: Numbers, size: int, *key: int) -> Numbers:
+    """What stands at `positions` of the order of 0..size-1 that belongs to `key`; one value for each."""
+    rounds = np.random.SeedSequence(list(key)).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    bits = max(2, (size - 1).bit_length())
+    values = _scattered(positions.astype(np.uint64), bits, rounds)
+    outside = np.flatnonzero(values >= size)
+    while outside.size:
+        values[outside] = _scattered(values[outside], bits, rounds)
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
+
+
+def _scattered(numbers: _Words, bits: int, rounds: _Words) -> _Words:
+    """Numbers of `bits` bits, one to one."""
+    high_bits = bits // 2
+    low_bits = bits - high_bits
+    high = numbers >> np.uint64(low_bits)
+    low = numbers & np.uint64((1 << low_bits) - 1)
+    for number, key in enumerate(rounds):
+        if number % 2:
+            low ^= _hashed(high, key, low_bits)
+        else:
+            high ^= _hashed(low, key, high_bits)
+    high <<= np.uint64(low_bits)
+    high |= low
+    return high
+
+
+def _hashed(half: _Words, key: np.uint64, bits: int) -> _Words:
+    mixed = half * _ADD_FACTOR
+    mixed += key
+    mixed ^= mixed >> _FOLD
+    mixed *= _MIX_FACTOR
+    mixed >>= np.uint64(64 - bits)
+    return mixed

@@ -1,0 +1,211 @@
+"""What hands out the batches of an epoch, one at a time, and how far it has come.
+
+Everything that may happen to a run happens while a source is asked for its next batch: a source tells the session
+before it hands anything out, and the session may not return. So nothing is handed out ahead of being asked for.
+
+Subclasses say what is handed out; the session owns the sources, keeps their cursors and says when a step is done.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from perdure.errors import UserError
+from perdure.loop.data.holders import counted_from, drawn_before, draws_from, is_repeated
+
+T = TypeVar("T")
+
+
+class Handouts(Protocol):
+    """What a source asks of its session."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch being trained, or None outside `epochs()`."""
+        ...
+
+    def begin_pass(self, source: Source[Any]) -> None:
+        """`source` is about to be iterated."""
+        ...
+
+    def asked(self, source: Source[Any]) -> None:
+        """The script asks for the next batch, and there is one; it is not drawn yet."""
+        ...
+
+    def handed(self, source: Source[Any]) -> None:
+        """A batch goes to the script."""
+        ...
+
+    def end_pass(self, source: Source[Any]) -> None:
+        """`source` has nothing more to hand out in this epoch, or the script has `left` its loop."""
+        ...
+
+    def warn(self, words: str) -> None:
+        """What a person ought to know and training does not depend on; rank 0 says it."""
+        ...
+
+
+class Source(ABC, Generic[T]):
+    """One pass an epoch over `end` units, `unit` of them at a time; what a step has used is consumed."""
+
+    evaluates: ClassVar[bool] = False
+    """Whether no step ever uses what it hands out: see perdure.loop.data.evaluating."""
+
+    def __init__(self, name: str, session: Handouts, *, end: int, unit: int) -> None:
+        self.name = name
+        self.end = end
+        self.unit = unit
+        self.consumed = 0
+        """Units of this epoch that finished steps have used."""
+        self.handed = 0
+        """Units of this epoch that were handed out."""
+        self.trains = False
+        """Whether a step has ever used what it hands out: what nobody steps on is evaluation, and leaves no trace."""
+        self.walking = False
+        """Whether a loop over it is on."""
+        self.left = False
+        """Whether the script has left its last loop before the end, and may begin another."""
+        self.batch_index = 0
+        """Batches of this epoch that were handed out before this process resumed it."""
+        self._ended = False
+        self._redraw = False
+        """Whether what is left has to be drawn anew, from `consumed` on."""
+        self._session = session
+        self._pass: weakref.ref[Iterator[T]] | None = None
+        self._looked: set[str] = set()
+        """What is looked for once."""
+
+    @abstractmethod
+    def _draw(self, epoch: int) -> Iterator[tuple[int, T]]:
+        """Draws, when asked, what is left of the epoch from `consumed` on: where each batch ends, and the batch."""
+
+    @abstractmethod
+    def cursor(self, epoch: int) -> dict[str, Any]:
+        """What a commit records."""
+
+    @abstractmethod
+    def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
+        """The position a cursor stands for. UserError if this source cannot go on from it."""
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(range(0, self.end, self.unit))
+
+    def __str__(self) -> str:
+        return f"loader {self.name!r}"
+
+    @property
+    def remaining(self) -> int:
+        """Batches of this epoch that are not handed out yet."""
+        return len(range(self.handed, self.end, self.unit))
+
+    @property
+    def pending(self) -> int:
+        """Batches that were handed out and belong to no finished step."""
+        return len(range(self.consumed, self.handed, self.unit))
+
+    @property
+    def over(self) -> bool:
+        """Whether finished steps have used the whole epoch."""
+        return self.consumed >= self.end
+
+    def __iter__(self) -> Iterator[T]:
+        epoch = self._session.epoch
+        if epoch is None:
+            raise UserError(f"{self} is iterated outside `for epoch in session.epochs(n)`: iterate it in there")
+        if self._ended and self.trains:
+            raise UserError(
+                f"{self} is at the end of its epoch: it is trained once an epoch; evaluate with a loader of another "
+                f"name, or with a DataLoader of your own; where a shorter set is begun again beside a longer one, give "
+                f"it as often as that takes: torch.utils.data.ConcatDataset([dataset] * times)"
+            )
+        walk = self._walk(epoch)
+        self._pass = weakref.ref(walk)
+        return walk
+
+    def advance(self) -> list[int]:
+        """A step is done: what was handed out is consumed. Returns the sample ids it used."""
+        self.trains = self.trains or self.handed > self.consumed
+        self.consumed = self.handed
+        return []
+
+    def rewind(self, consumed: int = 0) -> None:
+        """To a position in the epoch that comes next."""
+        self.consumed = self.handed = consumed
+        self.batch_index = len(range(0, consumed, self.unit))
+        self.trains = self.trains or consumed > 0
+        self.left = self._ended = False
+
+    def forget(self) -> None:
+        """What was handed out and not stepped on was not for training."""
+        self.handed, self._ended = self.consumed, False
+
+    def refuse_late_place(self, streams: Callable[[], Mapping[str, Any]]) -> None:
+        """What zip() draws from before it asks this source has moved on where a run stops here, and its item is lost.
+
+        `streams` are the things with a position that the script has registered, by name. UserError names the first.
+        """
+        walk = self._look("zip")
+        before = drawn_before(walk) if walk is not None else []
+        for name, thing in streams().items() if before else ():
+            if any(draws_from(one, thing) for one in before):
+                raise UserError(
+                    f"{name!r} stands before {self} in zip(), which asks it first: where the run stops its position "
+                    f"would be one item ahead, and a resumed run would lose that item: put {self} first"
+                )
+
+    def _walk(self, epoch: int) -> Iterator[T]:
+        if self.walking:
+            raise UserError(f"{self} is being iterated already: leave that loop first, or give a second one a name")
+        self.walking, self.left, self.handed = True, False, self.consumed
+        try:
+            self._session.begin_pass(self)
+            yield from self._hand_out(epoch)
+        except GeneratorExit:
+            self.walking, self.left = False, True
+            self._session.end_pass(self)
+            raise
+        finally:
+            self.walking = False
+        self._ended = True
+        self._warn_of_repetition()
+        self._session.end_pass(self)
+
+    def _hand_out(self, epoch: int) -> Iterator[T]:
+        batches, self._redraw = self._draw(epoch), False
+        while self.handed < self.end:
+            self._session.asked(self)
+            if self._redraw and not self.pending:
+                batches, self._redraw = self._draw(epoch), False
+            self.handed, batch = next(batches)
+            self._session.handed(self)
+            self._warn_of_count()
+            yield batch
+
+    def _warn_of_repetition(self) -> None:
+        """Its end is where a cycle() begins again."""
+        walk = self._look("cycle") if self.trains else None
+        if walk is not None and is_repeated(walk):
+            self._session.warn(
+                f"{self} is repeated by itertools.cycle: the batches that cycle keeps are in no checkpoint, so a run "
+                f"that resumes in the middle of an epoch does not get them; give it as many as the epoch has steps"
+            )
+
+    def _warn_of_count(self) -> None:
+        """A resumed epoch's first batch has a number, and only the script knows what depends on it."""
+        walk = self._look("enumerate") if self.batch_index else None
+        if walk is not None and counted_from(walk) == 0:
+            self._session.warn(
+                f"{self} is resumed at batch {self.batch_index}, and the script's enumerate() counts from 0: if more "
+                f"than messages depends on the number, write enumerate(loader, session.batch_index)"
+            )
+
+    def _look(self, what: str) -> Iterator[T] | None:
+        """The pass that is on, the first time that this is asked for."""
+        if what in self._looked or self._pass is None:
+            return None
+        self._looked.add(what)
+        return self._pass()

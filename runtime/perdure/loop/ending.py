@@ -1,0 +1,130 @@
+"""The ranks at the end of a script: a job is complete when the work of every one of them is done.
+
+What a script does after its training may take one rank an hour, an export say, while the others have nothing to do.
+So they wait here, by keys in the run's store, and not in a collective, which has a time limit. A rank that fails says
+so; one that is killed falls silent, and its pulse (perdure.group.pulse) tells. Called by the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch.distributed as dist
+
+from perdure.errors import PeerLost
+from perdure.group.gloo import peer_lost
+from perdure.group.rendezvous import reach
+from perdure.loop.run import Run
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+LOOK_SECONDS: Final = 0.1
+SILENCE_SECONDS: Final = 300.0
+"""A rank that works for so long without letting its other threads run is taken for dead."""
+FAILED_SECONDS: Final = 5.0
+"""How long one that has failed tries again to say so: where rank 0's node is gone it is to make room for the next run,
+and whoever waits for it notices its silence."""
+
+DONE: Final = "done"
+FAILED: Final = "failed"
+
+
+def wait_for_all(run: Run) -> None:
+    """Returns when the work of every rank is done. PeerLost if one of them fails or falls silent."""
+    if run.world == 1:
+        return
+    try:
+        with peer_lost("it was to say that its work is done"):
+            _wait_by_keys(run)
+    except PeerLost:
+        if not _launcher_is_gone(run):
+            raise
+    run.peers.gather(None)  # the store is needed until all have seen that all are done
+
+
+def _wait_by_keys(run: Run) -> None:
+    store = _store(run)
+    store.set(_key(run.rank), DONE)
+    silence = _Silence(store)
+    waiting = set(range(run.world))
+    while waiting := {rank for rank in waiting if not _is_done(store, rank)}:
+        silence.check(waiting)
+        time.sleep(LOOK_SECONDS)
+
+
+def _launcher_is_gone(run: Run) -> bool:
+    """Whether torchrun, which has the store, was killed: its ranks live on, and have only their collectives left."""
+    if not run.settings.master_is_elsewhere:
+        return False
+    try:
+        ask_again(partial(reach, run.settings), SILENCE_SECONDS)
+    except (dist.DistError, OSError):
+        return True
+    return False
+
+
+def tell_failed(run: Run) -> None:
+    """The others need not wait for this rank. Where they are gone, nobody is told."""
+    if run.world > 1 and (run.found or dist.is_initialized()):
+        with contextlib.suppress(RuntimeError, PeerLost):
+            _store(run, FAILED_SECONDS).set(_key(run.rank), FAILED)
+
+
+def _is_done(store: Store, rank: int) -> bool:
+    if not store.check([_key(rank)]):
+        return False
+    if bytes(store.get(_key(rank))).decode() == FAILED:
+        raise PeerLost(f"rank {rank} has failed in what comes after the training: look at its log")
+    return True
+
+
+def _key(rank: int) -> str:
+    return f"end/{rank}"
+
+
+def _store(run: Run, seconds: float = SILENCE_SECONDS) -> Store:
+    """A connection of its own. PeerLost if nobody listens, or can be reached for so long."""
+    try:
+        store = ask_again(partial(reach, run.settings), seconds)
+    except OSError as error:
+        raise PeerLost(f"rank 0 is gone: {error}") from error
+    store.set_timeout(timedelta(seconds=SILENCE_SECONDS))
+    return store
+
+
+def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
+    """What `connect` gives, in the first try that does not run out of time; after so many seconds its error is raised.
+
+    A try may run out of time for the sake of a name server alone: docs/decisions/036.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return connect()
+        except (dist.DistError, TimeoutError):
+            if time.monotonic() > until:
+                raise
+
+
+class _Silence:
+    """How long nothing was heard of the ranks that still work."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heard: dict[int, tuple[bytes, float]] = {}
+
+    def check(self, ranks: Iterable[int]) -> None:
+        now = time.monotonic()
+        for rank in ranks:
+            key = f"pulse/{rank}"
+            pulse = bytes(self._store.get(key)) if self._store.check([key]) else b""
+            before, since = self._heard.get(rank, (b"", now))
+            self._heard[rank] = (pulse, since if pulse == before else now)
+            if now - self._heard[rank][1] > SILENCE_SECONDS:
+                raise PeerLost(f"rank {rank} was not heard for {SILENCE_SECONDS:.0f} s after the training")

@@ -1,0 +1,344 @@
+"""`session.accumulator(name)`: sums over all ranks and all runs of a training; no sample lacks, none counts twice.
+
+Each rank holds what it has added since the sum was read last. That is part of its own state, as its random generators
+are, and moves with them: where a resumed run would run the script's code again, a save holds what there was before that
+code. What was read already is kept besides, in the order in which it was read, for the code that is run again reads it
+again: then it is given what it was given before, and asks nobody.
+
+`Sums` is pure; owned by perdure.loop.position.progress, which tells it where the script stands. `Accumulator` is
+what a script touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from perdure.errors import UserError
+from perdure.loop.position.totals import (
+    Held,
+    Named,
+    Total,
+    added,
+    read,
+    read_all,
+    read_number,
+    together,
+    write,
+    write_all,
+)
+
+STATE: Final = "sums"
+"""What a checkpoint calls both: what a rank holds, and what was read."""
+_EPOCH: Final = "epoch"
+"""Where the body of an epoch is read from; outside it is the number of loops begun before."""
+
+
+class Sums:
+    """Those of all accumulators of one rank."""
+
+    def __init__(self) -> None:
+        self._now: Held = {}
+        self._held: Held | None = None
+        """What there was before code that a resumed run would run again."""
+        self._stepped: Held | None = None
+        """What there was when the step was done whose rest, an evaluation say, is on."""
+        self._resumed: Held | None = None
+        """What the commit holds, until training goes on from it."""
+        self._again = True
+        """Whether a resumed run would run again what the script does now."""
+        self._unsure: list[tuple[str, str]] | None = None
+        """By accumulator and place, what was read in a loop of which nobody knows yet whether it trains."""
+        self._beside = ""
+        """The hook that is on, if nothing can be read in it."""
+        self._in_epoch = False
+        self._loops = 0
+        """Begun by the script."""
+        self._read: dict[str, dict[str, list[dict[str, float]]]] = {}
+        """What was read by accumulator and place, where it may be read again."""
+        self._reads: dict[tuple[str, str], int] = {}
+        """How often this process has."""
+        self._made: set[str] = set()
+        self._even: set[str] = set()
+        """Accumulators to which all ranks add, or none, by what they have told when they were read last."""
+
+    # What Progress tells.
+
+    def hold(self) -> None:
+        """From here on the script's code would run again in a resumed run."""
+        self._held, self._stepped, self._again = self._now, None, True
+
+    def release(self) -> None:
+        """From here on it would not."""
+        self._held, self._again = None, False
+
+    def take(self) -> None:
+        """What comes next in a resumed run comes right after its commit."""
+        if self._resumed is not None:
+            self._now = self._resumed
+
+    def go_on(self) -> None:
+        """Training goes on: what was resumed is behind it."""
+        self._resumed = None
+
+    def aside(self) -> Callable[[], None]:
+        """A loop begins that trains, or is an evaluation: what brings back whether, and what, is held just now."""
+        held, again, unsure = self._held, self._again, self._unsure
+        self._unsure = [] if unsure is None else unsure
+
+        def bring_back() -> None:
+            self._held, self._again, self._unsure = held, again, unsure
+
+        return bring_back
+
+    @contextmanager
+    def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
+        """Code runs that a resumed run does not run here."""
+        before = self._beside, self._again
+        self._beside, self._again = "" if may_read else what, False
+        try:
+            yield
+        finally:
+            self._beside, self._again = before
+
+    def finish_step(self) -> None:
+        """A step is done. If the run leaves before the next batch, the rest of the step is not made up for."""
+        self._stepped = self._now
+        for name, place in self._unsure or ():  # it was a batch of training, and is not worked on again
+            self._read[name][place].pop()
+        self._unsure = None
+
+    def begin_evaluation(self) -> None:
+        """What the script has added since the step is no part of the evaluation that follows."""
+        if self._stepped is not None:
+            self._stepped = self._now
+
+    def settle(self) -> None:
+        """The step and what belongs to it is done as a whole."""
+        self._stepped = None
+
+    def hand_out(self) -> None:
+        """A batch goes to an evaluation that has a position: what the script does with it is done once."""
+        self._again = False
+
+    def begin_loop(self, number: int) -> None:
+        """The script's loop `number` begins; what is below the one before it is done."""
+        self._loops, self._held, self._again = number + 1, None, True
+
+    def begin_epoch(self, loop: int) -> None:
+        """An epoch of this loop begins: what was read behind it would be read once more, of more training."""
+        self._in_epoch = True
+        self._forget(lambda place: place.isdecimal() and int(place) > loop)
+        self._reads = {key: count for key, count in self._reads.items() if key[1] != _EPOCH}
+
+    def finish_epoch(self) -> None:
+        """An epoch is done."""
+        self._in_epoch, self._unsure = False, None
+        self._forget(lambda place: place == _EPOCH)
+
+    def _forget(self, over: Callable[[str], bool]) -> None:
+        for places in self._read.values():
+            for place in [place for place in places if over(place)]:
+                del places[place]
+
+    # What the script does.
+
+    def make(self, name: str) -> None:
+        """There is an accumulator of this name."""
+        self._made.add(name)
+
+    def add(self, name: str, named: Named) -> None:
+        """More for one of them."""
+        self._now = {**self._now, name: added(self._now.get(name, {}), named)}
+
+    def told(self, name: str) -> dict[str, Any]:
+        """What this rank holds of it, as plain JSON."""
+        return write(self._now.get(name, {}))
+
+    def read_before(self, name: str) -> dict[str, float] | None:
+        """What this code has read when it ran before; None where it did not. UserError where it could not be again."""
+        if self._beside:
+            raise UserError(
+                f"accumulator({name!r}).sum() within {self._beside}: a resumed run calls that at other places, and "
+                f"what is read there would be lost, or be read twice: read it in an epoch, or in the hook 'epoch'"
+            )
+        if not self._again:
+            return None
+        count = self._reads.get((name, self._place), 0)
+        known = self._read.get(name, {}).get(self._place, [])
+        if count >= len(known):
+            return None
+        self._reads[name, self._place] = count + 1
+        self._drop(name)
+        return dict(known[count])
+
+    def read_now(self, name: str, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The sum of what all ranks hold, who begin anew with that."""
+        named = together({name: read(found)} for found in told)[name]
+        value = {key: named[key].value for key in sorted(named)}
+        self._drop(name)
+        if all(told) or not any(told):
+            self._even.add(name)
+        else:
+            self._even.discard(name)
+        if self._again:
+            self._read.setdefault(name, {}).setdefault(self._place, []).append(value)
+            self._reads[name, self._place] = self._reads.get((name, self._place), 0) + 1
+            if self._unsure is not None:
+                self._unsure.append((name, self._place))
+        return dict(value)
+
+    @property
+    def _place(self) -> str:
+        return _EPOCH if self._in_epoch else str(self._loops)
+
+    def _drop(self, name: str) -> None:
+        self._now = _without(self._now, name)
+        if self._stepped is not None:
+            self._stepped = _without(self._stepped, name)
+
+    # What a checkpoint holds.
+
+    @property
+    def _kept(self) -> Held:
+        for found in (self._resumed, self._held, self._stepped):
+            if found is not None:
+                return found
+        return self._now
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Accumulators of which some rank may hold what nobody else knows, where the run might stop just now."""
+        kept = self._kept
+        return tuple(sorted(name for name in self._made | kept.keys() if kept.get(name) or name not in self._even))
+
+    def own(self) -> dict[str, Any]:
+        """What is this rank's, as it is saved: nothing, where it holds nothing."""
+        written = write_all(self._kept)
+        return {STATE: written} if written else {}
+
+    def resume(self, own: Mapping[str, Any]) -> None:
+        """Goes on from what a commit holds for this rank: written as `own` did."""
+        self._resumed = read_all(own.get(STATE, {}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was read, and may be read again: equal on all ranks."""
+        kept = {
+            name: {at: list(known) for at, known in places.items()} for name, places in self._read.items() if places
+        }
+        return {STATE: kept} if kept else {}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """From that."""
+        found = saved.get(STATE, {})
+        self._read = {name: {at: list(known) for at, known in places.items()} for name, places in found.items()}
+
+    # Hand-overs.
+
+    def tell(self) -> list[Any]:
+        """What this rank would leave to another one: now, and where a save is made."""
+        told = [write_all(self._now), write_all(self._kept)]
+        return told if any(told) else []
+
+    def take_place(self, told: Sequence[Any]) -> None:
+        """This process becomes a rank that has told this: what it has added before was done by that rank, too."""
+        now, kept = _read_told(told)
+        self._now, self._stepped = now, None
+        self._held = None if self._held is None else kept
+        self._resumed = None if self._resumed is None else kept
+        self._even.clear()
+
+    def take_over(self, told: Sequence[Any]) -> None:
+        """Another rank leaves, and this one goes on with what that has told."""
+        now, kept = _read_told(told)
+        self._now = together([self._now, now])
+        self._held = None if self._held is None else together([self._held, kept])
+        self._resumed = None if self._resumed is None else together([self._resumed, kept])
+        self._even.clear()
+
+
+def _read_told(told: Sequence[Any]) -> tuple[Held, Held]:
+    now, kept = told or ({}, {})
+    return read_all(now), read_all(kept)
+
+
+def _without(held: Held, name: str) -> Held:
+    return {other: named for other, named in held.items() if other != name}
+
+
+def of_all(saved: Sequence[Any]) -> dict[str, Any]:
+    """What the ranks of a commit hold together, from the states that are each one's own; written as `Sums.own` does."""
+    written = write_all(together(read_all(own.get(STATE, {})) for own in saved if own))
+    return {STATE: written} if written else {}
+
+
+Gather = Callable[[Any, str], list[Any]]
+"""Each rank's JSON value, by rank; the second argument says who asks. Collective."""
+
+
+class Accumulator:
+    """Sums by name, over all ranks and runs, since they were read last."""
+
+    def __init__(self, name: str, sums: Sums, gather: Gather) -> None:
+        """Scripts call `session.accumulator`."""
+        self.name = name
+        self._sums = sums
+        self._gather = gather
+        sums.make(name)
+
+    def add(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Adds to this rank's part: `add(loss=2.5, n=16)`, or `add({"loss": 2.5})`. It is not collective.
+
+        A value is an int, a float, or a tensor or array of one element, of which no graph is kept. UserError for
+        anything else, and then nothing is added.
+        """
+        if values is not None and not isinstance(values, Mapping):
+            raise UserError(f"{self}.add: a {type(values).__name__} has no names: give a mapping, or add(loss=...)")
+        named: dict[str, Total] = {}
+        for key, value in (*(values or {}).items(), *more.items()):
+            if type(key) is not str:
+                raise UserError(f"{self}.add: {key!r} is no name: give a string")
+            named[key] = named.get(key, Total()) + read_number(value, f"{self}.add: {key!r}")
+        self._sums.add(self.name, named)
+
+    def sum(self) -> dict[str, float]:
+        """What all ranks have added in all runs since it was read last, by name; then it begins anew.
+
+        Whole numbers stay whole, others are rounded once: the sums are the same in any order, on any number of ranks.
+        Collective: all ranks call it equally often, at the same step, and get the same. Where a resumed run runs the
+        script's code again, it gives what it gave before. UserError before anything is restored.
+        """
+        known = self._sums.read_before(self.name)
+        if known is not None:
+            return known
+        told = self._gather(self._sums.told(self.name), f"{self}.sum")
+        return self._sums.read_now(self.name, told)
+
+    def __getitem__(self, key: str) -> Term:
+        """For `scores["loss"] += 2.5`; a value is read by `sum()` alone, as one rank does not have it."""
+        return Term(f"{self}[{key!r}]")
+
+    def __setitem__(self, key: str, term: Term) -> None:
+        if not isinstance(term, Term) or term.what != f"{self}[{key!r}]":
+            raise UserError(f"{self}[{key!r}] can only be added to: write {self}[{key!r}] += value, or add()")
+        self._sums.add(self.name, {key: term.total})
+
+    def __str__(self) -> str:
+        return f"accumulator({self.name!r})"
+
+
+class Term:
+    """What is added by `accumulator[key] += value`."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.total = Total()
+
+    def __iadd__(self, value: Any) -> Term:
+        self.total += read_number(value, self.what)
+        return self
+
+    def __isub__(self, value: Any) -> Term:
+        self.total += -read_number(value, self.what)
+        return self

@@ -1,0 +1,443 @@
+"""Where training stands: steps, epoch loops, and each source's position in the epoch.
+
+It is what a commit calls a position, and what a resumed run begins from. It does no I/O and talks to no other rank.
+Owned by the session; perdure.session.boundary tells it what is handed out, perdure.session.job which loop is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from perdure.errors import UserError
+from perdure.log.position import Position
+from perdure.loop.data.evaluating import KIND as EVALUATION
+from perdure.loop.data.evaluating import Evaluation, Place
+from perdure.loop.data.loader import Loader
+from perdure.loop.data.reading import KIND as READER
+from perdure.loop.data.source import Source
+from perdure.loop.position.accumulating import Sums
+from perdure.loop.position.counting import NAME as STEPS
+from perdure.loop.position.datasets import Datasets
+from perdure.loop.position.stopping import Goal
+from perdure.state.rng import Generators
+
+LOOPS: Final = "epochs"
+"""The name under which a position records its epoch loop, beside the loaders' cursors."""
+LOOP_KIND: Final = "loop"
+RESERVED: Final = frozenset({LOOPS, STEPS})
+"""Names that no loader can have."""
+
+OWN_LOADER: Final = (
+    "nothing of this epoch was handed out by the session, so no position in it could be saved: iterate "
+    "session.loader(dataset, batch_size), or `for i in session.steps(n)` around samples of your own"
+)
+
+
+class Progress:
+    """One rank's progress; equal on all ranks, but for the random state."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        """Optimizer steps done."""
+        self.epochs_done = 0
+        """Finished epochs, of all loops."""
+        self.epoch: int | None = None
+        """Which epoch is being trained, of all loops, or None outside `epochs()`."""
+        self.epoch_resumed = False
+        """Whether the present epoch was begun by an earlier run."""
+        self.saved = False
+        """Whether a commit holds exactly this position."""
+        self.sums = Sums()
+        self.generators = Generators(self.sums)
+        self.datasets = Datasets()
+        self.loop = 0
+        """Which epoch loop is on, or was the last; in the order in which the script makes them."""
+        self.loop_epochs = 0
+        """Finished epochs of that loop."""
+        self._loop_goal: Mapping[str, Any] = {}
+        self.loop_ended: tuple[str, ...] = ()
+        """Why that loop was over before its last epoch, if it was."""
+        self._loops_begun = 0
+        """Epoch loops that this process's script has come to."""
+        self._evaluated_at: Place | None = None
+        """Where a pass over an evaluation has begun last."""
+        self._sources: dict[str, Source[Any]] = {}
+        self._resumed: dict[str, Any] = {}
+        self._current: Source[Any] | None = None
+        self._aside: dict[str, Callable[[], None]] = {}
+        """What was held when a loop over a source began that may turn out to be an evaluation."""
+        self._around: dict[str, Source[Any]] = {}
+        """Whose batch the script is working on while it loops over a source within it."""
+        self._beside = False
+        """Whether a hook is on that a resumed run does not call here."""
+        self._pace = Pace()
+
+    def source(self, name: str) -> Source[Any] | None:
+        """The loader of this name, if there is one."""
+        return self._sources.get(name)
+
+    @property
+    def sources(self) -> list[Source[Any]]:
+        """What the script iterates, as far as it has made it."""
+        return list(self._sources.values())
+
+    def add(self, source: Source[Any]) -> None:
+        """One more source, put where the checkpoint says."""
+        self._sources[source.name] = source
+        self._place(source)
+
+    # Positions.
+
+    def resume(self, position: Position) -> None:
+        """Goes on from a commit."""
+        self.step, self.epochs_done, self.saved = position.step, position.epoch, True
+        self._resumed = dict(position.cursors)
+        loop = self._resumed.pop(LOOPS, {})
+        self.loop, self.loop_epochs = int(loop.get("loop", 0)), int(loop.get("done", position.epoch))
+        self._loop_goal, self.loop_ended = loop.get("goal", {}), tuple(loop.get("ended", ()))
+        for source in self._sources.values():
+            self._place(source)
+
+    def share(self, rank: int, world: int) -> None:
+        """From the next batch on the sources hand out this rank's part for a run of other ranks."""
+        for source in self._sources.values():
+            if isinstance(source, Loader):
+                source.share(rank, world)
+
+    def position(self) -> Position:
+        """What a commit made now records."""
+        made = {name: source.cursor(self.epochs_done) for name, source in self._sources.items()}
+        return Position(self.step, self.epochs_done, self._resumed | made | {LOOPS: self._loop_cursor()})
+
+    def _loop_cursor(self) -> dict[str, Any]:
+        cursor: dict[str, Any] = {"kind": LOOP_KIND, "loop": self.loop, "done": self.loop_epochs}
+        if self._loop_goal:
+            cursor["goal"] = dict(self._loop_goal)
+        if self.loop_ended:
+            cursor["ended"] = list(self.loop_ended)
+        return cursor | ({"epoch_rest": "pending"} if self.in_rest else {})
+
+    def _place(self, source: Source[Any]) -> None:
+        cursor = self._resumed.get(source.name)
+        if cursor is not None and isinstance(source, Evaluation):
+            source.put(cursor)
+        elif cursor is not None:
+            source.rewind(source.resume(cursor, self.epochs_done))
+        self.datasets.place(source)
+
+    # Loops and epochs.
+
+    def epochs_before(self, number: int) -> int:
+        """Epochs that were finished before the script's loop `number`, if that is not behind the training already."""
+        if number < self.loop:
+            return 0
+        return self.epochs_done - (self.loop_epochs if number == self.loop else 0)
+
+    def begin_loop(self, number: int, goal: Goal) -> bool:
+        """The script's loop `number` begins; False if an earlier run has finished it."""
+        self._loops_begun = number + 1
+        self.generators.release()  # held after an evaluation
+        self.sums.begin_loop(number)
+        if number < self.loop:
+            return False
+        if number > self.loop:
+            self.loop, self.loop_epochs, self.loop_ended = number, 0, ()
+        elif self.loop_ended and goal.within(self._loop_goal):
+            return False
+        self._loop_goal, self.loop_ended = goal.limits(), ()
+        return True
+
+    def pass_loop(self, number: int) -> None:
+        """The script's loop `number` has nothing to train; if the commit was made at its end, what follows does."""
+        if number == self.loop:
+            self.generators.take()
+            if not any(evaluation.awaits(Place(self._loops_begun, 0)) for evaluation in self._evaluations):
+                self.generators.go_on()
+            self.generators.hold()
+
+    def end_loop(self, reasons: Sequence[str]) -> None:
+        """The loop that is on is over, before its last epoch, for these reasons."""
+        self.loop_ended, self.saved = tuple(reasons), False
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether no epoch is on, nor was one left in the middle."""
+        cursors = [*self._resumed.values(), *(source.cursor(self.epochs_done) for source in self._sources.values())]
+        return self.epoch is None and not any(self._in_epoch(cursor) for cursor in cursors)
+
+    def begin_epoch(self) -> int:
+        """The next epoch begins; its number within the loop."""
+        self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
+        for evaluation in self._evaluations:
+            evaluation.drop(self.loop)
+        self._pace = Pace()
+        if not self.epoch_resumed:
+            self.generators.take()
+            self.generators.go_on()
+            self.generators.hold()
+        self.sums.begin_epoch(self.loop)
+        return self.loop_epochs
+
+    def finish_epoch(self) -> list[tuple[Source[Any], int]]:
+        """The epoch's body is done; which sources have batches left that no step has used, and how many.
+
+        UserError if nothing was stepped, or by a loop that fetches ahead.
+        """
+        self.generators.go_on()
+        self.generators.release()
+        for source in self._sources.values():
+            if source.pending and not source.trains:
+                source.forget()
+        self._pace.check_epoch(resumed=self.epoch_resumed)
+        left = [(source, source.pending) for source in self._training if source.pending and not source.left]
+        self.epochs_done, self.loop_epochs = self.epochs_done + 1, self.loop_epochs + 1
+        self.epoch, self.epoch_resumed, self.saved = None, False, False
+        self._resumed = {name: cursor for name, cursor in self._resumed.items() if cursor.get("kind") == READER}
+        for source in self._sources.values():
+            source.rewind()
+        self.sums.finish_epoch()
+        self.generators.hold()  # below the last epoch of a loop code would run again from here
+        return left
+
+    @property
+    def batch_index(self) -> int:
+        """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
+        indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
+        cursor = self._resumed.get(STEPS, {})
+        if STEPS not in self._sources and self._in_epoch(cursor):  # it is made right where its loop begins
+            indexes.append((False, int(cursor["consumed"])))
+        return min(indexes, default=(False, 0))[1]
+
+    @contextmanager
+    def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
+        """A hook is on that a resumed run does not call here: what it does has no place to be done again at.
+
+        `what` it is called, and whether it may read accumulators.
+        """
+        before, self._beside = self._beside, True
+        try:
+            with self.sums.beside(what, may_read=may_read):
+                yield
+        finally:
+            self._beside = before
+
+    # Hand-outs and steps.
+
+    @property
+    def _trainable(self) -> Iterator[Source[Any]]:
+        return (source for source in self._sources.values() if not source.evaluates)
+
+    @property
+    def _evaluations(self) -> Iterator[Evaluation]:
+        return (source for source in self._sources.values() if isinstance(source, Evaluation))
+
+    @property
+    def _training(self) -> Iterator[Source[Any]]:
+        return (source for source in self._sources.values() if source.trains)
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that was handed out for training is consumed."""
+        return not any(source.pending for source in self._training)
+
+    @property
+    def in_rest(self) -> bool:
+        """Whether all that the epoch's body may still do is to end."""
+        training = list(self._training)
+        return (
+            self.epoch is not None and bool(training) and all(source.over and not source.walking for source in training)
+        )
+
+    @property
+    def may_save(self) -> bool:
+        """Whether no batch would be lost, trained or evaluated twice if the run stopped here."""
+        if self._beside or any(one.counts and one.walking and one.pending for one in self._evaluations):
+            return False
+        return self.clean and not any(source.left and not source.over for source in self._training)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a run that stops here, between two hand-outs, goes on as if it had not; what a loop has reached is
+        not left again.
+        """
+        behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
+        return self.may_save and self.generators.held and not behind_loop
+
+    def begin_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` begins."""
+        if self._current and self._current is not source and self._current.walking:
+            self._around[source.name] = self._current
+        if isinstance(source, Evaluation):
+            self._begin_evaluation(source)
+        elif source.consumed:
+            self.generators.take()
+        elif not source.trains:
+            self._aside[source.name] = self.generators.aside()
+        if not source.trains:
+            self.sums.begin_evaluation()
+
+    def asked(self, source: Source[Any]) -> bool:
+        """`source` is asked for a batch; whether the run may stop right here."""
+        if isinstance(source, Evaluation):
+            return self._asked_evaluation(source)
+        for other in self._trainable:
+            if other is not source and other.pending and not (other.walking or other.trains):
+                other.forget()
+        counting = list(self._training) or list(self._trainable)
+        if source not in counting or any(other.pending for other in counting):
+            return False
+        self.sums.settle()
+        if source.consumed:  # else the code above its loop runs again, also where another loop is over
+            self.generators.release()
+        return True
+
+    def handed(self, source: Source[Any]) -> None:
+        """`source` hands out a batch."""
+        self._current = source
+        if isinstance(source, Evaluation):
+            self._handed_evaluation(source)
+            return
+        if source.trains or not any(self._training):
+            self.generators.go_on()
+            self.generators.release()
+        self._pace.handed(source)
+
+    def end_pass(self, source: Source[Any]) -> None:
+        """A loop over `source` is over."""
+        bring_back, around = self._aside.pop(source.name, None), self._around.pop(source.name, None)
+        if around and not source.trains:  # the script's next loss is that of the batch that this was a part of
+            self._current = around
+        if isinstance(source, Evaluation):
+            source.finish()
+        if (source.trains and self.clean) or (isinstance(source, Evaluation) and self._stands_at(source)):
+            self.generators.hold()
+        elif bring_back and not source.trains:  # it was an evaluation, which a resumed run would run again
+            bring_back()
+
+    # Evaluations with a position.
+
+    @property
+    def _here(self) -> Place:
+        if self.epoch is None:
+            return Place(self._loops_begun, 0)
+        return Place(self.loop, self.epoch + 1)
+
+    def _begin_evaluation(self, source: Evaluation) -> None:
+        here, first = self._here, self._here != self._evaluated_at
+        resumed = source.resumed and source.place == here
+        within = self._beside or any(other.walking for other in self._sources.values() if other is not source)
+        source.enter(here, self.epochs_done, counts=not within)
+        if within:
+            return
+        self._evaluated_at = here
+        if source.consumed or (resumed and first and self.epoch is None):
+            self.generators.take()
+        anew = not self.generators.held or (first and self.epoch is None)  # where a loop ended it is held, too
+        if anew and self._stands_at(source):
+            self.generators.hold()
+
+    def _stands_at(self, source: Evaluation) -> bool:
+        """Whether the pass over it is one by itself, and nothing that was resumed lies further on in the script."""
+        if not source.counts or any(other.awaits(self._here) for other in self._evaluations if other is not source):
+            return False
+        if self.epoch is None:
+            return not self.step or self._loops_begun > self.loop
+        return not any(other.consumed and not (other.over or other.left) for other in self._training)
+
+    def _asked_evaluation(self, source: Evaluation) -> bool:
+        source.settle()
+        if not self._stands_at(source) or not self.may_save:
+            return False
+        if source.consumed:
+            self.generators.release()
+        return True
+
+    def _handed_evaluation(self, source: Evaluation) -> None:
+        if self._stands_at(source):
+            self.saved = False
+            self.generators.go_on()
+            self.sums.hand_out()
+
+    def finish_step(self) -> list[int]:
+        """A step is done with all batches handed out since the last one; returns their sample ids."""
+        self._check_step()
+        self._pace.step(self._sources)
+        self.step += 1
+        self.saved = False
+        self.generators.go_on()
+        self.generators.release()  # not released at the hand-out where a loader is stepped on for the first time
+        self.sums.finish_step()
+        self._aside.clear()
+        ids: list[int] = []
+        for source in self._sources.values():
+            ids += source.advance()
+        return ids
+
+    def weighted(self, loss: Tensor) -> Tensor:
+        """The loss as it counts in the batch that was handed out last: nothing for a rank without a sample."""
+        share = self._current.current if isinstance(self._current, Loader) else None
+        weight = share.weight if share else 1.0
+        if weight == 1.0:
+            return loss
+        return loss * weight if weight else torch.nan_to_num(loss) * 0.0
+
+    def _check_step(self) -> None:
+        if self.epoch is None:
+            raise UserError("step() is called outside of an epoch: call it in `for epoch in session.epochs(n)`")
+        for name, cursor in self._resumed.items():
+            if name not in self._sources and cursor.get("kind") != EVALUATION and self._in_epoch(cursor):
+                raise UserError(
+                    f"the checkpoint was made in the middle of epoch {self.epochs_done} of loader {name!r}, which the "
+                    f"script has not made: keep its name, or use another root"
+                )
+        if not any(source.handed for source in self._trainable):
+            raise UserError(f"step(): {OWN_LOADER}")
+
+    def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
+        return bool(cursor.get("consumed") or cursor.get("passes")) and cursor.get("epoch") == self.epochs_done
+
+
+class Pace:
+    """Whether the steps of an epoch follow its batches, or a loop fetches batches before it trains on them.
+
+    A batch that waits in the script when the run stops would be taken for trained. Nothing tells that at the time;
+    but a loop that fetches ahead makes its last steps when nothing is left to be handed out.
+    """
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._steps = 0
+        self._fresh = 0
+        self._late = 0
+        self._early = 0
+
+    def handed(self, source: Source[Any]) -> None:
+        """A batch goes to the script."""
+        self._fresh += 1
+        self._batches += source.trains or not self._steps
+
+    def step(self, sources: Mapping[str, Source[Any]]) -> None:
+        """A step is done."""
+        self._steps += 1
+        if not self._fresh:
+            passes_over = not any(source.walking for source in sources.values())
+            self._late, self._early = self._late + passes_over, self._early + (not passes_over)
+        self._fresh = 0
+
+    def check_epoch(self, *, resumed: bool) -> None:
+        """UserError if the epoch was not trained as its batches came."""
+        if not self._steps and not resumed:
+            raise UserError(
+                "an epoch has ended without a step(): call session.step() after each optimizer.step(); what only "
+                "evaluates needs no epochs()"
+            )
+        if self._late and not self._early and self._steps == self._batches > 1:
+            raise UserError(
+                "the loop fetches batches before it trains on them: what waits in the script when the run stops would "
+                "count as trained; use the loader's num_workers and prefetch_factor instead"
+            )

@@ -1,0 +1,102 @@
+"""What a script reports of its training: `session.report(loss=...)`, and `session.report_every(seconds, fn)`.
+
+Values go to whoever listens: a line of rank 0 for people, the trace, the hooks `reported`. Functions are called by the
+main thread between two acts of the script, at its steps and polls, so they may look at everything it has; once more
+when this process has done its part, however that ends. They are no part of the training: what they draw is not drawn,
+and one that fails is told of, and nothing else. Owned by the session's Run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from perdure.errors import UserError
+from perdure.loop.hooks import called, name_of
+from perdure.state import rng
+
+log: Final = logging.getLogger("perdure")
+
+Value = bool | int | float | str | None
+Report = Callable[[], Mapping[str, Any] | None]
+
+
+def read_values(values: Mapping[str, Any]) -> dict[str, Value]:
+    """The values of one report, as plain ones. UserError for what is none."""
+    if not values:
+        raise UserError("report(): nothing is given: name what is reported, as in session.report(loss=loss)")
+    return {name: _plain(name, value) for name, value in values.items()}
+
+
+def _plain(name: str, value: Any) -> Value:
+    """A tensor or an array of one element is a number."""
+    if type(name) is not str:
+        raise UserError(f"report: {name!r} is no name of a value: give a string")
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "size", None) is not None:
+        with contextlib.suppress(RuntimeError, ValueError):  # of several elements
+            value = item()
+    if not isinstance(value, bool | int | float | str | None):
+        raise UserError(
+            f"report({name}=...): a {type(value).__name__} is nothing to report: give a number, a string, or a tensor "
+            f"of one element"
+        )
+    return value
+
+
+class Reports:
+    """The functions of one session that are called now and then."""
+
+    def __init__(self, tell: Callable[[Mapping[str, Any]], None], now: Callable[[], float] = time.monotonic) -> None:
+        """`tell` reports values."""
+        self._tell = tell
+        self._now = now
+        self._every: list[tuple[float, Report]] = []
+        self._next: list[float] = []
+        self._ended = False
+
+    def add(self, seconds: float, report: Report) -> None:
+        """One more, to be called every so many seconds. UserError for what cannot be."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise UserError(f"report_every({seconds!r}, ...): give seconds, more than 0")
+        if not callable(report):
+            raise UserError(
+                f"report_every: a {type(report).__name__} cannot be called: give a function without arguments"
+            )
+        self._every.append((seconds, report))
+        self._next.append(self._now() + seconds)
+
+    def call_due(self) -> None:
+        """Those whose time has come; what is no fault of theirs is raised, a peer that is gone say."""
+        if not self._every or (now := self._now()) < min(self._next):
+            return
+        for number, (seconds, report) in enumerate(self._every):
+            if now >= self._next[number]:
+                self._next[number] = now + seconds
+                called(f"report_every({seconds:g}, {name_of(report)})", partial(self._report, report))
+
+    def end(self) -> None:
+        """All of them, once more and for the last time; raises nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        for _, report in self._every:
+            try:
+                self._report(report)
+            except (Exception, SystemExit):
+                log.exception("the last call of report_every's %s failed", name_of(report))
+
+    def _report(self, report: Report) -> None:
+        with rng.untouched():
+            values = report()
+        if values is not None and not isinstance(values, Mapping):
+            raise UserError(
+                f"report_every: {name_of(report)} gives a {type(values).__name__}: let it give a mapping, or None"
+            )
+        if values:
+            self._tell(values)

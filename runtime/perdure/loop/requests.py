@@ -1,0 +1,238 @@
+"""Where a request to save and exit comes from: SIGTERM with the agent's request file, Ctrl-C, or what the script names.
+
+A handler written in Python runs only between two bytecodes of the main thread, which may be inside a collective for
+minutes. So a small thread listens on the signal wakeup pipe as well: it is what lets a run end that has not finished
+a step. Noting a request changes nothing by itself; the session acts on it at its next check.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from perdure.loop.asking import WORD, ExitFile
+from perdure.wire.channel import SIGTERM, Request, read_request
+
+EARLY_SECONDS: Final = 1.0
+"""How far apart the ranks may hear of one request; they are killed 2 s after it, where no step is done."""
+
+
+@dataclass(frozen=True)
+class ExitRequest:
+    """A request this process has noticed."""
+
+    at: float
+    """time.monotonic() of the first sight."""
+    cause: str
+    deadline: float | None
+    """time.monotonic() until when the save may take; None: until somebody interrupts it."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+class Requests:
+    """The request sources of one process."""
+
+    def __init__(
+        self, file: Path | None, grace: float, *, look_seconds: float = 0.0, launcher_kills: bool = False
+    ) -> None:
+        """`file` is the agent's, `grace` what a signal without one leaves.
+
+        A file of the script's own is looked at every `look_seconds` at most. `launcher_kills`: a Ctrl-C comes from a
+        launcher, which gives no more time than after SIGTERM, and passes on no second one.
+        """
+        self._file = file
+        self._grace = grace
+        self._launcher_kills = launcher_kills
+        self._look_seconds = look_seconds
+        self._looked = -math.inf
+        self._signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
+        self._exit_file: ExitFile | None = None
+        self._notes: list[ExitRequest] = []
+        """The first counts. The handler and the thread both add to it, and only appending is safe without a lock."""
+        self._previous: dict[int, Any] = {}
+        self._wakeup: tuple[int, int, int] | None = None
+        self._lock = threading.Lock()
+        self._before_first_step: Callable[[], None] | None = None
+        self._early = True
+        """No step is done, and the run may not be open yet."""
+        self._listener: Callable[[], None] = lambda: None
+        self._image_wanted: Callable[[], None] = lambda: None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What asks for an exit, for people."""
+        file = (f"the file {self._exit_file.path}",) if self._exit_file else ()
+        return (*(one.name for one in self._signals), "Ctrl-C", *file)
+
+    @property
+    def seen(self) -> bool:
+        """Whether there is a request: a local hint, other ranks may not know yet."""
+        return bool(self._notes)
+
+    @property
+    def current(self) -> ExitRequest | None:
+        """The request as it stands now: the agent may have brought its deadline forward."""
+        if not self._notes:
+            return None
+        first, told = self._notes[0], self._told()
+        return ExitRequest(first.at, told.cause, told.deadline) if told else first
+
+    def take(self, signals: Sequence[signal.Signals], file: ExitFile | None) -> None:
+        """Before `listen`: which signals ask, SIGTERM among them, and a file of the script's own."""
+        self._signals, self._exit_file = tuple(signals), file
+
+    def look(self) -> None:
+        """At a check of the ranks: whether the script's own file asks."""
+        now = time.monotonic()
+        if self._exit_file is None or self._notes or now - self._looked < self._look_seconds:
+            return
+        self._looked = now
+        if self._exit_file.asks():
+            self._notes.append(ExitRequest(now, f"{WORD} in {self._exit_file.path}", None))
+
+    def ask(self, cause: str) -> None:
+        """Asks by itself, with what SIGTERM leaves."""
+        self._note_termination(cause)
+
+    def left(self) -> float | None:
+        """Seconds until it has to be done; None where nobody asks, or says until when."""
+        request = self.current
+        return request.left if request else None
+
+    def listen(self) -> None:
+        """Takes over the signals that ask, and SIGINT, if they are not. Only the main thread can; elsewhere none is."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._take_back_interruption()
+        if self._wakeup:
+            return
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(reader, True)
+        for number in self._signals:
+            self._previous[number] = signal.signal(number, self._terminated)
+        self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = reader, writer, before
+        in_child = weakref.WeakMethod(self._leave_to_child)
+        os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
+        threading.Thread(target=self._watch, args=(reader,), name="perdure-requests", daemon=True).start()
+
+    def release(self) -> None:
+        """Gives the signals back: from here on they do what they did before."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        if self._wakeup:
+            _, writer, before = self._wakeup
+            signal.set_wakeup_fd(before)
+            os.close(writer)  # ends the thread
+            self._wakeup = None
+
+    def release_interruption(self) -> None:
+        """Gives Ctrl-C back; the others are noted as before."""
+        if signal.SIGINT in self._previous:
+            signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
+
+    def _take_back_interruption(self) -> None:
+        if self._wakeup and signal.SIGINT not in self._previous:
+            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
+
+    def _leave_to_child(self) -> None:
+        """A forked child's SIGTERM is its own; what is sent to all of a group reaches it too, Ctrl-C or what a batch
+        system sends, and it is needed until the save is done.
+        """
+        if self._wakeup is None:
+            return
+        signal.set_wakeup_fd(self._wakeup[2])
+        for number in self._wakeup[:2]:
+            os.close(number)
+        self._wakeup = None
+        for number in (*self._signals, signal.SIGINT):
+            signal.signal(number, self._previous[number] if number == signal.SIGTERM else signal.SIG_IGN)
+        self._previous.clear()
+
+    def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
+        """`act` is called from another thread for each signal that asks this process to leave; no more what was before,
+        which goes back."""
+        before, self._listener = self._listener, act
+        return before
+
+    def on_image(self, act: Callable[[], None]) -> None:
+        """`act` is called from another thread when the run is lost, and this process may leave an image of it."""
+        self._image_wanted = act
+
+    def before_first_step(self, act: Callable[[], None] | None) -> None:
+        """`act` is called from another thread when a request comes, until this is called again with None.
+
+        Once None is set, `act` is not running and will not run.
+        """
+        with self._lock:
+            self._before_first_step, self._early = act, act is not None
+        if act and self.seen:
+            self._act()
+
+    def came_early(self) -> bool:
+        """Whether a request has come before the first step, or does within EARLY_SECONDS: not every rank is told of it
+        in the same moment. Waits that long.
+        """
+        until = time.monotonic() + EARLY_SECONDS
+        while self._early and not self.seen and time.monotonic() < until:
+            time.sleep(EARLY_SECONDS / 100)
+        return self._early and self.seen
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        self._note_termination(signal.Signals(number).name)
+
+    def _note_termination(self, name: str) -> None:
+        told, now = self._told() if name == SIGTERM else None, time.monotonic()
+        if not self._notes and not (told and told.image):
+            self._notes.append(
+                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, name, now + self._grace)
+            )
+
+    def _note_interruption(self) -> None:
+        if not self._notes:
+            now = time.monotonic()
+            self._notes.append(ExitRequest(now, "Ctrl-C", now + self._grace if self._launcher_kills else None))
+
+    def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._note_interruption()
+        again = "" if self._launcher_kills else "; Ctrl-C again to give up"
+        print(f"perdure: saving and exiting{again}", file=sys.stderr, flush=True)
+
+    def _watch(self, reader: int) -> None:
+        while numbers := os.read(reader, 64):
+            for one in self._signals:
+                if one in numbers:
+                    self._note_termination(one.name)
+            if signal.SIGTERM in numbers and (told := self._told()) and told.image:
+                self._image_wanted()
+            if signal.SIGINT in numbers:
+                self._note_interruption()
+            if self.seen:
+                self._listener()
+                self._act()
+        os.close(reader)
+
+    def _act(self) -> None:
+        with self._lock:
+            if self._before_first_step:
+                self._before_first_step()
+
+    def _told(self) -> Request | None:
+        return read_request(self._file) if self._file else None

@@ -1,0 +1,218 @@
+"""One process's place in one run: what the rooms of a session share, and nothing that decides.
+
+Filled in twice: by perdure.live.joining, when the ranks are connected, and by perdure.session.resuming, when
+the run is open in the log. Made by `Session`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.opening import Opening
+from perdure.checkpoint.schedule import CheckpointSchedule
+from perdure.checkpoint.state import State
+from perdure.errors import UserError
+from perdure.group.agreement import Agreement
+from perdure.group.old_groups import OldGroups
+from perdure.group.peers import Peers, Solo
+from perdure.group.pulse import Pulse
+from perdure.loop.hooks import HookName, Hooks
+from perdure.loop.imaging import Images
+from perdure.loop.position.accumulating import Sums
+from perdure.loop.position.datasets import Datasets
+from perdure.loop.position.progress import Progress
+from perdure.loop.position.stopping import Stopping
+from perdure.loop.reporting import Reporter
+from perdure.loop.reports import Reports, read_values
+from perdure.loop.requests import Requests
+from perdure.loop.result import Result
+from perdure.loop.telemetry.events import Event, Reported
+from perdure.loop.telemetry.sinks import LogLines
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace, Trace
+from perdure.state import rng
+from perdure.state.registry import Registry
+from perdure.state.userstate import UserState
+from perdure.state.wrapping import Replica, spread
+from perdure.store import Store, open_store
+from perdure.wire import AttemptRecord, ExitKind
+from perdure.wire.channel import Committed, Exiting, Resulted
+from perdure.wire.settings import Settings
+
+OWN_VALUES: Final = "session"
+"""The name under which a checkpoint holds the script's own values."""
+OWN_STOPPING: Final = "session_stopping"
+"""... and what the session itself keeps: what counts towards the end of a loop, and what came to that since."""
+
+
+class Kept:
+    """What the session itself keeps, under one name: a checkpoint of before holds a part of it."""
+
+    def __init__(self, *kept: Stopping | Result | Sums | Datasets) -> None:
+        """No two of them have a value of one name."""
+        self._kept = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: value for one in self._kept for name, value in one.state_dict().items()}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Each takes its own."""
+        for one in self._kept:
+            one.load_state_dict(saved)
+
+
+class Run:
+    """This process in its run."""
+
+    store: Store
+    peers: Peers
+    agreement: Agreement
+    pulse: Pulse
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.progress = Progress()
+        self.registry = Registry()
+        self.timings = Timings()
+        self.reporter = Reporter(settings.report_fd)
+        self.reporter.add(LogLines(settings.run, settings.rank))
+        self.reporter.add(self.timings)
+        self.requests = Requests(
+            settings.request_file,
+            settings.grace,
+            look_seconds=settings.check_seconds,
+            launcher_kills=settings.master_is_elsewhere,
+        )
+        self.schedule = CheckpointSchedule(settings.cadence, rank=settings.rank)
+        self.hooks = Hooks(
+            lambda name: self.progress.beside(f"the hook {name.value!r}", may_read=name is HookName.INIT)
+        )
+        self.stopping = Stopping()
+        self.reports = Reports(self.report)
+        self.images = Images(self)
+        self.user_state = UserState()
+        self.registry.add(OWN_VALUES, self.user_state)
+        self.result = Result()
+        self._told_result: dict[str, Any] | None = None
+        own = Kept(self.stopping, self.result, self.progress.sums, self.progress.datasets)
+        self.registry.add(OWN_STOPPING, own, loose=True)
+        self.joining = settings.handover is not None
+        """Whether this process is to join a living run, and is no rank of it yet."""
+        self.old_groups = OldGroups()
+        self.hint = ""
+        """Why ranks may have come apart, where there is more to say than to anybody."""
+        self.seed = 0
+        """For random states that cannot be resumed."""
+        self.max_save_failures: int | None = None
+        """How many periodic checkpoints may fail in a row."""
+        self.timeout = 0.0
+        """How long a collective may wait for a rank."""
+        self.found: object = None
+        """The store of the process group that was there before: kept, for the script may end the group early."""
+        self.replicas: list[Replica] = []
+        """The models that the script has wrapped."""
+        self.driven_by = ""
+        """What drives the loop instead of the script, if anything does: it keeps the ranks that it began with."""
+        self.before_save: Callable[[], None] = lambda: None
+        """Called on all ranks where a save reads what it is to hold."""
+        self.trace: Trace = NoTrace()
+        self.opening: Opening | None = None
+        self.opened_checkpointer: Checkpointer | None = None
+        self.attempt: AttemptRecord | None = None
+        """What this process did and read of its newest hand-over."""
+        self.read_opened = 0
+        """The highest run of which it has read `Opened` there."""
+
+    def open_store(self) -> None:
+        """Opens the store of its root, with the keys of the environment. UserError if there is no such store."""
+        self.store = open_store(self.settings.root, os.environ)
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        return self.settings.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        return self.settings.world
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Makes the run's commits. UserError before the run is open."""
+        if self.opened_checkpointer is None:
+            raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
+        return self.opened_checkpointer
+
+    def state(self) -> State:
+        """What a save made now holds."""
+        return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())
+
+    def state_to_save(self) -> State:
+        """The same, where all ranks are about to save it. Collective, if what drives the loop makes it so."""
+        self.before_save()
+        return self.state()
+
+    def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
+        """What of that is this rank's alone."""
+        kept = {**self.progress.sums.own(), **self.registry.own()}
+        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.asked, **kept}
+
+    def let_go(self) -> None:
+        """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
+        for replica in self.replicas:
+            replica.let_go()
+        self.peers, self.agreement, self.found = Solo(), Agreement(None), None
+        if self.opened_checkpointer:
+            self.opened_checkpointer.peers = self.peers
+        self.old_groups.clear()
+
+    def tell(self, event: Event) -> None:
+        """Tells the agent, the trace and whoever else listens."""
+        self.reporter.tell(event)
+
+    def tell_commit(self, *, goal: bool = False) -> None:
+        """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
+        if self.checkpointer.commit:
+            self.tell(Committed(self.checkpointer.commit, goal))
+            with rng.untouched():  # a resumed run does not commit here
+                self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Tells of values that the script reports. UserError for what is none."""
+        reported = Reported(self.progress.step, self.progress.epochs_done, read_values(values))
+        self.tell(reported)
+        with rng.untouched():
+            self.hooks.run(HookName.REPORTED, reported)
+
+    def set_result(self, value: Mapping[str, Any] | None) -> None:
+        """What the script gives as its result. UserError for what is none."""
+        self.result.set(value)
+        if self.rank == 0:
+            self.tell_result()
+
+    def share_result(self, of_rank_0: Mapping[str, Any] | None) -> None:
+        """The run ends: each rank passes on rank 0's, so that whichever pod is asked says the same."""
+        if self.rank != 0 and of_rank_0 != self.result.value:
+            self.result.set(of_rank_0)
+        self.tell_result()
+
+    def tell_result(self) -> None:
+        """Tells the agent of it, where it does not know."""
+        value = self.result.value
+        if value != self._told_result:
+            self._told_result = value
+            self.tell(Resulted(value))
+
+    def ending(self, outcome: ExitKind) -> Exiting:
+        """How this process is about to end, as far as it is known."""
+        opened = max(self.opening.opened if self.opening else 0, self.read_opened)
+        commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
+        seconds: dict[str, Any] = dict(self.timings.seconds)
+        return Exiting(
+            outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done, attempt=self.attempt
+        )

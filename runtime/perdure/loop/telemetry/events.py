@@ -1,0 +1,173 @@
+"""What happens to one process's part in a run, as frozen values, and the stream that gives them to every sink.
+
+Telling must never harm: a sink that raises is complained of once, and the others hear the event all the same. One
+ending is told, whoever comes first: the main thread, the one that watches peers, or the one that listens for requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from perdure.console import warn
+from perdure.wire.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Resulted,
+    SaveFailed,
+    TookOver,
+    Voting,
+)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Everything registered stands where the newest commit left it, or at the beginning."""
+
+    step: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What the way there took since the process was started, by part."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One more optimizer step is done."""
+
+    step: int
+    epoch: int
+    """Epochs that are finished."""
+    samples: Sequence[int] = ()
+    """The ids of the samples it used, where a loader of the session has handed them out."""
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """Batches of an evaluation are behind this run, and no step yet: there is something to save."""
+
+    step: int
+    epoch: int
+    """Epochs that are finished."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The script has reported something: what a `reported` hook is told."""
+
+    step: int
+    """Optimizer steps done."""
+    epoch: int
+    """Finished epochs."""
+    values: Mapping[str, bool | int | float | str | None]
+    """By name."""
+
+
+@dataclass(frozen=True)
+class RequestSeen:
+    """This process has noticed that it is asked to save and leave."""
+
+    step: int
+    cause: str
+    at: float
+    """time.time() of the first sight."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """All ranks have agreed to leave after this step; the save comes next."""
+
+    step: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class GoalReached:
+    """The training is done; its last commit comes next."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Durations of parts, in seconds."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+Event = (
+    Attached
+    | Opened
+    | Resumed
+    | Stepped
+    | Evaluating
+    | Committed
+    | Reported
+    | SaveFailed
+    | Resulted
+    | RequestSeen
+    | Voting
+    | TookOver
+    | HandoverEnded
+    | Leaving
+    | GoalReached
+    | Measured
+    | Imaging
+    | Imaged
+    | Exiting
+)
+
+
+class Sink(Protocol):
+    """Takes events; those it does not care for it ignores."""
+
+    def take(self, event: Event) -> None:
+        """Told in the thread in which it happened: must not wait for anybody."""
+        ...
+
+
+class Events:
+    """The stream of one process."""
+
+    def __init__(self, *sinks: Sink, complain: Callable[[str], None] = warn) -> None:
+        self._sinks = sinks
+        self._complain = complain
+        self._failed: set[int] = set()
+        self._ending = threading.Lock()
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether an ending is told."""
+        return self._ended
+
+    def add(self, sink: Sink) -> None:
+        """One more sink, from here on."""
+        self._sinks = (*self._sinks, sink)
+
+    def tell(self, event: Event) -> None:
+        """Gives the event to every sink; an ending only if it is the first one. Raises nothing."""
+        if isinstance(event, Exiting) and not self._first_ending():
+            return
+        for sink in self._sinks:
+            try:
+                sink.take(event)
+            except Exception as error:  # noqa: BLE001 - whatever it is, training is worth more
+                self._note_failure(sink, error)
+
+    def _first_ending(self) -> bool:
+        with self._ending:
+            first, self._ended = not self._ended, True
+        return first
+
+    def _note_failure(self, sink: Sink, error: Exception) -> None:
+        if id(sink) not in self._failed:
+            self._failed.add(id(sink))
+            with contextlib.suppress(Exception):
+                self._complain(f"{type(sink).__name__} cannot pass on what happens, training goes on: {error!r}")

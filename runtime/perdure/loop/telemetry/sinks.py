@@ -1,0 +1,98 @@
+"""The sinks that keep nothing: the agent's pipe, in the words of perdure.wire.channel, and lines for people."""
+
+from __future__ import annotations
+
+import logging
+
+from perdure.console import say, speak_as
+from perdure.loop.telemetry.events import Evaluating, Event, Leaving, Reported, Stepped
+from perdure.wire import channel
+from perdure.wire.channel import (
+    Attached,
+    Committed,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    Imaging,
+    Opened,
+    Resulted,
+    SaveFailed,
+    TookOver,
+    Voting,
+)
+
+
+class AgentPipe:
+    """Tells the agent what it decides by, an ending last; without an agent it tells nobody."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        self._ended = False
+
+    def take(self, event: Event) -> None:
+        """Sends what the agent wants to know."""
+        if self._fd is None or self._ended:
+            return
+        if type(event) is Stepped:  # of each step
+            channel.write_step(self._fd, event.step, event.epoch)
+            return
+        match event:
+            case (
+                Attached()
+                | Opened()
+                | Committed()
+                | SaveFailed()
+                | Resulted()
+                | Voting()
+                | TookOver()
+                | HandoverEnded()
+                | Imaging()
+                | Imaged()
+            ):
+                channel.write_report(self._fd, event)
+            case Evaluating(step, epoch):
+                channel.write_step(self._fd, step, epoch)  # agents of any version know by that what there is to save
+            case Exiting():
+                self._ended = True
+                channel.write_report(self._fd, event)
+
+
+class LogLines:
+    """Says what happens to a run, for whoever reads the pod's log. Rank 0 speaks for all."""
+
+    def __init__(self, run: int | None, rank: int) -> None:
+        self._rank = rank
+        self._leaving = ""
+        speak_as(run, rank)
+
+    def take(self, event: Event) -> None:
+        """Says what is worth a line."""
+        if type(event) is Stepped:  # of each step
+            return
+        match event:
+            case Opened(run):
+                speak_as(run, self._rank)
+            case TookOver(run, rank, world, step):
+                self._rank = rank
+                speak_as(run, rank)
+                if rank == 0:
+                    say(f"took over the living run at step {step}, with {_ranks(world)}")
+            case HandoverEnded(run, word, why) if self._rank == 0:
+                say(f"hand-over to run {run}: {word.value}: {why}")
+            case Reported(step, epoch, values) if self._rank == 0:
+                said = ", ".join(f"{name} {_short(value)}" for name, value in values.items())
+                say(f"step {step}, epoch {epoch}: {said}")
+            case Leaving(_, cause):
+                self._leaving = f", leaving: {cause}"
+            case Committed(commit) if self._rank == 0:
+                # While training goes on a save is no news: a level lower, for whoever asks for it.
+                level = logging.INFO if self._leaving else logging.DEBUG
+                say(f"saved step {commit.step}{self._leaving}", level)
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _ranks(world: int) -> str:
+    return "1 rank" if world == 1 else f"{world} ranks"

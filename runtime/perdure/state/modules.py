@@ -1,0 +1,265 @@
+"""A registered module's tensors, by names that do not depend on how it is wrapped, and back into it.
+
+Parameters are shared out over the ranks, buffers come from rank 0. A buffer that has grown since the module was built
+is saved with what it was at first, so that a module that was built anew gets it in its own shape, while a module that
+was built otherwise is refused. Called by the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.state import TwinRef
+from perdure.checkpoint.tree import join, refs, split
+from perdure.errors import UserError
+from perdure.state.outline import Outline
+from perdure.state.wrapping import Replica
+
+COMPILED = "_orig_mod"
+"""Where torch.compile keeps the module."""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that was wrapped for training, or compiled."""
+    for part in _hidden(module):
+        return unwrapped(module.get_submodule(part))
+    return module
+
+
+def is_module(saved: Any) -> bool:
+    """Whether a checkpoint has this of a module: nothing else has these two parts."""
+    return isinstance(saved, Mapping) and saved.keys() == {"extra", "grown"}
+
+
+def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What a module's `load_state_dict` takes: from what a checkpoint has of the one registered as `name`."""
+    inside = {ref for ref, _ in refs(saved["extra"])}
+    own = {full.removeprefix(f"{name}."): tensor for full, tensor in found.items() if full not in inside}
+    return {**own, **join(saved["extra"], found.__getitem__)}
+
+
+class Module:
+    """One registered module."""
+
+    def __init__(self, name: str, module: nn.Module, *, keeps: bool = False) -> None:
+        """`keeps`: what a checkpoint does not have of it stays as it is."""
+        self._name = name
+        self._keeps = keeps
+        self._module = unwrapped(module)
+        self._begun: set[str] | None = None
+        """The names of its tensors when training began."""
+        self.late: list[str] = []
+        """Those of tensors that have come since, when it was last read."""
+        self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
+        self.outline = Outline(self._module)
+        self._places: list[tuple[str, nn.Module, str]] = []
+        """Of the buffers."""
+        self._placed: list[nn.Module] | None = None
+        """The parts that these are in."""
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """By full name; a tied one has each of its names."""
+        plain = self._plain_names()
+        for raw, parameter in self._module.named_parameters(remove_duplicate=False):
+            yield f"{self._name}.{plain(raw)}", parameter
+
+    def layout(self) -> list[list[Any]]:
+        """Names, types and shapes of the parameters with which training began; buffers may have grown."""
+        began = ((name, one) for name, one in self.parameters() if self._begun is None or name in self._begun)
+        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in began]
+
+    def live(self) -> dict[str, Tensor]:
+        """Its tensors, by full name."""
+        found = ((f"{self._name}.{name}", value) for name, value in self._state().values())
+        return {name: value for name, value in found if isinstance(value, Tensor)}
+
+    @property
+    def extra(self) -> str:
+        """Which of its parts keeps state that is no tensor, if any."""
+        kinds = {type(part) for part in self._module.modules()}
+        return next((kind.__name__ for kind in kinds if kind.get_extra_state is not nn.Module.get_extra_state), "")
+
+    def buffers(self) -> dict[str, Tensor]:
+        """What of it a forward pass may change and a checkpoint holds, by full name; names are looked for once, and
+        again when the script has replaced a part."""
+        if self._placed is not self.outline.parts():
+            self._placed, plain = self.outline.parts(), self._plain_names()
+            self._places = [
+                (f"{self._name}.{plain(f'{path}.{key}'.lstrip('.'))}", part, key)
+                for path, part in self._module.named_modules(remove_duplicate=False)
+                for key in part._buffers  # noqa: SLF001
+                if key not in part._non_persistent_buffers_set  # noqa: SLF001
+            ]
+        found = ((name, part._buffers.get(key)) for name, part, key in self._places)  # noqa: SLF001
+        return {name: buffer for name, buffer in found if buffer is not None}
+
+    def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
+        """Adds the tensors, a tied one once; returns what is left. UserError if one could not be loaded again."""
+        parameters = dict(self._module.named_parameters(remove_duplicate=False))
+        extra: dict[str, Any] = {}
+        stored: dict[Tensor, str] = {}
+        live = self._state()
+        names = [f"{self._name}.{name}" for name, value in live.values() if isinstance(value, Tensor)]
+        self._begun = set(names) if self._begun is None else self._begun
+        self.late = [name for name in names if name not in self._begun]
+        for raw, (name, value) in live.items():
+            if not isinstance(value, Tensor):
+                extra[name] = split(value, f"{self._name}.{name}.", replicated)
+                continue
+            full = f"{self._name}.{name}"
+            _refuse_unwritable(full, value)
+            if raw not in parameters:
+                replicated[full] = value
+            elif (first := stored.setdefault(parameters[raw], full)) != full and _is_one(shared[first], value):
+                extra[name] = TwinRef(first)
+            else:
+                shared[full] = value
+        return {"extra": extra, "grown": self._grown()}
+
+    def targets(
+        self, saved: Mapping[str, Any], items: Mapping[str, Item], late: Collection[str] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor's full name and the live one, but for `late` ones that it has yet to get. UserError if the
+        checkpoint is of another module."""
+        self._make_room(saved["grown"], items)
+        live = self.live()
+        inside = {name for name, _ in refs(saved["extra"])}
+        own = {name for name in items if name.startswith(f"{self._name}.")} - inside
+        twins = {f"{self._name}.{name}": ref.name for name, ref in saved["extra"].items() if type(ref) is TwinRef}
+        self._check_names((own | set(twins)) - (set(late) - set(live)), set(live))
+        for name, value in live.items():
+            if name not in own and name not in twins:
+                continue
+            _refuse_unwritable(name, value)
+            item = items[twins.get(name, name)]
+            was, now = f"{item.dtype} {list(item.shape)}", f"{tensors.dtype_name(value)} {list(value.shape)}"
+            if was != now:
+                raise self._misfit(f"{name} is {was} in the checkpoint and {now} in the module")
+            if name not in twins:
+                yield name, value
+
+    def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> list[str]:
+        """Puts everything in, and says what it keeps; the tensors of `state` are those of `targets`, filled."""
+        saved: dict[str, Any] = {}
+        kept: list[str] = []
+        for raw, (name, value) in self._state().items():
+            full = f"{self._name}.{name}"
+            if name in extra or full in state:
+                saved[raw] = extra[name] if name in extra else state[full]
+            elif self._keeps:
+                saved[raw] = value
+                kept.append(full)
+        try:
+            self._module.load_state_dict(saved, strict=True)
+        except RuntimeError as error:
+            raise self._misfit(str(error)) from error
+        return kept
+
+    def _state(self) -> dict[str, tuple[str, Any]]:
+        """The state_dict by its own names: the name without wrappers, and the value."""
+        for part in self._module.modules():
+            if type(part).__name__ == "FullyShardedDataParallel":
+                raise UserError(
+                    f"module {self._name!r} is sharded by FullyShardedDataParallel, which cannot be saved yet: keep it "
+                    f"whole on every rank and wrap it with session.wrap"
+                )
+        for raw, parameter in self._module.named_parameters():
+            tensors.refuse_odd(f"{self._name}.{raw}", parameter)
+        plain = self._plain_names()
+        return {raw: (plain(raw), value) for raw, value in self._module.state_dict().items()}
+
+    def _plain_names(self) -> Any:
+        """How a name of the state_dict reads without `module.` and `_orig_mod.` of wrappers, at any depth."""
+        hidden = {
+            f"{path}.{part}".lstrip("."): path
+            for path, module in self._module.named_modules(remove_duplicate=False)
+            for part in _hidden(module)
+        }
+
+        def plain(raw: str) -> str:
+            parts: list[str] = []
+            path = ""
+            for part in raw.split("."):
+                path = f"{path}.{part}".lstrip(".")
+                if path not in hidden:
+                    parts.append(part)
+            return ".".join(parts)
+
+        return plain
+
+    def _buffers(self) -> Iterator[tuple[str, nn.Module, str, Tensor | None]]:
+        """Name, owner, name there, and the buffer, which may be None."""
+        plain = self._plain_names()
+        for path, module in self._module.named_modules():
+            for key, buffer in module._buffers.items():  # noqa: SLF001  (no public way to one that is None)
+                yield plain(f"{path}.{key}".lstrip(".")), module, key, buffer
+
+    def _grown(self) -> dict[str, Any]:
+        """Shapes that buffers had when the module was registered, where they are others now."""
+        now = {name: _shape(buffer) for name, _, _, buffer in self._buffers()}
+        return {name: shape for name, shape in self._built.items() if name in now and now[name] != shape}
+
+    def _make_room(self, grown: Mapping[str, Any], items: Mapping[str, Item]) -> None:
+        """Gives buffers that had grown the shape they were saved in, if they began in this one."""
+        for name, owner, key, buffer in self._buffers():
+            item = items.get(f"{self._name}.{name}")
+            if item and name in grown and grown[name] == self._built[name]:
+                device = buffer.device if buffer is not None else _device_of(self._module)
+                owner._buffers[key] = tensors.empty(item.dtype, item.shape, device)  # noqa: SLF001
+
+    def _check_names(self, saved: set[str], live: set[str]) -> None:
+        missing, unknown = sorted(saved - live), sorted(live - saved)
+        if missing:
+            also = f", and not {_some(unknown)}, which it has" if unknown else ""
+            rename = "name what is called otherwise now by register(rename={...}), " if unknown else ""
+            raise self._misfit(f"it holds {_some(missing)}, which the module does not have{also}", rename)
+        if unknown and not self._keeps:
+            keep = "register(..., absent='keep') what it does not hold, "
+            raise self._misfit(f"it does not hold {_some(unknown)}, which the module has", keep)
+
+    def _misfit(self, why: str, remedy: str = "") -> UserError:
+        return UserError(
+            f"the checkpoint does not fit module {self._name!r}: {why}: build the model it was saved from, {remedy}or "
+            f"use another root"
+        )
+
+
+def _hidden(module: nn.Module) -> Sequence[str]:
+    if isinstance(module, Replica | DistributedDataParallel | DataParallel):
+        return ("module",)
+    return (COMPILED,) if COMPILED in module._modules else ()  # noqa: SLF001
+
+
+def _refuse_unwritable(name: str, tensor: Tensor) -> None:
+    tensors.refuse_odd(name, tensor)
+    if tensors.overlaps_itself(tensor):
+        raise UserError(
+            f"tensor {name} has elements that share memory (it is expanded), so nothing can be read into it: register "
+            f"a copy of it, made with .clone() or .contiguous()"
+        )
+
+
+def _is_one(tensor: Tensor, other: Tensor) -> bool:
+    """Whether they are views of one memory: a hook of the module's may give something else for one of the names."""
+    kinds = [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in (tensor, other)]
+    return kinds[0] == kinds[1]
+
+
+def _shape(buffer: Tensor | None) -> list[int] | None:
+    return None if buffer is None or is_lazy(buffer) else list(buffer.shape)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names)

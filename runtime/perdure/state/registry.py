@@ -1,0 +1,619 @@
+"""What a script has registered, as a checkpoint's State and back.
+
+Parameters and optimizer state are shared out over the ranks, buffers and everybody else's tensors come from rank 0,
+what is not a tensor goes through the codec. It reads and writes the registered objects and nothing else. Called by the
+session; modules and optimizers have files of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import is_
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.manifest import Item
+from perdure.checkpoint.state import State
+from perdure.checkpoint.tree import join, named_as, refs, split
+from perdure.errors import UserError
+from perdure.state.copies import copied
+from perdure.state.holding import Containers, untold, with_held
+from perdure.state.merging import BY_RANK, Merge, check_size, merged
+from perdure.state.modules import Module
+from perdure.state.optimizers import Home, Optim
+from perdure.state.renaming import Renames
+from perdure.state.unclaimed import LATE, Unclaimed
+
+T = TypeVar("T")
+
+PARTED: Final = "ZeroRedundancyOptimizer"
+"""Of torch.distributed.optim, by its name: to import that takes longer than all the rest of a registration."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can be registered."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Small:
+    """Copies of what changes between two steps, as it was at one place: all but what optimizers own."""
+
+    buffers: Mapping[str, Tensor]
+    groups: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Of each optimizer."""
+    others: Mapping[str, Mapping[str, Any]]
+    """The state of what is neither module nor optimizer."""
+
+
+class Registry:
+    """The registered objects by name."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Module] = {}
+        self._optimizers: dict[str, Optim] = {}
+        self._others: dict[str, Stateful] = {}
+        self._implied: set[str] = set()
+        """The optimizers that are registered because another one holds them."""
+        self._merges: dict[str, Merge] = {}
+        """Of those whose state is each rank's own."""
+        self._loose: frozenset[str] = frozenset()
+        self._keeping: set[str] = set()
+        """What a checkpoint need not hold."""
+        self._renames = Renames()
+        self.kept: list[str] = []
+        """What the checkpoint that was loaded last did not hold, and stays as the script has made it."""
+        self.loaded = False
+        """Whether there was one."""
+        self._items: Mapping[str, Item] = {}
+        """What is known of its tensors, by the names that there are now."""
+        self._late: set[str] = set()
+        """What was registered after the run had begun."""
+        self._unclaimed = Unclaimed()
+        """What the checkpoint holds of objects that were registered late, and are not registered yet."""
+        self._parts = Unclaimed()
+        """... and of parts that registered modules have yet to get."""
+        self._restored: dict[str, list[dict[str, Any]]] = {}
+        """The groups of optimizers as the checkpoint has them, while it holds of what comes late."""
+        self._marked: set[str] = set()
+        """What of the checkpoint has come when its run had begun."""
+        self._claims: Counter[Tensor] = Counter()
+        """How often a claim has written to a parameter that was registered already: with what it had."""
+        self._order: list[str] = []
+        """Their names, as they were registered."""
+        self.things: list[Any] = []
+        """All of them, as they were registered."""
+        self._listed: list[list[Tensor]] = []
+        """Each module's parameters when they were last asked for."""
+        self._judged: list[Tensor] = []
+        """All parameters when it was last seen that each optimizer's have their names."""
+        self._parameters: list[Tensor] = []
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """What checkpoints hold under these names is registered under other ones."""
+        self._renames |= names
+
+    def add(
+        self,
+        name: str,
+        thing: Any,
+        *,
+        loose: bool = False,
+        keeps: bool = False,
+        begins: bool = False,
+        late: bool = False,
+        merge: Merge | None = None,
+    ) -> None:
+        """Registers one object. UserError if the name is taken or the object has no state to save.
+
+        That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
+        stays as it is, and one that `begins` does so if the checkpoint holds nothing of it. A `late` one is added when
+        the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a `merge` is each
+        rank's own.
+        """
+        self._forget_held(thing)
+        self._check_new(name, thing, merge)
+        inner: dict[str, Optimizer] = {}
+        if isinstance(thing, nn.Module):
+            self._modules[name] = Module(name, thing, keeps=keeps)
+        elif isinstance(thing, Optimizer):
+            self._optimizers[name] = Optim(name, thing, keeps=keeps)
+            known = {id(one) for one in self.things}
+            inner = {f"{name}_{path}": one for path, one in untold(thing).items() if id(one) not in known}
+        elif isinstance(thing, Stateful):
+            self._others[name] = thing
+        else:
+            raise UserError(
+                f"register({name}=...): a {type(thing).__name__} has no state_dict and load_state_dict: register "
+                f"modules, optimizers, schedulers, or objects that have both"
+            )
+        self._order.append(name)
+        self.things.append(thing)
+        if loose:
+            self._loose |= {name}
+        if keeps or begins:
+            self._keeping.add(name)
+        if merge:
+            self._merges[name] = merge
+        if late:
+            self._late.add(name)
+        for path, one in inner.items():
+            self.add(path, one, keeps=keeps, begins=begins, late=late)
+            self._implied.add(path)
+
+    def _forget_held(self, thing: Any) -> None:
+        """What was registered with its holder has the name that the script gives it, if it gives it one."""
+        for name in [name for name in self._implied - self._late if self.named[name] is thing]:
+            del self._optimizers[name]
+            self._implied.remove(name)
+            self._keeping.discard(name)
+            place = self._order.index(name)
+            del self._order[place], self.things[place]
+
+    def _check_new(self, name: str, thing: Any, merge: Merge | None) -> None:
+        if not name.isidentifier():
+            raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
+        if name in self.names or name == LATE:
+            raise UserError(f"register({name}=...): {name!r} is registered already: give each object its own name")
+        if merge and isinstance(thing, nn.Module | Optimizer):
+            raise UserError(
+                f"register(merge={{{name!r}: ...}}): a {type(thing).__name__} is the same on all ranks: merge= is for "
+                f"other objects"
+            )
+        if any(kind.__module__.partition(".")[0] == "deepspeed" for kind in type(thing).__mro__):
+            raise UserError(
+                f"register({name}=...): DeepSpeed's {type(thing).__name__} keeps a part of the state on each rank, "
+                f"which cannot be saved: train the module with session.wrap and an optimizer of torch's"
+            )
+        if isinstance(thing, Optimizer):
+            _check_whole(name, thing)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What is registered, by name, in the order in which it was."""
+        return dict(zip(self._order, self.things, strict=True))
+
+    @property
+    def others(self) -> dict[str, Stateful]:
+        """What is neither module nor optimizer, by name."""
+        return dict(self._others)
+
+    @property
+    def names(self) -> set[str]:
+        """What is registered."""
+        return {*self._modules, *self._optimizers, *self._others}
+
+    @property
+    def late(self) -> list[str]:
+        """What has come after the run had begun: it did in this run, or will, as it did in the checkpoint's. Objects,
+        and when all was last read tensors of modules and groups of optimizers."""
+        late = [module.late for module in self._modules.values()] + [one.late for one in self._optimizers.values()]
+        return sorted({*self._late, *self._unclaimed.objects, *self._parts.tensors, *chain.from_iterable(late)})
+
+    @property
+    def unclaimed(self) -> list[str]:
+        """What the checkpoint holds and the script has yet to register, to make or to add."""
+        groups = chain.from_iterable(optimizer.waiting for optimizer in self._optimizers.values())
+        return sorted([*self._unclaimed.objects, *self._parts.tensors, *groups])
+
+    def awaited(self, saved: Mapping[str, Any]) -> list[str]:
+        """What of a checkpoint has come late, and is not there now."""
+        renames = self._renames.of(saved)
+        groups = chain.from_iterable(optimizer.present for optimizer in self._optimizers.values())
+        return sorted({renames(name) for name in saved.get(LATE, ())} - {*self.names, *self._live(), *groups})
+
+    def _live(self) -> dict[str, Tensor]:
+        """The modules' tensors, by full name."""
+        return {name: tensor for module in self._modules.values() for name, tensor in module.live().items()}
+
+    def kind(self) -> str:
+        """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
+        early = self.names - self._late
+        layouts = {name: module.layout() for name, module in self._held(self._modules, early)}
+        names = self._parameter_names()
+        groups = {name: optimizer.layout(names) for name, optimizer in self._held(self._optimizers, early)}
+        others = {name: type(other).__qualname__ for name, other in self._held(self._others, early)}
+        others |= {name: f"{others[name]} of each rank" for name in self._merges}
+        return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
+
+    def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> State:
+        """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved.
+
+        With `small`: as it was at that place, if no optimizer has taken a step since. `spread` are the ids of buffers
+        that training gives to all ranks anyway.
+        """
+        shared: dict[str, Tensor] = {}
+        replicated: dict[str, Tensor] = {}
+        objects: dict[str, Any] = {}
+        for name, module in self._modules.items():
+            objects[name] = module.read(shared, replicated)
+        loose = self._loose.union(
+            name
+            for module in self._modules.values()
+            for name, buffer in (module.buffers().items() if spread else ())
+            if id(buffer) in spread
+        )
+        if small:
+            _check_same(replicated, small.buffers)
+            replicated.update(small.buffers)
+        parameters = self._parameter_names()
+        for name, optimizer in self._optimizers.items():
+            objects[name] = optimizer.read(parameters, shared, small.groups[name] if small else None)
+        for name, other in self._others.items():
+            if name in self._merges:
+                objects[name] = None
+                continue
+            state = small.others[name] if small else _state_of(name, other)
+            objects[name] = split(state, f"{name}.", replicated)
+        unclaimed = self._unclaimed | self._parts
+        shared |= unclaimed.shared
+        replicated |= unclaimed.replicated
+        objects |= unclaimed.objects
+        if late := self.late:
+            objects[LATE] = late
+        return State(shared, replicated, objects, rank, loose)
+
+    @property
+    def by_rank(self) -> tuple[str, ...]:
+        """The objects whose state is each rank's own."""
+        return tuple(self._merges)
+
+    def own(self) -> dict[str, Any]:
+        """Their states on this rank, as a rank's own state holds them: nothing, where there are none.
+
+        UserError for what cannot be saved by rank.
+        """
+        found = {name: _state_of(name, self._others[name]) for name in self._merges}
+        for name, state in found.items():
+            check_size(name, state)
+        return {BY_RANK: found} if found else {}
+
+    def merged(
+        self, parts: Sequence[Mapping[str, Any]], *, rank: int, world: int, held: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """What `rank` of a world of another size goes on with, from the states that the old ranks had: encoded, under
+        the names of a checkpoint that holds the names `held`. UserError where the script's function fails."""
+        renames = self._renames.of(held)
+        names = parts[0] if parts else ()  # where rank 0 has none of its own, its state counts for all
+        return {name: merged(name, self._merges[renames(name)], parts, rank=rank, world=world) for name in names}
+
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        """Takes over states of this rank's own, by name. UserError for what an object refuses."""
+        for name, saved in own.items():
+            other = self._others[name]
+            try:
+                other.load_state_dict(named_as(saved, _state_of(name, other)))
+            except Exception as error:
+                raise UserError(f"{name!r}: load_state_dict refuses the state of this rank: {error!r}") from error
+
+    def small(self) -> Small:
+        """What changes between two steps, copied; of the modules' parts as they were when `parameters` was last asked
+        for."""
+        buffers = {
+            name: buffer.detach().clone()
+            for module in self._modules.values()
+            for name, buffer in module.buffers().items()
+        }
+        groups = {name: optimizer.groups() for name, optimizer in self._optimizers.items()}
+        return Small(buffers, groups, {name: copied(_state_of(name, o)) for name, o in self._others.items()})
+
+    def small_bytes(self) -> int:
+        """How much that is, about."""
+        found: dict[str, Tensor] = {}
+        for module in self._modules.values():
+            found |= module.buffers()
+        for name, other in self._others.items():
+            split(_state_of(name, other), f"{name}.", found)
+        return sum(tensors.size_of(tensor) for tensor in found.values())
+
+    @property
+    def extra(self) -> str:
+        """Which module's part keeps state that is no tensor, if any."""
+        return next((module.extra for module in self._modules.values() if module.extra), "")
+
+    def parameters(self) -> list[Tensor]:
+        """All of them, each once; the same list for as long as they are the same."""
+        listed = [module.outline.parameters() for module in self._modules.values()]
+        if len(listed) != len(self._listed) or not all(map(is_, listed, self._listed)):
+            self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
+        return self._parameters
+
+    def optimizer_tensors(self) -> Iterator[Tensor]:
+        """The state of all optimizers, but for what is nested deeper."""
+        return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
+
+    def versions(self) -> list[int]:
+        """How often each parameter was written to, but for claims: equal as long as nobody has touched any."""
+        return [_version(parameter) - self._claims[parameter] for parameter in self._parameter_names()]
+
+    def grown(self) -> Mapping[str, Tensor]:
+        """What training has made and a script that begins anew has not: the optimizers' tensors, by name."""
+        found: dict[str, Tensor] = {}
+        parameters = self._parameter_names()
+        for optimizer in self._optimizers.values():
+            optimizer.read(parameters, found)
+        return found
+
+    def targets(
+        self,
+        objects: Mapping[str, Any],
+        items: Sequence[Item],
+        room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
+    ) -> Mapping[tuple[str, str], Tensor]:
+        """Where a checkpoint's tensors are read to: the live ones where they fit, new ones beside them elsewhere, those
+        of `room` where they fit.
+
+        UserError if the checkpoint is not of what is registered; it tells name, expected and found.
+        """
+        renames = self._renames.of([*objects, *(item.name for item in items)])
+        by_name = {renames(item.name): item for item in items}
+        places = self._places(self._known(objects, renames), by_name, room)
+        self._items = by_name
+        return {(item.part, item.name): places[name] for name, item in by_name.items() if name in places}
+
+    def _places(
+        self,
+        objects: Mapping[str, Any],
+        by_name: Mapping[str, Item],
+        room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
+    ) -> dict[str, Tensor]:
+        """Where each tensor of these objects is to be read to."""
+        places = {
+            name: tensor
+            for registered, module in self._modules.items()
+            if registered in objects
+            for name, tensor in module.targets(objects[registered], by_name, self._marked)
+        }
+        used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
+        for name, live, owner in self._wishes(objects, by_name):
+            item = by_name[name]
+            places[name] = _place(item, live, owner, used, room.get((item.part, item.name)))
+        return places
+
+    def load(self, state: State) -> None:
+        """Takes over a checkpoint's state, read into its targets or not. UserError if it is of other objects."""
+        read = {**state.shared, **state.replicated}
+        renames = self._renames.of([*state.objects, *read])
+        objects = self._known(state.objects, renames)
+        shared, replicated = (
+            {renames(name): tensor for name, tensor in part.items()} for part in (state.shared, state.replicated)
+        )
+        self.kept = sorted(self.names - objects.keys()) + self._put_in(objects, {**shared, **replicated})
+        if state.rank is not None:  # else whoever has read this keeps its own
+            own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
+            self._check_own(objects, own)
+            self.load_own(own)
+        whole = Unclaimed(objects, shared, replicated)
+        self._unclaimed, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
+        self._note_groups()
+        self.loaded = True
+
+    def _note_groups(self) -> None:
+        """A scheduler that is made late sets the rates of its optimizer as at a start."""
+        held = self._unclaimed.objects
+        self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
+
+    def _lacking(self, found: Unclaimed) -> Unclaimed:
+        """Those of these tensors that have come late, and that the modules do not have by now."""
+        return found.named(self._marked - self._live().keys())
+
+    def settle(self, *, strict: bool = True) -> bool:
+        """What the script has made in registered modules, and added to optimizers, gets what the checkpoint holds of
+        it. Whether there was anything.
+
+        UserError for what no later run could load; unless it is to be `strict`, a parameter of no registered module
+        may be registered yet.
+        """
+        claimed = self._settle_parts() if self._parts.tensors else False
+        changed = [optimizer for optimizer in self._optimizers.values() if optimizer.changed()]
+        if strict and self._judged is not (now := self.parameters()):
+            self._check_parameters()
+            self._judged = now
+        if not changed:
+            return claimed
+        parameters = self._parameter_names()
+        if not strict and not all(optimizer.is_of(parameters) for optimizer in changed):
+            return claimed
+        with self._refilling():
+            for optimizer in changed:
+                optimizer.settle(parameters)
+        return True
+
+    def _check_parameters(self) -> None:
+        """The script has replaced a part of a module, or a parameter."""
+        names = self._parameter_names()
+        for optimizer in self._optimizers.values():
+            if not optimizer.changed():
+                optimizer.settle(names)
+
+    def _settle_parts(self) -> bool:
+        live, waiting = self._live(), self._parts.tensors
+        places = {name: live[name] for name in waiting if name in live}
+        for name, place in places.items():
+            was, now = (f"{tensors.dtype_name(one)} {list(one.shape)}" for one in (waiting[name], place))
+            if was != now:
+                raise UserError(f"{name} is {was} in the checkpoint and {now} in the module: make it as it was then")
+        with self._claiming():
+            for name, place in places.items():
+                place.copy_(waiting[name])
+        self._parts = self._parts.named(waiting.keys() - places.keys())
+        return bool(places)
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """What is written to parameters within comes from the checkpoint."""
+        before = {parameter: _version(parameter) for parameter in self._parameter_names()}
+        with torch.no_grad():
+            yield
+        self._claims.update({parameter: _version(parameter) - was for parameter, was in before.items()})
+
+    @contextmanager
+    def _refilling(self) -> Iterator[None]:
+        """What is loaded into optimizers within, those have that shared it before."""
+        containers = Containers(thing for thing in self.things if isinstance(thing, Optimizer))
+        yield
+        containers.refill()
+
+    def claim(self, names: Collection[str], rename: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Puts into these, which were added late, what the checkpoint holds of them.
+
+        Which of them it does not hold, and which tensors of modules. UserError if it holds other objects under these
+        names: nothing is claimed then.
+        """
+        renames = (Renames() | rename).of(self._unclaimed.held)
+        unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
+        claimed = unclaimed.of(names)
+        self._marked = {renames(name) for name in self._marked}
+        with self._claiming():
+            places = self._places(claimed.objects, claimed.items(known))
+            for name, place in places.items():
+                place.copy_(claimed.tensors[name])
+            kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        if claimed.objects:
+            for name in self._restored.keys() - claimed.objects.keys():
+                self._optimizers[name].put_back(self._restored[name])
+        self._parts |= self._lacking(claimed)
+        self._unclaimed, self._items = unclaimed.besides(names), known
+        self._note_groups()
+        return sorted(set(names) - claimed.objects.keys()), kept
+
+    def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:
+        """Puts in what was read into its places; which tensors of modules are kept."""
+        kept: list[str] = []
+        for name, module in self._held(self._modules, objects):
+            kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
+        parameters = self._parameter_names()
+        with self._refilling():
+            for name, optimizer in self._held(self._optimizers, objects):
+                optimizer.load(objects[name], parameters, found.__getitem__, self._marked)
+                optimizer.on_added(partial(self.settle, strict=False))
+        for name, other in self._held(self._others, objects):
+            if objects[name] is not None:
+                saved = named_as(objects[name], _state_of(name, other))
+                other.load_state_dict(join(saved, found.__getitem__))
+        return kept
+
+    def _wishes(self, objects: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Any, Home | None]]:
+        """Of every tensor outside modules the name, the live one, and where one belongs if there is none."""
+        parameters = self._parameter_names()
+        for name, _ in self._held(self._modules, objects):
+            yield from ((ref, None, None) for ref, _ in refs(objects[name]["extra"]))
+        for name, optimizer in self._held(self._optimizers, objects):
+            yield from optimizer.wishes(objects[name], parameters, items)
+        for name, other in self._held(self._others, objects):
+            live = _state_of(name, other)
+            yield from ((ref, found, None) for ref, found in refs(named_as(objects[name], live), live))
+
+    @staticmethod
+    def _held(things: Mapping[str, T], names: Collection[str]) -> Iterator[tuple[str, T]]:
+        """Those of these names: those of which a checkpoint has anything, say."""
+        return ((name, thing) for name, thing in things.items() if name in names)
+
+    @staticmethod
+    def _check_own(objects: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        lacking = sorted(name for name, saved in objects.items() if saved is None and name not in own)
+        if lacking:
+            raise UserError(f"this rank has saved no state of {lacking[0]!r}: register it with merge= on every rank")
+
+    def _known(self, saved: Mapping[str, Any], renames: Renames) -> dict[str, Any]:
+        """A checkpoint's objects under their present names. UserError if the script does not register the same ones.
+
+        What was registered late is registered late again.
+        """
+        objects = renames.objects(saved)
+        self._marked = {renames(name) for name in objects.pop(LATE, ())}
+        self._check_names(objects, self._marked)
+        return objects
+
+    def _check_names(self, objects: Mapping[str, Any], late: set[str]) -> None:
+        saved = set(objects)
+        missing, unknown = sorted(saved - self.names - late), sorted(self.names - saved - self._keeping)
+        if missing or unknown:
+            raise UserError(
+                f"the checkpoint holds {sorted(saved)}, registered are {sorted(self.names)}: register the same names "
+                f"before restore(), register(..., absent='keep') what it does not hold, name what is called otherwise "
+                f"now by register(rename={{...}}), or use another root"
+            )
+        parted = sorted(name for name, found in objects.items() if found is None and name not in self._merges)
+        if parted:
+            how = f"merge={{{parted[0]!r}: fn}}"
+            raise UserError(f"the checkpoint holds a state of {parted[0]!r} for each rank: register it with {how}")
+
+    def _parameter_names(self) -> dict[Tensor, str]:
+        """By identity; a tied parameter has the first of its names."""
+        names: dict[Tensor, str] = {}
+        for module in self._modules.values():
+            for name, parameter in module.parameters():
+                names.setdefault(parameter, name)
+        return names
+
+
+def _check_whole(name: str, optimizer: Optimizer) -> None:
+    """UserError for an optimizer whose state_dict is not all of its state, or nothing that could be read."""
+    for one in with_held([optimizer]):
+        if PARTED in (kind.__name__ for kind in type(one).__mro__):
+            raise UserError(
+                f"register({name}=...): a {PARTED} keeps a part of its state on each rank, which cannot be saved: use "
+                f"the optimizer that it is made with, which keeps all of it on every rank"
+            )
+    if lacking := sorted({"state", "param_groups"} - optimizer.state_dict().keys()):
+        raise UserError(
+            f"register({name}=...): the state_dict of this {type(optimizer).__name__} has no "
+            f"{' and no '.join(lacking)}, as every optimizer's of torch has: give it a state_dict and a "
+            f"load_state_dict with both"
+        )
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was written to."""
+    return tensor._version  # noqa: SLF001 - torch has no other word
+
+
+def _check_same(now: Mapping[str, Tensor], was: Mapping[str, Tensor]) -> None:
+    """UserError if a forward pass has added or grown buffers: what else it has changed is not known."""
+    for name in sorted(now.keys() | was.keys()):
+        if name not in now or name not in was or now[name].shape != was[name].shape:
+            raise UserError(f"buffer {name} is another one since the last batch was handed out")
+
+
+def _state_of(name: str, other: Stateful) -> dict[str, Any]:
+    state = other.state_dict()
+    if not isinstance(state, dict):
+        raise UserError(f"{name!r}: its state_dict() gives a {type(state).__name__}: let it give a dict")
+    return state
+
+
+def _place(item: Item, live: Any, home: Home | None, used: set[int], room: Tensor | None) -> Tensor:
+    """The live tensor, if it fits and its memory is its own; else a new one where it belongs, or `room`."""
+    if not isinstance(live, Tensor):
+        return _new(item, home or Home(torch.device("cpu"), item.order), room)
+    tensors.refuse_odd(item.name, live)
+    memory = live.untyped_storage().data_ptr()
+    if not _fits(item, live) or memory in used or tensors.overlaps_itself(live):
+        return _new(item, Home(live.device, item.order), room)
+    used.add(memory)
+    return live
+
+
+def _new(item: Item, home: Home, room: Tensor | None) -> Tensor:
+    if room is not None and _fits(item, room) and Home(room.device, tensors.memory_order(room)) == home:
+        return room
+    return tensors.empty(item.dtype, item.shape, home.device, order=home.order)
+
+
+def _fits(item: Item, tensor: Tensor) -> bool:
+    return (tensors.dtype_name(tensor), tuple(tensor.shape)) == (item.dtype, item.shape)

@@ -1,0 +1,181 @@
+"""How a model is wrapped for training on several ranks, and the sum whose result does not depend on a restart.
+
+Plain DDP rebuilds its buckets after the first backward, so a restarted process takes its first step on another
+layout; in a ring an element's place decides the order in which the ranks' values are added. With two ranks there is
+one order only; with more, results after a restart differ in the last bit. The hook here adds in rank order always.
+
+Ranks may change while a script runs, so it gets a wrapper that stays the same. Also which device a process takes.
+Called by the session.
+"""
+
+# No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from perdure.state import keepers
+from perdure.state.outline import Outline
+
+WORLD_WITH_ONE_ORDER = 2
+COPY = "a copy of a model that session.wrap has wrapped: copy what is inside, its `module`"
+
+
+def take_device(local_rank: int) -> torch.device:
+    """The device of this process, made torch's current one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+class Replica(nn.Module):
+    """A model as training calls it, in whatever world: the script keeps this, and what is inside is made anew.
+
+    `module` is the script's own. With several ranks it is called through DistributedDataParallel; that one is made
+    anew where the ranks change, for an old one keeps buckets that other ranks do not have, and where parameters are
+    frozen, unfrozen or added: it averages the gradients of those alone, and waits for all those, that it was made with.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, *, deterministic: bool, options: dict[str, Any]) -> None:
+        super().__init__()
+        keepers.disregard(self)
+        self.module = module
+        # In a list, so that it is no submodule: names would be there twice.
+        self._called: list[nn.Module] = [module]
+        self._deterministic = deterministic
+        self._options = _placed(module, options)
+        self._hook: tuple[Any, Any] | None = None
+        self._world = 1
+        self._made_with: list[tuple[nn.Parameter, bool]] = []
+        """The parameters, and whether each was trained, when what is called now was made."""
+        self._outline = Outline(module)
+        self._made_of = self._outline.parameters()
+
+    def adapt(self, world: int, *, equal: bool = False) -> None:
+        """Makes what training calls in a world of this size; `equal`: all ranks have the same weights already."""
+        before = self._called[0]
+        if isinstance(before, DistributedDataParallel):
+            before._remove_autograd_hooks()  # noqa: SLF001 - else both would reduce
+        self._called[0] = self.module
+        self._world = world
+        self._made_of = self._outline.parameters()
+        self._made_with = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
+        if world > 1 and any(trained for _, trained in self._made_with):
+            options = {"init_sync": False, **self._options} if equal else self._options
+            self._called[0] = self._distributed(world, options)
+            self._called[0].training = self.training  # not by train(): parts of the model may be frozen
+
+    def let_go(self) -> None:
+        """Keeps no group of ranks any more: what is called from here on is the script's model."""
+        self.adapt(1)
+
+    def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
+        wrapped = DistributedDataParallel(self.module, **options)
+        keepers.disregard(wrapped)
+        if self._hook:
+            wrapped.register_comm_hook(*self._hook)
+        elif self._deterministic and world > WORLD_WITH_ONE_ORDER:
+            wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
+        return wrapped
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Calls the model, and has the ranks' gradients averaged in the backward pass."""
+        if self._world > 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._thawed():
+            self.adapt(self._world, equal=self._outline.parameters() is self._made_of)
+        return self._called[0](*inputs, **named)
+
+    def _thawed(self) -> bool:
+        """Whether the script trains other parameters than before, as every rank's does, outside of `no_sync`."""
+        if not getattr(self._called[0], "require_backward_grad_sync", True):
+            return False
+        if self._outline.parameters() is not self._made_of:
+            return True
+        return any(parameter.requires_grad != trained for parameter, trained in self._made_with)
+
+    def train(self, mode: bool = True) -> Self:
+        """For training, or for evaluation."""
+        super().train(mode)
+        self._called[0].training = mode  # one that is no part of this module, too
+        return self
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """In here gradients are added up on each rank, and not averaged over the ranks."""
+        called = self._called[0]
+        return called.no_sync() if isinstance(called, DistributedDataParallel) else nullcontext()
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """How gradients are averaged, as in DistributedDataParallel."""
+        self._hook = state, hook
+        called = self._called[0]
+        if isinstance(called, DistributedDataParallel):
+            called.register_comm_hook(state, hook)
+
+    @property
+    def inside(self) -> list[nn.Module]:
+        """What is called now."""
+        return self._called
+
+    @property
+    def lasting(self) -> str:
+        """Why it cannot be made anew for other ranks, or nothing."""
+        if self._hook:
+            return "a communication hook of the script's own"
+        return "a process group of the script's own" if self._options.get("process_group") else ""
+
+    def __getattr__(self, name: str) -> Any:
+        """What else DistributedDataParallel has; in a world of one, what the model has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            called = self.__dict__.get("_called")
+            if called is None:
+                raise
+            return getattr(called[0], name)
+
+
+keepers.watch(Replica, COPY)
+
+
+def spread(replicas: Iterable[Replica]) -> set[int]:
+    """The ids of the buffers of which each forward pass gives rank 0's to all ranks, whoever has wrapped the model."""
+    called = [*(part for replica in replicas for part in replica.inside), *(one for one, _ in keepers.made())]
+    found = [one for one in called if isinstance(one, DistributedDataParallel) and one.broadcast_buffers]
+    return {id(buffer) for one in found for buffer in one.module.buffers()}
+
+
+def _placed(module: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) == 1 and (device := devices.pop()).type == "cuda":
+        return {"device_ids": [device.index], **options}
+    return options
+
+
+def mean_in_rank_order(
+    group: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    """The mean over the group's ranks, each element's values added from rank 0 upwards; None: of all ranks."""
+    gradients = bucket.buffer()
+    world = dist.get_world_size(group)
+    chunk = -(-gradients.numel() // world)
+    own = gradients.new_zeros(world * chunk)
+    own[: gradients.numel()] = gradients
+    own /= world  # before they are added, as DDP does it: 16-bit sums would overflow
+    parts = torch.empty_like(own)
+    dist.all_to_all_single(parts, own, group=group)
+    total = parts[:chunk].clone()
+    for rank in range(1, world):
+        total += parts[rank * chunk : (rank + 1) * chunk]
+    dist.all_gather_into_tensor(own, total, group=group)
+    gradients.copy_(own[: gradients.numel()])
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(gradients)
+    return done

@@ -1,0 +1,104 @@
+"""Names that operator and agent share: labels, files, environment variables, durations.
+
+No code, only values: whoever needs a name takes it from here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "perdure.dev"
+ANNOTATION_ASSIGNMENT: Final = "perdure.dev/assignment"
+LABEL_JOB: Final = "perdure.dev/job"
+LABEL_ROLE: Final = "perdure.dev/role"
+
+ASSIGNMENT_FOLDER: Final = "/run/perdure"
+"""Where the downward-API volume is mounted in container 0."""
+ASSIGNMENT_FILE: Final = "/run/perdure/assignment"
+CREDENTIALS_FOLDER: Final = "/run/perdure-s3"
+"""Where the Secret with the S3 keys is mounted in container 0, if the job names one."""
+CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION")
+"""Its keys, and the files in that folder; the last two need not be there."""
+TERMINATION_LOG: Final = "/dev/termination-log"
+
+LINGER_SECONDS: Final = 600
+"""How long an agent whose trainer saved, or lost a peer, keeps its pod for a newer assignment, and in it the image of a
+run that lost a member: an operator may be away meanwhile, a replacement's image be pulled, its node be bought."""
+WAIT_MARGIN_SECONDS: Final = 15
+"""`wait` of a plan = its `seconds` + this."""
+DEFAULT_GRACE_SECONDS: Final = 120
+"""terminationGracePeriodSeconds of a member whose template does not say."""
+
+
+class Env:
+    """Names of the environment variables of container 0; the first block is set by the operator."""
+
+    ROOT: Final = "PERDURE_ROOT"  # checkpoint.uri: s3://bucket/prefix or file:///folder
+    UID: Final = "PERDURE_UID"  # the job's uid; absent outside Kubernetes: "local"
+    JOB: Final = "PERDURE_JOB"  # namespace/name
+    MEMBER: Final = "PERDURE_MEMBER"  # the pod's name
+    NODE: Final = "PERDURE_NODE"  # the node it runs on
+    PROCESSES: Final = "PERDURE_PROCESSES"  # processesPerReplica
+    GRACE_SECONDS: Final = "PERDURE_GRACE_SECONDS"  # terminationGracePeriodSeconds
+    FROM: Final = "PERDURE_FROM"  # checkpoint.from as a JSON object; absent without one
+    KEEP: Final = "PERDURE_KEEP"  # checkpoint.keep
+    EVERY_STEPS: Final = "PERDURE_EVERY_STEPS"
+    EVERY_SECONDS: Final = "PERDURE_EVERY_SECONDS"
+    EVERY_EPOCHS: Final = "PERDURE_EVERY_EPOCHS"
+    S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
+    S3_REGION: Final = "PERDURE_S3_REGION"
+    S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
+    S3_CREDENTIALS: Final = (
+        "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
+    )
+    COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
+    GLOBAL_BATCH_SIZE: Final = "PERDURE_GLOBAL_BATCH_SIZE"  # elastic.globalBatchSize when the pod was made
+
+    RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
+    CHECK_SECONDS: Final = (
+        "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step (users set it)
+    )
+    PRELOAD: Final = "PERDURE_PRELOAD"  # modules the zygote imports beside its own; "none": no zygote (users set it)
+    LIVE: Final = "PERDURE_LIVE"  # "no": members are replaced in place, never between two batches (users set it)
+    TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
+
+    # Set by the agent for each trainer process, beside torch's own RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    # MASTER_ADDR and MASTER_PORT.
+    RUN: Final = "PERDURE_RUN"
+    LOST: Final = "PERDURE_LOST"  # the assignment's `lost` as a JSON list
+    FLOOR: Final = "PERDURE_FLOOR"  # the assignment's `floor` as a JSON object; absent without one
+    WAIT: Final = "PERDURE_WAIT"  # seconds rank 0 waits for the previous run to end before it opens
+    REPORT_FD: Final = "PERDURE_REPORT_FD"  # see perdure.wire.channel
+    REQUEST_FILE: Final = "PERDURE_REQUEST_FILE"  # see perdure.wire.channel
+    HANDOVER_FILE: Final = "PERDURE_HANDOVER_FILE"  # where the agent offers a hand-over, see perdure.wire.channel
+    HANDOVER: Final = "PERDURE_HANDOVER"  # a newcomer's: the assignment's `handover` as a JSON object
+    IMAGE: Final = "PERDURE_IMAGE"  # where a trainer that has lost a peer leaves its image, see perdure.wire.channel
+    HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"  # the image that an earlier trainer of this pod has left
+    STARTED: Final = "PERDURE_STARTED"  # time.monotonic() at which the agent started this process
+
+    # Set by `perdure describe`.
+    PREVIEW: Final = "PERDURE_PREVIEW"  # a folder: this process leaves there what it would do, and trains nothing
+
+    # Set by perdure.testing.
+    EXIT_AT_STEP: Final = "PERDURE_EXIT_AT_STEP"  # the step in which this process is asked to leave
+
+
+PREVIEW_TEXT: Final = "text"
+PREVIEW_JSON: Final = "json"
+"""The files that a session leaves in the folder PERDURE_PREVIEW."""
+
+
+class Role(StrEnum):
+    """Value of the label `perdure.dev/role`."""
+
+    STANDBY = "standby"
+    MEMBER = "member"
+    FORMER = "former"
+
+
+class Completion(StrEnum):
+    """What makes a job completed."""
+
+    LOG = "Log"  # a Session's ending with a goal in the log
+    EXIT_CODE = "ExitCode"  # every rank's process has exited 0: for frameworks without a Session

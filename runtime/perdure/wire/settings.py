@@ -1,0 +1,288 @@
+"""What a Session is told from outside, read once from the environment.
+
+In Kubernetes the operator and the agent say everything; under torchrun torch's own variables are there; on a laptop
+nothing is, and the defaults make `python train.py` a run of its own. No torch here, and nothing is touched: reading
+the environment has no effect. Called by `Session.from_env`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from perdure.errors import UserError
+from perdure.wire import CommitRef, Env, Handover, ResumeFrom, read_commit, read_handover, read_resume_from
+
+LOCAL_UID: Final = "local"
+"""The log's uid outside Kubernetes."""
+DEFAULT_ROOT: Final = "checkpoints"
+DEFAULT_KEEP: Final = 3
+DEFAULT_EVERY_SECONDS: Final = 300
+"""How often a checkpoint is made where nobody says how often."""
+DEFAULT_GRACE_SECONDS: Final = 30
+"""From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
+TORCHRUN_GRACE_SECONDS: Final = 25
+"""torchrun kills after 30 s what it has asked to end: before that it is said why nothing could be saved."""
+RESOLVER: Final = ("RES_OPTIONS", "timeout:1 attempts:4")
+"""For a process that makes torch's stores: a lost question to a name server is asked again after 1 s, and not after 5,
+in no less time altogether (resolv.conf(5)). Where a user has set it that stays. Why: docs/decisions/036.
+"""
+_PREFIX: Final = "PERDURE_"
+DEFAULT_RENDEZVOUS_SECONDS: Final = 300
+DEFAULT_CHECK_SECONDS: Final = 0.05
+
+_NEARLY_A_URI: Final = re.compile(
+    r"(?P<scheme>s3[an]?|gc?s|az|abfss?|wasbs?|hdfs|https?|ftp|file)(:|//)", re.IGNORECASE
+)
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where one process runs."""
+
+    name: str
+    """The pod's, or the machine's where there is none."""
+    node: str = ""
+    """The node that the pod is on; empty where nobody tells."""
+
+
+NOBODY: Final = Member("")
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When checkpoints are made while training goes on; several may be given."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One process's place in one run, and where the run's log is."""
+
+    root: str
+    """s3://bucket/prefix or file:///folder."""
+    uid: str = LOCAL_UID
+    run: int | None = None
+    """None: one more than the highest in the log."""
+    lost: tuple[int, ...] = ()
+    floor: CommitRef | None = None
+    """The newest commit known to be in the log."""
+    resume_from: ResumeFrom | None = None
+    """Where to begin, once, instead of the newest commit of the root."""
+    wait: float = 0.0
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    master: tuple[str, int] | None = None
+    """Where rank 0's store listens; None in a world of one."""
+    master_is_elsewhere: bool = False
+    """torchrun's agent has the store listening already."""
+    attempt: int = 0
+    """torchrun's restarts share one store."""
+    joined: int = 0
+    """Which session this is of a process group that was there before it; 0 where the session makes the group."""
+    keep: int = DEFAULT_KEEP
+    cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
+    grace: float = DEFAULT_GRACE_SECONDS
+    rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
+    check_seconds: float = DEFAULT_CHECK_SECONDS
+    """How often the ranks agree whether to stop, about; 0: at every step."""
+    live: bool = True
+    """Whether ranks may change while this process trains."""
+    trace: bool = False
+    report_fd: int | None = None
+    request_file: Path | None = None
+    offer_file: Path | None = None
+    """Where the agent offers a hand-over."""
+    image_file: Path | None = None
+    """Where the agent keeps an image of where this process stood, should it lose a peer."""
+    held_image: Path | None = None
+    """The image that an earlier process has left there."""
+    handover: Handover | None = None
+    """This process joins a living run: how."""
+    global_batch_size: int | None = None
+    """The global batch that the job's sizes were chosen for."""
+    started: float | None = None
+    """time.monotonic() at which the agent started this process."""
+    exit_at_step: int | None = None
+    """In a user's test: the step in which this process is asked to leave, as a drain would ask it."""
+    preview: Path | None = None
+    """This process only says what it would do, in this folder."""
+    member: Member = NOBODY
+
+
+def read_settings(
+    environ: Mapping[str, str], root: str | Path | None = None, resume_from: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings in an environment; `root` and `resume_from` count where PERDURE_ROOT and PERDURE_FROM are not set.
+
+    UserError names a bad variable.
+    """
+    rank = _number(environ, "RANK", 0)
+    world = _number(environ, "WORLD_SIZE", 1, least=1)
+    if rank >= world:
+        raise UserError(f"RANK is {rank} and WORLD_SIZE is {world}: ranks count from 0 to WORLD_SIZE - 1")
+    own = environ.get(Env.ROOT) or as_uri(root or DEFAULT_ROOT)
+    by_torchrun = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    grace = TORCHRUN_GRACE_SECONDS if by_torchrun else DEFAULT_GRACE_SECONDS
+    return Settings(
+        root=own,
+        uid=environ.get(Env.UID) or LOCAL_UID,
+        run=_optional(environ, Env.RUN, 1),
+        lost=_lost(environ),
+        floor=_floor(environ),
+        resume_from=_resume_from(environ, resume_from, own),
+        wait=_number(environ, Env.WAIT, 0.0),
+        rank=rank,
+        world=world,
+        local_rank=_number(environ, "LOCAL_RANK", 0),
+        master=_master(environ) if world > 1 else None,
+        master_is_elsewhere=by_torchrun,
+        attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+        keep=_number(environ, Env.KEEP, DEFAULT_KEEP, least=1),
+        cadence=_cadence(environ),
+        grace=_number(environ, Env.GRACE_SECONDS, float(grace)),
+        rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
+        check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
+        live=environ.get(Env.LIVE) != "no",
+        trace=environ.get(Env.TRACE) == "1",
+        report_fd=_optional(environ, Env.REPORT_FD, 0),
+        request_file=_path(environ, Env.REQUEST_FILE),
+        offer_file=_path(environ, Env.HANDOVER_FILE),
+        image_file=_path(environ, Env.IMAGE),
+        held_image=_path(environ, Env.HELD_IMAGE),
+        handover=_handover(environ),
+        global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
+        started=_started(environ),
+        exit_at_step=_optional(environ, Env.EXIT_AT_STEP, 1),
+        preview=_path(environ, Env.PREVIEW),
+        member=_member(environ),
+    )
+
+
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """What to tell of variables that only look like Perdure's: a letter too few, and a setting is not heeded."""
+    known = {value.removeprefix(_PREFIX) for name, value in vars(Env).items() if name.isupper()}
+    told = []
+    for name in sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX)):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f": {_PREFIX}{near[0]} is meant?" if near else ""
+            told.append(f"{_PREFIX}{name} is set, which Perdure does not know{meant}")
+    return told
+
+
+def _member(environ: Mapping[str, str]) -> Member:
+    """Outside Kubernetes a machine is both; an older operator tells the pod alone."""
+    name, node = environ.get(Env.MEMBER), environ.get(Env.NODE) or ""
+    return Member(name, node) if name else Member(socket.gethostname(), node or socket.gethostname())
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
+
+
+def as_uri(root: str | Path) -> str:
+    """A root as people write it, a folder or a URI, as a URI. UserError for what is nearly a URI.
+
+    `s3:/bucket/prefix` is a folder's name, too: the training would keep its checkpoints on this machine.
+    """
+    text = str(root)
+    meant = None if "://" in text else _NEARLY_A_URI.match(text)
+    if meant:
+        raise UserError(
+            f"checkpoint root {text!r} looks like a URI and is none: write {meant['scheme'].lower()}://..., "
+            f"or ./{text} for a folder of that name"
+        )
+    return text if "://" in text else Path(text).expanduser().absolute().as_uri()
+
+
+def _master(environ: Mapping[str, str]) -> tuple[str, int]:
+    host = environ.get("MASTER_ADDR")
+    if not host:
+        raise UserError("WORLD_SIZE is above 1 and MASTER_ADDR is not set: start the ranks with torchrun or Perdure")
+    return host, _number(environ, "MASTER_PORT", 0, least=1)
+
+
+def _cadence(environ: Mapping[str, str]) -> Cadence:
+    steps = _optional(environ, Env.EVERY_STEPS, 1)
+    seconds = _optional(environ, Env.EVERY_SECONDS, 1)
+    epochs = _optional(environ, Env.EVERY_EPOCHS, 1)
+    if steps is None and seconds is None and epochs is None:
+        return Cadence(seconds=DEFAULT_EVERY_SECONDS)
+    return Cadence(steps, seconds, epochs)
+
+
+def _lost(environ: Mapping[str, str]) -> tuple[int, ...]:
+    text = environ.get(Env.LOST) or "[]"
+    try:
+        return tuple(int(run) for run in json.loads(text))
+    except (ValueError, TypeError):
+        raise UserError(f"{Env.LOST} is {text!r}: give a JSON list of runs, such as [3]") from None
+
+
+def _floor(environ: Mapping[str, str]) -> CommitRef | None:
+    try:
+        return read_commit(json.loads(environ.get(Env.FLOOR) or "null"))
+    except ValueError:
+        raise UserError(f"{Env.FLOOR} is {environ[Env.FLOOR]!r}: give a JSON object with seq and step") from None
+
+
+def _resume_from(environ: Mapping[str, str], given: Mapping[str, Any] | None, own: str) -> ResumeFrom | None:
+    text = environ.get(Env.FROM)
+    try:
+        found = json.loads(text) if text else given
+    except ValueError:
+        raise UserError(f'{Env.FROM} is {text!r}: give a JSON object such as {{"epoch": 3}}') from None
+    if found is None:
+        return None
+    wish = read_resume_from(found)
+    other = as_uri(wish.uri) if wish.uri else own
+    if other == own and not wish.wanted.given:
+        raise UserError(f"resume_from: {other} is this training's own root: name a commit of it, by epoch say")
+    return replace(wish, uri=None if other == own else other)
+
+
+def _handover(environ: Mapping[str, str]) -> Handover | None:
+    text = environ.get(Env.HANDOVER)
+    try:
+        block = read_handover(json.loads(text)) if text else None
+    except ValueError:
+        block = None
+    if text and block is None:
+        raise UserError(f"{Env.HANDOVER} is {text!r}: give an assignment's `handover` as a JSON object")
+    return block
+
+
+def _started(environ: Mapping[str, str]) -> float | None:
+    """Of another machine or boot it would be in the future: then nobody knows."""
+    started = _number(environ, Env.STARTED, 0.0)
+    return started if 0 < started <= time.monotonic() else None
+
+
+def _optional(environ: Mapping[str, str], name: str, least: int) -> int | None:
+    return _number(environ, name, 0, least=least) if environ.get(name) else None
+
+
+def _number(environ: Mapping[str, str], name: str, default: N, least: int = 0) -> N:
+    text = environ.get(name)
+    try:
+        value = type(default)(text) if text else default
+    except ValueError:
+        value = None
+    if value is None or not value >= least:
+        kind = "an integer" if isinstance(default, int) else "a number"
+        raise UserError(f"{name} is {text!r}: give {kind} of {least} or more")
+    return value

@@ -1,0 +1,44 @@
+"""How much memory is left, as a container's cgroup and its node tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.host.memory import free_memory
+
+STAT = "anon 600\nfile 300\nshmem 100\ninactive_file 150\nactive_file 50\n"
+V2 = {"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": STAT}
+V1 = {"memory/memory.limit_in_bytes": "1000", "memory/memory.usage_in_bytes": "900", "memory/memory.stat": STAT}
+
+
+def written(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def free(root: Path, files: dict[str, str], available: int | None = 4) -> int | None:
+    meminfo = root / "meminfo"
+    if available is not None:
+        meminfo.write_text(f"MemTotal:       9000 kB\nMemAvailable:   {available} kB\n")
+    return free_memory(written(root, files), meminfo)
+
+
+@pytest.mark.parametrize("files", [V2, V1], ids=["v2", "v1"])
+def test_cached_files_can_be_given_up_and_memory_that_is_shared_cannot(tmp_path: Path, files: dict[str, str]) -> None:
+    assert free(tmp_path, files) == 300
+
+
+def test_a_node_may_have_less_than_the_limit_leaves(tmp_path: Path) -> None:
+    assert free(tmp_path, V2 | {"memory.max": "100000000"}, available=4) == 4096
+
+
+def test_without_a_limit_the_node_counts(tmp_path: Path) -> None:
+    assert free(tmp_path, V2 | {"memory.max": "max\n"}) == 4096
+
+
+def test_where_nobody_tells_nothing_is_known(tmp_path: Path) -> None:
+    assert free(tmp_path, {}, available=None) is None

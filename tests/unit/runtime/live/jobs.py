@@ -1,0 +1,181 @@
+"""A job of real processes whose ranks change while it trains; a test stands in for the operator and the agents.
+
+The offers are there before the ranks begin, and each rank waits at one step until its part is ready: so the moment of
+the change is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from e2e.harness.local_run import free_port
+from perdure.live.protocol.parties import Part, Party, attempt_of
+from perdure.wire import Env, Handover, Leave, Train, write_assignment, write_handover
+from perdure.wire.channel import Exiting, read_report, write_offer
+from tests.unit.runtime.live.nursery import Nursery
+from tests.unit.runtime.records import entries, traced
+
+WAIT_AT = 4
+AGAIN_AT = 12
+EVERY = 4
+LIMIT = 60
+MOVES = {
+    "rank-1-of-2": (2, 2, (1,), (1,)),
+    "both-of-2": (2, 2, (0, 1), (0, 1)),
+    "2-to-3": (2, 3, (2,), ()),
+    "3-to-2": (3, 2, (), (1,)),
+    "3-to-2-without-rank-0": (3, 2, (), (0,)),
+    "all-of-2-to-1": (2, 1, (0,), (0, 1)),
+}
+"""Old ranks and new ones, who joins, and who leaves: the ways in which what is each rank's own can go."""
+COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
+
+
+class Job:
+    """Run 1, with `world` ranks."""
+
+    def __init__(
+        self, nursery: Nursery, name: str, world: int, *, script: str = "scripts.train", **arguments: Any
+    ) -> None:
+        self.nursery = nursery
+        self.name = name
+        self.world = world
+        self.root = nursery.folder / f"root-{name}"
+        self.pids: dict[str, int] = {}
+        self._script = script
+        self._arguments = {"root": str(self.root), **arguments}
+        self._late: dict[str, dict[str, str]] = {}
+        """Newcomers that nobody waits for at first."""
+        self._wait_at: int | None = None
+        self._again: dict[str, list[tuple[int, str]]] = {}
+
+    def begin(self) -> Job:
+        """Starts its ranks."""
+        port = free_port()
+        for rank in range(self.world):
+            self._start(f"old{rank}", _rank(1, rank, self.world, port))
+        for name, environ in self._late.items():
+            self._start(name, environ, {})
+        return self
+
+    def offered(
+        self,
+        world: int,
+        joins: tuple[int, ...],
+        leavers: tuple[int, ...],
+        *,
+        wait: bool = True,
+        at: int | None = None,
+        reports: bool = False,
+        **newcomer: Any,
+    ) -> Job:
+        """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers.
+
+        `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready. With `at`
+        nobody knows of it before that step. With `reports` newcomers tell how they end, and nobody
+        acknowledges their votes.
+        """
+        self._wait_at = WAIT_AT if wait and at is None else None
+        port, address = free_port(), f"127.0.0.1:{free_port()}"
+        block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
+        for party in attempt_of(block, 2).parties:
+            if party.part is Part.NEWCOMER and party.new is not None:
+                told = _told(block) | ({Env.REPORT_FD: "1"} if reports else {})
+                self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
+            elif at is None:
+                write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
+            else:
+                self._offer_at(f"old{party.old}", at, _offer(2, party, world, port, block))
+        return self
+
+    def offered_again(self, names: tuple[str, ...], leavers: tuple[int, ...]) -> Job:
+        """Run 2, whose ranks these processes are, is offered to go on without some of them, at step AGAIN_AT."""
+        left, port = len(names) - len(leavers), free_port()
+        block = Handover(2, len(names), (), leavers, f"127.0.0.1:{free_port()}", LIMIT, f"again-{self.name}")
+        for party, name in zip(attempt_of(block, 3).parties, names, strict=True):
+            self._offer_at(name, AGAIN_AT, _offer(3, party, left, port, block))
+        return self
+
+    def replaced(self, times: int) -> Job:
+        """Rank 1 of 2 is replaced so often, every EVERY steps, each time by another process."""
+        leaver = "old1"
+        for run in range(2, times + 2):
+            port, address = free_port(), f"127.0.0.1:{free_port()}"
+            block = Handover(run - 1, 2, (1,), (1,), address, LIMIT, f"token-{self.name}-{run}")
+            stays, leaves, comes = attempt_of(block, run).parties
+            for name, party in (("old0", stays), (leaver, leaves)):
+                self._offer_at(name, EVERY * (run - 1), _offer(run, party, 2, port, block))
+            leaver = f"new{run}"
+            self._late[leaver] = _rank(run, comes.new or 0, 2, port) | _told(block)
+        return self
+
+    def end(self) -> dict[str, Any]:
+        """The results by process, when all have ended as they should."""
+        found = self.ended()
+        assert set(found.values()) == {0}, {name: self.output(name) for name, status in found.items() if status}
+        return {name: self.nursery.result(f"{self.name}-{name}") for name in self.pids}
+
+    def ended(self) -> dict[str, int]:
+        """How each process has ended."""
+        return {name: self.nursery.wait(pid) for name, pid in self.pids.items()}
+
+    def output(self, name: str) -> str:
+        """What a process has printed."""
+        return self.nursery.output(f"{self.name}-{name}")
+
+    def endings(self, name: str) -> list[Exiting]:
+        """What a process has told of its end."""
+        found = [read_report(line) for line in self.output(name).splitlines()]
+        return [report for report in found if isinstance(report, Exiting)]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Its entries, oldest first."""
+        return entries(self.root)
+
+    def began(self, run: int) -> list[str]:
+        """Which process was each rank of this run when it began, by the object that the log names."""
+        (opened,) = (entry for entry in self.log if entry["kind"] == "Opened" and entry["run"] == run)
+        told = json.loads((self.root / opened["members"]["key"]).read_text())
+        return [member["name"] for member in told["members"]]
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """The lines of all its ranks."""
+        return traced(self.root)
+
+    def _offer_at(self, name: str, step: int, offer: Train | Leave) -> None:
+        self._again.setdefault(name, []).append((step, write_assignment(offer)))
+
+    def _offer_file(self, name: str) -> Path:
+        return self.nursery.folder / f"{self.name}-{name}.offer"
+
+    def _start(self, name: str, environ: Mapping[str, str], newcomer: Mapping[str, Any] | None = None) -> None:
+        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", "PERDURE_MEMBER": name, **environ}
+        told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
+        own = {"wait_at": self._wait_at} if newcomer is None else dict(newcomer)
+        arguments = self._arguments | own | ({"again": self._again[name]} if name in self._again else {})
+        self.pids[name] = self.nursery.start(f"{self.name}-{name}", self._script, arguments, told)
+
+
+def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
+    """What each rank of the last run has at its end."""
+    return {found["rank"]: {key: found[key] for key in COMPARED} for found in results.values() if "rank" in found}
+
+
+def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
+    found = {"PERDURE_RUN": run, "RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+    return {name: str(value) for name, value in found.items()} | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def _told(block: Handover) -> dict[str, str]:
+    return {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
+
+
+def _offer(run: int, party: Party, world: int, port: int, block: Handover) -> Train | Leave:
+    if party.new is None:
+        return Leave(run, handover=block)
+    return Train(run, party.new, world, f"127.0.0.1:{port}", handover=block)

@@ -1,0 +1,227 @@
+"""Each rule that a model checker once asked for, taken out of the machine or of the world: it has to ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from perdure.live.protocol import events as on
+from perdure.live.protocol.events import Alarm
+from perdure.live.protocol.machine import Phase, State, Step, step
+from perdure.live.protocol.newcomer import step_newcomer
+from perdure.live.protocol.parties import Attempt
+from perdure.live.protocol.returning import say_and_return
+from perdure.live.protocol.state import also, stay
+from perdure.live.protocol.waiting import lost, went
+from perdure.log.verdict import Verdict
+from perdure.wire import ExitKind, HandoverWord
+from tests.unit.runtime.live.small import Setting
+
+REPLACED = Attempt(1, 2, 2, (1,), (1,))
+FIRST_REPLACED = Attempt(1, 2, 2, (0,), (0,))
+GROWN = Attempt(1, 2, 2, (2,), ())
+FIRST_GROWN = Attempt(1, 2, 1, (1,), ())
+ONE_REPLACED = Attempt(1, 2, 1, (0,), (0,))
+SHRUNK = Attempt(1, 2, 3, (), (1,))
+ALL_REPLACED = Attempt(1, 2, 2, (0, 1), (0, 1))
+ONE_OF_THREE_REPLACED = Attempt(1, 2, 3, (2,), (2,))
+GROWN_BY_TWO = Attempt(1, 2, 1, (1, 2), ())
+REPLACED_BY_TWO = Attempt(1, 2, 1, (0, 1), (0,))
+SHAPES = {
+    "rank-1-leaves": REPLACED,
+    "rank-0-leaves": FIRST_REPLACED,
+    "2-to-3": GROWN,
+    "3-to-2": SHRUNK,
+    "all-leave": ALL_REPLACED,
+}
+ABORT, RESTART = HandoverWord.ABORT, HandoverWord.RESTART
+
+React = Callable[[State, on.Happening], Step]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One bug, a small setting in which it does harm, and the law that then breaks."""
+
+    law: str
+    faults: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    attempt: Attempt = REPLACED
+    react: React = step
+    without: str = ""
+
+    def setting(self, *, mended: bool = False) -> Setting:
+        rules = frozenset({self.without} - {""})
+        if mended:
+            return Setting(self.attempt, self.faults, self.late)
+        return Setting(self.attempt, self.faults, self.late, without=rules, react=self.react)
+
+
+def _aborts(state: State) -> Step:
+    """As if it had not voted."""
+    if state.joins:
+        state, actions = step_newcomer(replace(state, phase=Phase.TELLING), on.Unable("x"))
+        return state, actions
+    return say_and_return(state, ABORT, "x")
+
+
+def _silence_is_an_answer(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.ASKING and state.settles and event == on.LogAnswered(Verdict.OPEN):
+        return step(state, on.LogAnswered(Verdict.REFUSED))
+    return step(state, event)
+
+
+def _a_failed_vote_is_an_abort(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.VOTED and event == on.VoteReduced(False):
+        return _aborts(state)
+    return step(state, event)
+
+
+def _a_closed_link_is_an_abort(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.VOTED and event == on.LinkClosed():
+        return _aborts(state)
+    return step(state, event)
+
+
+def _the_limit_is_an_abort(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.VOTED and event == on.Passed(Alarm.LIMIT):
+        return _aborts(state)
+    return step(state, event)
+
+
+def _sigterm_is_an_abort_at_any_time(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.VOTED and event == on.Sigterm():
+        return _aborts(replace(state, asked=True))
+    return step(state, event)
+
+
+def _the_decider_aborts_after_its_put(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.DECIDING and isinstance(event, on.Gone):
+        return say_and_return(state, ABORT, "x")
+    return step(state, event)
+
+
+def _the_limit_also_counts_after_the_put(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.DECIDING and event == on.Passed(Alarm.LIMIT):
+        return say_and_return(state, RESTART, "x")
+    return step(state, event)
+
+
+def _refused_and_yet_appended(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.DECIDING and event == on.LogAnswered(Verdict.REFUSED):
+        return stay(state, on.AppendOpened())
+    return step(state, event)
+
+
+def _go_before_the_answer(state: State, event: on.Happening) -> Step:
+    done = step(state, event)
+    return also(done, (on.Say(HandoverWord.GO),)) if on.AppendOpened() in done[1] else done
+
+
+def _the_vote_is_enough(state: State, event: on.Happening) -> Step:
+    return went(state) if state.phase is Phase.VOTED and event == on.VoteReduced(True) else step(state, event)
+
+
+def _no_answer_ends_the_decider(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.DECIDING and event == on.LogAnswered(None):
+        return say_and_return(state, ABORT, "x")
+    return step(state, event)
+
+
+def _a_commit_that_was_first_ends_the_decider(state: State, event: on.Happening) -> Step:
+    if state.phase is Phase.DECIDING and event == on.LogAnswered(Verdict.OPEN):
+        return lost(state, "x")
+    return step(state, event)
+
+
+def _a_stop_given_up_is_nobodys(state: State, event: on.Happening) -> Step:
+    return stay(state) if state.phase is Phase.ABORTED and event == on.Stopped() else step(state, event)
+
+
+def _nobody_settles(state: State, event: on.Happening) -> Step:
+    state, actions = step(state, event)
+    return replace(state, settles=False), actions
+
+
+def _waits_for_the_limit(state: State, event: on.Happening) -> Step:
+    before = state.settles
+    state, actions = step(state, event)
+    return (replace(state, settles=before) if event == on.LinkClosed() else state), actions
+
+
+def _a_missed_word_is_told_as_an_abort(state: State, event: on.Happening) -> Step:
+    state, actions = step(state, event)
+    return (replace(state, word=ABORT) if state.phase is Phase.ASKING else state), actions
+
+
+def _silence_is_not_heard(state: State, event: on.Happening) -> Step:
+    return stay(state) if isinstance(event, on.Silent) else step(state, event)
+
+
+def _who_is_lost_is_waited_for(state: State, event: on.Happening) -> Step:
+    return step(state, replace(event, lost=False) if isinstance(event, on.Silent) else event)
+
+
+def _a_moments_silence_is_a_loss(state: State, event: on.Happening) -> Step:
+    return step(state, replace(event, lost=True) if isinstance(event, on.Silent) else event)
+
+
+def _silence_is_an_abort_also_after_the_vote(state: State, event: on.Happening) -> Step:
+    if state.phase in (Phase.VOTED, Phase.ASKING, Phase.DECIDING) and isinstance(event, on.Silent):
+        return _aborts(state)
+    return step(state, event)
+
+
+def _who_is_the_last_ends(state: State, event: on.Happening) -> Step:
+    state, actions = step(state, event)
+    ends = [on.Exit(ExitKind.HANDOVER_FAILED, one.why) if isinstance(one, on.Exit) else one for one in actions]
+    return state, tuple(ends) if state.joins else actions
+
+
+PLANTED: dict[str, Planted] = {
+    "an entry is taken for one's own by its writer": Planted("H1", {"commit": 1}, without="bytes"),
+    "a log that says nothing is taken for an answer": Planted("H", {}, 2, GROWN, react=_silence_is_an_answer),
+    "each rank leaves the stop for itself": Planted("H", {"sigterm": 1}, 2, without="round"),
+    "a vote whose reduce failed is an abort": Planted("H", {"reduce": 1}, react=_a_failed_vote_is_an_abort),
+    "a link that closed is an abort": Planted("H", {"cut": 1}, react=_a_closed_link_is_an_abort),
+    "the limit is an abort": Planted("H", {}, 1, react=_the_limit_is_an_abort),
+    "SIGTERM is an abort also after the vote": Planted(
+        "H", {"sigterm": 1}, attempt=SHRUNK, react=_sigterm_is_an_abort_at_any_time
+    ),
+    "the decider aborts after its PUT": Planted("H", {"cut": 1}, react=_the_decider_aborts_after_its_put),
+    "the decider says restart after its PUT": Planted("H", {}, 1, react=_the_limit_also_counts_after_the_put),
+    "the decider appends behind a refusal": Planted("H2", {}, 2, FIRST_GROWN, react=_refused_and_yet_appended),
+    "go is said before the log says it": Planted("H1", {"flip": 1}, react=_go_before_the_answer),
+    "the vote is enough for a leaver": Planted("H1", {}, react=_the_vote_is_enough),
+    "a PUT without an answer is an abort": Planted("H", {"flip": 1}, react=_no_answer_ends_the_decider),
+    "a commit of the older run ends the attempt": Planted(
+        "H6", {"commit": 1}, react=_a_commit_that_was_first_ends_the_decider
+    ),
+    "the decider does not wait for every vote": Planted("H2", {}, without="whole"),
+    "a stop for a given-up attempt is ignored": Planted("H10", {"sigterm": 1}, 1, react=_a_stop_given_up_is_nobodys),
+    "who has lost the decider waits for the limit": Planted("H12", {"kill": 1}, react=_waits_for_the_limit),
+    "whoever misses the word tells of an abort": Planted(
+        "H11", {"reduce": 1}, react=_a_missed_word_is_told_as_an_abort
+    ),
+    "nobody settles": Planted("H10", {"cut": 1}, 2, FIRST_GROWN, react=_nobody_settles),
+    "an aborted run's end does not say so": Planted("H9", {"cut": 1}, 1, attempt=ONE_REPLACED, without="mark"),
+    "a leaver's image goes with it": Planted("H13", {"kill": 1}, without="rescue"),
+    "silence is not heard": Planted("H12", {"freeze": 1}, react=_silence_is_not_heard),
+    "who is lost is waited for": Planted("H12", {"freeze": 1}, attempt=GROWN, react=_who_is_lost_is_waited_for),
+    "a moment's silence is a loss": Planted(
+        "H6", {"freeze": 1}, attempt=GROWN, react=_a_moments_silence_is_a_loss, without="lost"
+    ),
+    "silence is an abort also after the vote": Planted(
+        "H", {"doubt": 1}, react=_silence_is_an_abort_also_after_the_vote
+    ),
+    "who may be the last that holds the state ends": Planted(
+        "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
+    ),
+    "a leaver's last word does not say that nobody takes over any more": Planted(
+        "H9", {"freeze": 1}, attempt=SHRUNK, without="rescue-marks"
+    ),
+    "a leaver's image is committed whatever the log says": Planted(
+        "H4", {"kill": 1, "plan": 1}, without="rescue-reads"
+    ),
+    "the next run opens by its block alone": Planted("P5", {"kill": 1, "plan": 1}, 0, without="block"),
+}

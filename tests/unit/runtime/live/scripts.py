@@ -1,0 +1,196 @@
+"""What trainers do in the tests of this folder: an ordinary script on a Session, and what it has seen."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from perdure.group.old_groups import OldGroups
+from perdure.loop.leaving import Exit
+from perdure.loop.telemetry.events import Event
+from perdure.session.session import Session
+from perdure.wire.channel import HandoverEnded
+
+SAMPLES = 102
+BATCH = 16
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randn(SAMPLES, 8, generator=generator)
+    return TensorDataset(images, torch.randint(0, 3, (SAMPLES,), generator=generator))
+
+
+def network(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    if kind == "turned":
+        return nn.Sequential(turned(nn.Linear(8, 16)), nn.ReLU(), nn.Dropout(0.3), turned(nn.Linear(16, 3)))
+    norm = [nn.BatchNorm1d(16)] if kind == "norm" else []
+    return nn.Sequential(nn.Linear(8, 16), *norm, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def turned(linear: nn.Linear) -> nn.Linear:
+    """With a weight that lies column by column."""
+    linear.weight = nn.Parameter(linear.weight.detach().t().contiguous().t())
+    return linear
+
+
+def digest(tensors: Any) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def train(
+    root: str,
+    *,
+    epochs: int = 3,
+    model: str = "plain",
+    deterministic: bool = False,
+    workers: int = 0,
+    options: dict[str, Any] | None = None,
+    wait_at: int | None = None,
+    die: str = "",
+    again: Sequence[tuple[int, str]] = (),
+    group: bool = False,
+    wait_for_end: bool = False,
+    count_in: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
+    with `wait_for_end` until it has come to nothing.
+
+    With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
+    offers, and the steps at which they come. In the runs `count_in` threads and files are counted.
+    """
+    torch.set_num_threads(1)
+    dies(die, "cold")
+    told: list[str] = []
+    counted: dict[int, Any] = {}
+    offers = dict(again)
+    with Session.from_env(root, deterministic=deterministic) as session:
+        if count_in:
+            session._run.old_groups = OldGroups(grace=0)
+        own = dist.new_group() if group and dist.is_initialized() else None
+        net = network(model)
+        torch.manual_seed(session.rank)  # dropout of its own on every rank
+        wrapped = session.wrap(net, **(options or {}))
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, fused=model == "turned" or None)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
+        session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
+        session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))
+        session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
+        last: list[int] = []
+        session.report_every(1e6, lambda: last.append(session.steps_done))
+        ended = Ended()
+        session._run.reporter.add(ended)
+        batches = session.loader(dataset(), BATCH, num_workers=workers)
+        began = None
+        if die:
+            session.restore()
+        dies(die, "restored")
+        if die == "error":
+            raise ValueError("no data on this node")
+        try:
+            for _ in session.epochs(epochs):
+                for inputs, labels in batches:
+                    began = session.steps_done if began is None else began
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
+                    optimizer.step()
+                    if session.rank == 0 and session.result is None:
+                        session.result = {"began": session.run}
+                    if session.run in count_in and session.run not in counted:
+                        counted[session.run] = threads_and_files(session)
+                    if wait_for_end and session.steps_done == wait_at:
+                        ended.once.wait(60)
+                    else:
+                        take_part(session, wait_at, offers)
+                    session.step()
+                    scheduler.step()
+        except Exit:
+            return {"left": session.steps_done, "began": began, "last": last}
+        return {
+            "began": began,
+            "last": last,
+            "rank": session.rank,
+            "world": session.world,
+            "steps": session.steps_done,
+            "weights": digest(net.parameters()),
+            "buffers": digest(net.buffers()),
+            "optimizer": digest(value["exp_avg"] for value in optimizer.state_dict()["state"].values()),
+            "rate": optimizer.param_groups[0]["lr"],
+            "result": session.result,
+            "random": torch.rand(1).item(),
+            "told": told,
+            "own": own is not None,
+            "counted": counted,
+        }
+
+
+class Ended:
+    """Listens for an attempt that has come to nothing."""
+
+    def __init__(self) -> None:
+        self.once = threading.Event()
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, HandoverEnded):
+            self.once.set()
+
+
+def threads_and_files(session: Session) -> dict[str, int]:
+    """How many this process has, once all that older runs have left is gone."""
+    assert session._run.old_groups.wait(60)
+    for thread in threading.enumerate():
+        if thread.name.startswith(("perdure-handover", "perdure-old-groups")):
+            thread.join(60)
+    await_the_ends_of_threads()
+    return {kind: len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd")}
+
+
+def await_the_ends_of_threads() -> None:
+    """A thread that is joined has left Python, but not yet the process."""
+    own, until = Path("/proc/self/comm").read_text(), time.monotonic() + 60
+    while threading.active_count() != sum(name == own for name in names_of_tasks()):
+        assert time.monotonic() < until
+        os.sched_yield()
+
+
+def names_of_tasks() -> Iterator[str]:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended just now
+            yield (task / "comm").read_text()
+
+
+def dies(die: str, here: str) -> None:
+    if die == here:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) -> None:
+    """In a step: takes the offer that comes in it, and waits for one that is to be ready by its end."""
+    if session.steps_done in offers:
+        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
+    if (session.steps_done == wait_at and session.run == 1) or session.steps_done in offers:
+        await_ready(session)
+
+
+def await_ready(session: Session) -> None:
+    """Returns when this rank would vote for the hand-over that it was offered."""
+    session._boundary.handing.look()
+    if not session._boundary.handing.ready.wait(60):
+        raise TimeoutError("the hand-over was never ready")

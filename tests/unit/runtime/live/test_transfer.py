@@ -1,0 +1,125 @@
+"""The state arrives whole, whatever it is made of, and no sender holds more than a few pieces of it twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore
+
+from perdure.checkpoint.state import State
+from perdure.checkpoint.tensors import PIECE_BYTES
+from perdure.group.world import Group, connect_group
+from perdure.live.protocol.parties import Attempt
+from perdure.live.transfer import AT_ONCE, IN_FLIGHT, SMALL_BYTES, describe, parcels, receive, send
+
+MANY = 20 * PIECE_BYTES // SMALL_BYTES
+
+
+class Counted:
+    """A group that counts the bytes of messages under way that are copies of the state, and those sent before any was
+    waited for."""
+
+    def __init__(self, group: Any, live: Mapping[str, Tensor]) -> None:
+        self._group = group
+        self._own = [(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in live.values()]
+        self.now = self.most = self.unwaited = 0
+        self.waited = False
+
+    def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any:
+        (data,) = tensors
+        size = 0 if any(start <= data.data_ptr() < end for start, end in self._own) else data.nbytes
+        self.unwaited += not self.waited
+        self.now += size
+        self.most = max(self.most, self.now)
+        return Work(self, self._group.send(tensors, to, tag), size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+
+class Work:
+    def __init__(self, group: Counted, work: Any, size: int) -> None:
+        self._group, self._work, self._size = group, work, size
+
+    def wait(self) -> None:
+        self._group.waited = True
+        self._work.wait()
+        self._group.now -= self._size
+
+
+def states() -> Iterator[tuple[str, dict[str, Tensor]]]:
+    yield "small", {f"p{number:04}": torch.full((SMALL_BYTES // 4,), float(number)) for number in range(MANY)}
+    yield "flat", {"p": torch.arange(5 * PIECE_BYTES // 4 + 3, dtype=torch.int32), "none": torch.empty(0)}
+    yield "turned", {f"p{number}": torch.randn(1500, 1400).t() for number in range(4)}
+    kinds = (torch.randn(5), torch.randn(1500, 1400).t(), torch.randn(2 * PIECE_BYTES // 4 + 1), torch.empty(0, 3))
+    yield "mixed", {f"p{number}": kinds[number % 4].clone() for number in range(16)}
+
+
+STATES = dict(states())
+
+
+@pytest.mark.parametrize(
+    ("name", "newcomers"),
+    [
+        ("small", 1),
+        ("flat", 1),
+        ("flat", AT_ONCE + 2),
+        ("turned", 1),
+        ("turned", 3),
+        ("turned", AT_ONCE + 2),
+        ("mixed", 1),
+        ("mixed", 2),
+    ],
+)
+def test_all_newcomers_get_everything_and_few_copies_are_made(name: str, newcomers: int) -> None:
+    live = STATES[name]
+    old = 2
+    attempt = Attempt(1, 2, old, tuple(range(old, old + newcomers)), ())
+    store, given = HashStore(), parcels(attempt, describe(State(live, {}, {})))
+    met = threading.Barrier(len(attempt.parties))
+
+    def party(number: int) -> int:
+        group: Group = connect_group(
+            store, "bridge", rank=number, size=len(attempt.parties), timeout=timedelta(seconds=60)
+        )
+        most = 0
+        if number < old:
+            counted = Counted(group, live)
+            send(counted, [parcel for parcel in given if parcel.sender == number], State(live, {}, {}))
+            most = counted.most
+        else:
+            found = receive(group, [parcel for parcel in given if parcel.receiver == number], {})
+            assert sorted(key for _, key in found) == sorted(live)
+            assert all(torch.equal(found["shared", key], tensor) for key, tensor in live.items())
+        met.wait(60)
+        return most
+
+    with ThreadPoolExecutor(len(attempt.parties)) as pool:
+        most = max(pool.map(party, range(len(attempt.parties))))
+    assert most <= (max(1, IN_FLIGHT // newcomers) + 1) * min(newcomers, AT_ONCE) * PIECE_BYTES
+
+
+def test_what_lies_flat_is_all_under_way_before_any_of_it_is_waited_for() -> None:
+    live = {"p": torch.arange((IN_FLIGHT + 4) * PIECE_BYTES // 4, dtype=torch.int32)}
+    attempt, store = Attempt(1, 2, 1, (1,), ()), HashStore()
+    given = parcels(attempt, describe(State(live, {}, {})))
+
+    def connected(number: int) -> Group:
+        return connect_group(store, "bridge", rank=number, size=2, timeout=timedelta(seconds=60))
+
+    def receives() -> dict[tuple[str, str], Tensor]:
+        return receive(connected(1), given, {})
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(receives)
+        counted = Counted(connected(0), live)
+        send(counted, given, State(live, {}, {}))
+        assert torch.equal(found.result(60)["shared", "p"], live["p"])
+    assert counted.unwaited == IN_FLIGHT + 4

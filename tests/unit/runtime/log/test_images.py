@@ -1,0 +1,115 @@
+"""Which image a run begins from: each line of the rule, and every history of a small world."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.log.entry import ImageRef
+from perdure.log.images import Begun, Choice, Offer, Stamp, choose, holder_of
+from tests.unit.runtime.checkpoint import images
+from tests.unit.runtime.checkpoint.images import Rule, beginnings
+
+UID = "job"
+
+
+def offer(run: int, step: int, *, holder: int = 0, rank: int = 0, crc: str = "a", uid: str = UID) -> Offer:
+    return Offer(holder, Stamp(uid, run, step, rank, 2), crc)
+
+
+def chosen(*offers: Offer, line: tuple[Begun, ...] = (Begun(3),), committed: int = 10) -> Choice:
+    return choose(offers, uid=UID, line=line, committed=committed)
+
+
+class TestRule:
+    def test_without_an_image_the_newest_commit_counts_and_there_is_nothing_to_say(self) -> None:
+        assert chosen() == Choice()
+
+    def test_an_image_of_the_run_that_opened_last_counts(self) -> None:
+        assert chosen(offer(3, 17)).image == ImageRef(3, 17)
+
+    def test_the_rank_that_is_one_step_ahead_has_the_image(self) -> None:
+        """Its reduce was done, that of the others was not."""
+        assert chosen(offer(3, 17), offer(3, 18, holder=1)).image == ImageRef(3, 18)
+
+    @pytest.mark.parametrize("step", [9, 10])
+    def test_an_image_that_a_commit_has_reached_does_not(self, step: int) -> None:
+        assert chosen(offer(3, step)) == Choice(why=f"the image of run 3, step {step} is in a commit")
+
+    def test_an_image_of_a_run_that_another_has_followed_does_not_although_its_step_is_higher(self) -> None:
+        line = (Begun(4), Begun(3))
+        found = chosen(offer(3, 90), line=line)
+        assert found == Choice(why="the image of run 3, step 90 is not on the way to where run 4 stood")
+
+    def test_an_image_of_another_job_does_not(self) -> None:
+        assert chosen(offer(3, 17, uid="other")) == Choice(why="the image of run 3, step 17 is of another job")
+
+    def test_a_run_that_was_taken_over_counts_up_to_there(self) -> None:
+        line = (Begun(5, took_over=4, at=20), Begun(4, took_over=3, at=15), Begun(3), Begun(2))
+        assert chosen(offer(4, 20), line=line).image == ImageRef(4, 20)
+        assert chosen(offer(3, 15), line=line).image == ImageRef(3, 15)
+        assert chosen(offer(3, 16), line=line).image is None
+        assert chosen(offer(2, 12), line=line).image is None
+
+    def test_the_latest_run_counts_before_the_highest_step(self) -> None:
+        line = (Begun(5, took_over=4, at=30), Begun(4))
+        assert chosen(offer(4, 29), offer(5, 31, holder=1), offer(4, 30), line=line).image == ImageRef(5, 31)
+
+    def test_the_image_that_a_run_had_begun_from_counts_until_it_is_committed(self) -> None:
+        line = (Begun(4, image=ImageRef(2, 17)), Begun(3), Begun(2))
+        assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
+        assert chosen(offer(2, 17), line=line, committed=17).image is None
+
+    def test_what_the_image_that_a_run_had_begun_from_lay_on_counts_with_it(self) -> None:
+        """The same state, of somebody who did not know that another run had taken over."""
+        line = (Begun(4, image=ImageRef(3, 17)), Begun(3, took_over=2, at=17), Begun(2))
+        assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
+        assert chosen(offer(2, 18), line=line).image is None
+
+    def test_whoever_had_taken_over_at_the_step_of_that_image_has_the_same(self) -> None:
+        line = (Begun(4, image=ImageRef(2, 17)), Begun(3, took_over=2, at=17), Begun(2))
+        assert chosen(offer(3, 17), line=line).image == ImageRef(3, 17)
+        assert chosen(offer(3, 18), line=line).image is None
+
+    def test_so_has_whoever_had_taken_over_from_that_one_before_it_did_a_step(self) -> None:
+        line = (Begun(5, image=ImageRef(2, 17)), Begun(4, took_over=3, at=17), Begun(3, took_over=2, at=17), Begun(2))
+        assert chosen(offer(4, 17), line=line).image == ImageRef(4, 17)
+        assert chosen(offer(4, 18), line=line).image is None
+
+    def test_beyond_the_image_that_a_run_had_begun_from_nothing_counts(self) -> None:
+        line = (Begun(4, image=ImageRef(2, 17)), Begun(2))
+        assert chosen(offer(2, 18), line=line).image is None
+
+    def test_ranks_that_have_come_apart_have_no_image(self) -> None:
+        found = chosen(offer(3, 17), offer(3, 17, holder=1, rank=1, crc="b"))
+        assert found == Choice(why="the ranks of run 3 have come apart: their images of step 17 differ")
+
+    def test_sums_of_other_steps_are_not_compared(self) -> None:
+        assert chosen(offer(3, 17), offer(3, 18, holder=1, crc="b")).image == ImageRef(3, 18)
+
+    def test_the_one_that_was_the_lowest_rank_commits_it(self) -> None:
+        """Buffers and plain values are rank 0's where it is left."""
+        offers = [offer(3, 17, holder=0, rank=2), offer(3, 17, holder=1, rank=1), offer(3, 16, holder=2, rank=0)]
+        assert holder_of(ImageRef(3, 17), offers) == 1
+
+
+class TestSmallWorld:
+    def test_every_run_begins_on_the_way_of_the_one_before_it_and_loses_no_step_that_is_left(self) -> None:
+        found = list(beginnings())
+        assert len(found) > 10_000
+        assert any(one.choice.image and one.choice.image.run < one.before.run for one in found)
+        wrong = next((one for one in found if not one.right), None)
+        assert wrong is None
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            images.newest_step,
+            images.newest_run,
+            images.also_in_commits,
+            images.without_record,
+            images.last_run_alone,
+        ],
+        ids=lambda rule: rule.__name__,
+    )
+    def test_a_rule_that_leaves_a_condition_out_goes_wrong(self, rule: Rule) -> None:
+        assert any(not one.right for one in beginnings(rule))

@@ -1,0 +1,460 @@
+"""What a rank that has lost a peer leaves behind: where it stood when it was last asked for a batch, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from perdure.checkpoint.codec import decode
+from perdure.checkpoint.image_file import Image, Label, write_image
+from perdure.checkpoint.upload import Staged
+from perdure.errors import Corrupt
+from perdure.group.peers import Alone
+from perdure.loop import allowance, imaging
+from perdure.loop.position.accumulating import Accumulator
+from perdure.loop.run import Run
+from perdure.loop.telemetry.events import Event
+from perdure.wire.channel import Imaged, Imaging
+from perdure.wire.settings import Settings
+from tests.unit.runtime.session.scenarios import Seen, dealt
+
+SECONDS = 20
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def take(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Training:
+    """One of two ranks, without the other: everything but their collectives."""
+
+    def __init__(self, folder: Path, extra: nn.Module | None = None) -> None:
+        torch.manual_seed(7)
+        self.path = folder / "image"
+        self.path.touch()
+        self.run = Run(Settings(folder.as_uri(), uid="u", run=3, rank=1, world=2, image_file=self.path))
+        self.run.peers = Alone(1, 2)
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        self.model = nn.Sequential(self.linear, self.norm, nn.Dropout(0.5), extra or nn.Identity())
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        for name in ("model", "optimizer", "scheduler"):
+            self.run.registry.add(name, getattr(self, name))
+        self.run.images.begin()
+
+    def forward(self) -> Tensor:
+        result: Tensor = self.model(torch.rand(8, 4)).sum()
+        return result
+
+    def step(self) -> None:
+        """One whole step, up to the next batch."""
+        self.optimizer.zero_grad()
+        self.forward().backward()
+        self.optimizer.step()
+        self.run.progress.step += 1
+        self.scheduler.step()
+        self.run.progress.saved = False
+        self.run.images.stand()
+
+    def whole(self) -> dict[str, Any]:
+        """What a commit made here would hold."""
+        state = self.run.state()
+        return copy.deepcopy({"shared": state.shared, "replicated": state.replicated, "objects": state.objects})
+
+    @property
+    def image(self) -> Image | None:
+        try:
+            return Image(self.path)
+        except Corrupt:
+            return None
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    one = Training(tmp_path)
+    yield one
+    one.run.images.end()
+
+
+def same(image: Image, whole: dict[str, Any]) -> bool:
+    body = b"".join(bytes(block) for block in image.blocks())
+    for item in image.items:
+        tensor = whole[item.part][item.name]
+        if body[item.start : item.end] != bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()):
+            return False
+    tensors = len(whole["shared"]) + len(whole["replicated"])
+    return len(image.items) == tensors and bool(decode(image.objects) == whole["objects"])
+
+
+def test_an_image_is_where_a_commit_would_be_whatever_the_broken_step_has_moved(training: Training) -> None:
+    training.step()
+    training.step()
+    then, drawn = training.whole(), torch.get_rng_state()
+    training.forward().backward()
+    training.optimizer.param_groups[0]["lr"] = 17.0
+    training.scheduler.last_epoch = 99
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (3, 2, 1)
+    assert same(image, then)
+    assert torch.equal(torch.from_numpy(decode(image.state)["rng"]["torch"]), drawn)
+
+
+def test_of_a_part_that_the_script_has_replaced_the_new_one_counts(tmp_path: Path) -> None:
+    training = Training(tmp_path, nn.BatchNorm1d(3, affine=False))
+    training.step()
+    training.model[3] = nn.BatchNorm1d(3, affine=False)
+    training.step()
+    then = training.whole()
+    training.run.images.leave()
+    training.run.images.end()
+    assert training.image
+    assert same(training.image, then)
+
+
+def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(tmp_path: Path) -> None:
+    sums: list[str] = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        training = Training(tmp_path / name)
+        training.step()
+        assert training.norm.running_mean is not None
+        training.norm.running_mean += len(sums)
+        training.run.images.stand()
+        training.run.images.leave()
+        training.run.images.end()
+        assert training.image
+        sums.append(training.image.label.crc)
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("when", ["added", "never read", "by the other alone", "read"])
+def test_sums_that_the_lost_rank_may_have_added_to_are_not_made_up(training: Training, when: str) -> None:
+    sums = training.run.progress.sums
+    scores = Accumulator("scores", sums, lambda told, _: [told, told if when != "by the other alone" else {}])
+    scores.add(n=1)
+    if when != "never read":
+        assert scores.sum() == {"n": 1 if when == "by the other alone" else 2}
+    if when == "added":
+        scores.add(n=1)
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    (imaged,) = (event for event in told.events if isinstance(event, Imaged))
+    assert (training.image is None, "accumulators is lost" in imaged.why) == (when != "read", when != "read")
+
+
+def test_with_state_that_each_rank_has_of_its_own_there_is_none(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.run.images.end()
+    training.run.registry.add("seen", Seen(), merge=dealt)
+    training.run.images.begin()
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    (imaged,) = (event for event in told.events if isinstance(event, Imaged))
+    assert training.image is None
+    assert "each rank has its own state of seen" in imaged.why
+
+
+def test_in_the_middle_of_a_step_there_is_none(training: Training) -> None:
+    training.step()
+    training.forward().backward()
+    training.optimizer.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def _noise(training: Training) -> None:
+    training.linear.weight.data.add_(torch.randn(3, 4), alpha=0.01)
+
+
+def _decay(training: Training) -> None:
+    training.linear.weight.detach().numpy()[:] *= 0.9  # torch does not count it
+
+
+def _another(training: Training) -> None:
+    training.linear.weight.data = training.linear.weight.data * 0.9
+
+
+def _replaced(training: Training) -> None:
+    training.linear.weight = nn.Parameter(training.linear.weight.detach() * 0.9)
+
+
+def _momentum(training: Training) -> None:
+    training.optimizer.state[training.linear.weight]["exp_avg"].mul_(0.5)
+
+
+@pytest.mark.parametrize("writes", [_noise, _decay, _another, _replaced, _momentum])
+def test_what_writes_past_the_optimizer_is_noticed(training: Training, writes: Callable[[Training], None]) -> None:
+    training.step()
+    writes(training)
+    training.forward().backward()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_a_perturbation_that_is_undone_leaves_the_place_as_it_was(training: Training) -> None:
+    training.step()
+    kept = training.linear.weight.data
+    _another(training)
+    training.forward().backward()
+    training.linear.weight.data = kept
+    training.run.images.leave()
+    assert training.image
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_step_whose_error_the_script_has_caught_is_done_again(training: Training, *, counted: bool) -> None:
+    training.step()
+    then, drawn = training.whole(), torch.get_rng_state()
+    for _ in range(2):
+        training.forward().backward()
+        training.run.progress.step += counted
+        training.run.images.stand()
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert image.label.stamp.step == image.label.position.step == 1
+    assert same(image, then)
+    assert torch.equal(torch.from_numpy(decode(image.state)["rng"]["torch"]), drawn)
+
+
+def test_what_moves_on_while_the_image_is_written_takes_it_back(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes it may be killed at any moment: what the agent finds is not whole, not even for a while."""
+    found: list[Image | None] = []
+
+    def written_late(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
+        def asked() -> bool:
+            found.append(training.image)
+            return stands()
+
+        _noise(training)
+        return write_image(path, label, staged, asked)
+
+    training.step()
+    monkeypatch.setattr(imaging, "write_image", written_late)
+    training.run.images.leave()
+    assert [*found, training.image] == [None, None]
+
+
+def test_whoever_asks_in_the_middle_of_a_step_waits_for_its_end(training: Training) -> None:
+    training.step()
+    training.forward().backward()
+    training.optimizer.step()
+    asking = threading.Thread(target=training.run.images.leave, args=(float(SECONDS),))
+    asking.start()
+    training.run.progress.step += 1
+    training.run.images.stand()
+    asking.join(SECONDS)
+    assert training.image
+    assert training.image.label.stamp.step == 2
+
+
+def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_a_script_may_do_something_to_its_parameters_between_two_epochs(training: Training) -> None:
+    training.step()
+    training.run.images.stand(behind_epoch=True)
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image
+
+
+def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.stand(anew=True)
+    training.run.images.leave()
+    assert training.image
+
+
+def test_whoever_is_to_take_a_ranks_place_leaves_the_image_of_that_rank_until_it_has_it(training: Training) -> None:
+    training.run.progress.step = 7
+    training.run.progress.saved = False
+    then = training.whole()
+    training.run.images.stand_in(2, 0, ("torch",))
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (2, 7, 0)
+    assert image.label.alike == ("torch",)
+    assert same(image, then)
+
+
+def test_whoever_has_a_ranks_place_leaves_its_own_image(training: Training) -> None:
+    training.run.progress.saved = False
+    training.run.images.stand_in(2, 0, ("torch",))
+    training.run.images.stand(anew=True)
+    training.run.images.leave()
+    assert training.image
+    assert (training.image.label.stamp.run, training.image.label.stamp.rank) == (3, 1)
+
+
+def test_where_a_commit_was_made_there_is_nothing_to_leave(training: Training) -> None:
+    training.step()
+    training.run.progress.saved = True
+    training.run.images.stand()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_parameters_that_were_written_to_since_the_last_batch_are_no_place_to_go_on_from(training: Training) -> None:
+    training.step()
+    with torch.no_grad():
+        training.linear.weight.mul_(2)
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_whoever_ends_goes_on_ending_where_what_is_registered_cannot_be_read(training: Training) -> None:
+    """A hook of the script's that meets the other ranks, say: they are gone."""
+
+    def meets(*_: Any) -> None:
+        raise ValueError("the other ranks are gone")
+
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.model.register_state_dict_post_hook(meets)
+    training.run.images.leave()
+    assert [event.step for event in told.events if isinstance(event, Imaged)] == [None]
+
+
+def test_how_large_it_will_be_is_told_before_it_is_written(training: Training) -> None:
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.run.images.leave()
+    assert training.image
+    assert told.events == [Imaging(training.image.size), Imaged(1, "")]
+
+
+def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) -> None:
+    assert training.run.images.alike == ("numpy", "python", "torch")
+    training.run.settings = replace(training.run.settings, world=3)
+    assert not training.run.images.alike
+
+
+def test_one_is_left_at_most(training: Training) -> None:
+    training.step()
+    training.run.images.leave()
+    training.step()
+    training.run.images.leave()
+    assert training.image
+    assert training.image.label.stamp.step == 1
+
+
+def test_without_memory_for_it_there_is_none(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "MARGIN_BYTES", 2**60)
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imaging, "SMALL_BYTES", 8)
+    training = Training(tmp_path)
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+@pytest.fixture
+def costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any copy takes too long."""
+    monkeypatch.setattr(allowance, "LEAST_SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(allowance, "MOST_SPENT", 0.0)
+
+
+@pytest.mark.usefixtures("costly")
+def test_where_copying_takes_too_much_of_the_time_there_is_none_for_a_while(training: Training) -> None:
+    told = Told()
+    training.run.reporter.add(told)
+    training.step()
+    training.step()
+    assert not training.run.images.wanted
+    training.run.images.leave(float(SECONDS))
+    assert training.image is None
+    assert told.events == [Imaged(None, imaging.TOO_LONG)]
+
+
+def test_a_node_that_was_busy_for_a_while_costs_no_image_later(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as busy:
+        for name, value in {"LEAST_SPENT_SECONDS": 0.0, "MOST_SPENT": 0.0, "LEAST_PAUSE_SECONDS": 1e-9}.items():
+            busy.setattr(allowance, name, value)
+        training.step()
+    training.step()
+    then = training.whole()
+    training.forward().backward()
+    training.run.images.leave()
+    assert training.image
+    assert same(training.image, then)
+
+
+class Extra(nn.Identity):
+    def get_extra_state(self) -> int:
+        return 7
+
+    def set_extra_state(self, state: int) -> None:
+        assert state == 7
+
+
+def test_where_a_module_keeps_state_that_is_no_tensor_there_is_none(tmp_path: Path) -> None:
+    training = Training(tmp_path, Extra())
+    training.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+@pytest.mark.parametrize("at", [40, -20], ids=["body", "header"])
+def test_an_image_that_was_changed_is_refused(training: Training, at: int) -> None:
+    training.step()
+    training.run.images.leave()
+    data = bytearray(training.path.read_bytes())
+    data[at] ^= 1
+    training.path.write_bytes(data)
+    with pytest.raises(Corrupt, match="was changed after it was written"):
+        Image(training.path)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_the_ranks_have_told_one_another_counts_as_long_as_they_stand_there(
+    training: Training, goes_on: bool
+) -> None:
+    training.step()
+    training.run.images.know(("rank 0's", "rank 1's"))
+    if goes_on:
+        training.step()
+    training.run.images.leave()
+    assert training.image
+    assert training.image.label.ranks == (() if goes_on else ("rank 0's", "rank 1's"))
