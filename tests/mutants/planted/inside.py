@@ -132,7 +132,7 @@ INSIDE: Final = (
     Mutant(
         "whoever has voted takes a closed link for an abort",
         "runtime/perdure/live/protocol/waiting.py",
-        "        case LinkClosed():\n            return _ask(stay(state, settles=True)[0])\n",
+        "        case LinkClosed():\n            return _ask(stay(state, settles=True, deaf=True)[0])\n",
         "        case LinkClosed():\n"
         '            return answers.word(state, HandoverWord.ABORT, "the link is closed")\n',
         ("party-killed", "deciding-put"),

@@ -28,7 +28,7 @@ PERDURE = [sys.executable, "-c", "import sys; from perdure.cli.start import main
 GATED = """
 import sys
 import perdure.cli.main
-from perdure import start
+from perdure.cli import start
 
 agent = perdure.cli.main.main
 
