@@ -16,7 +16,8 @@ from tests.simulation.checks.reading import assignment
 from tests.simulation.objects import PODS, Json, key_of
 from tests.simulation.world import Fact
 
-KILLED: Final = 137
+KILLED: Final = frozenset({137, 255})
+"""How a container has ended that was killed, or whose node has lost its power."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
     *("storage-down", "storage-faults", "storage-outage", "partition"),
@@ -76,7 +77,7 @@ class Deaths(Promise):
             case "kills":
                 self._killed.add(facts["pod"])
             case "container-ended":
-                (self._killed if facts["code"] == KILLED else self._ended).add(fact.who)
+                (self._killed if facts["code"] in KILLED else self._ended).add(fact.who)
             case "trainer-started" | "took-over":
                 self._lives[facts["uid"], int(facts["run"])].pods.add(fact.who)
             case "step":

@@ -47,7 +47,6 @@ class Memory(Promise):
         for check, field, value in (
             ("I11", "failures.code", code),
             ("I11", "failures.infrastructure", infrastructure),
-            ("I11", "stepsLost", int(status.get("stepsLost", 0))),
             ("I11", "commitSeq", int(status.get("commitSeq", 0))),
             ("I12", "nextMember", int(status.get("nextMember", 0))),
             ("I13", "run", int(status.get("run", 0))),

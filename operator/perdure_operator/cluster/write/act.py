@@ -93,7 +93,7 @@ class Actor:
 
     def _require_lead(self) -> None:
         if not self._still_leading():
-            raise Conflict("the Lease is too old to write anything: another operator may lead")
+            raise _too_old()
 
     async def _require_unchanged(self, job: Snapshot) -> None:
         """Decided about an older state, or by a leader that is none any more: observe again."""
@@ -127,7 +127,9 @@ class Actor:
         raised: list[BaseException] = []
         failed: list[Action] = []
         for batch in order.batches(actions):
-            self._require_lead()
+            if not self._still_leading():
+                raised.append(_too_old())
+                break
             due = [action for action in batch if not order.held_up(action, failed, work.pods)]
             answers = await self._answers(work, due)
             errors = [answer for answer in answers if answer is not None]
@@ -162,6 +164,10 @@ class Actor:
                     return
                 continue
             self._news.sent(job.uid, event, now)
+
+
+def _too_old() -> Conflict:
+    return Conflict("the Lease is too old to write anything: another operator may lead")
 
 
 def _patience(error: BaseException) -> float:

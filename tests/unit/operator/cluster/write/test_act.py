@@ -517,6 +517,16 @@ def test_of_several_refusals_the_one_that_says_when_to_come_again_counts() -> No
     assert caught.value.retry_after == 7.0
 
 
+def test_when_to_come_again_counts_also_where_the_lease_grew_too_old_in_the_round() -> None:
+    desk = Desk(ThrottledCluster({"0": Unavailable("too many requests", retry_after=7.0)}))
+    told = [Assign(**pod, role="standby", old=STANDBY, new="x") for pod in crowd(desk, 2)]
+    leading = iter([True, True, False])
+    desk.actor = Actor(desk.cluster, desk.cache, instance="me", still_leading=lambda: next(leading))
+    with pytest.raises(Unavailable) as caught:
+        desk.act(*told, SetBudget(min_available=1))
+    assert caught.value.retry_after == 7.0
+
+
 def test_a_pod_is_deleted_in_the_version_that_the_same_round_has_given_it() -> None:
     desk = Desk()
     (pod,) = crowd(desk, 1)
