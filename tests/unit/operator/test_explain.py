@@ -51,6 +51,8 @@ to do: nothing; if it stays, `kubectl describe pod` shows what they wait for
           step: 20
           exitSeconds: 0.0
           replicas: 0
+          next.reached: 20
+          next.kept: 20
           commitSeq: 4
           current: removed
         Then does:

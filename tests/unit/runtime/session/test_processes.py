@@ -111,7 +111,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
     with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}) as second:
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
-        assert second.until(Opened) == Opened(2, ending.commit)
+        assert second.until(Opened) == Opened(2, ending.commit, step=ending.step)
         assert second.until(Stepped) == Stepped(ending.step + 1, epoch=0)
         end = second.until(Exiting)
         assert isinstance(end, Exiting)
