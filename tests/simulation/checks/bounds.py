@@ -95,7 +95,7 @@ class Bounds(Promise):
         if change.kind == JOBS and change.event != "DELETED":
             self._on_round(change, uid)
         elif change.kind == PODS and change.event == "ADDED":
-            self._on_new_pod(uid)
+            self._on_new_pod(uid, change.raw)
 
     def _on_others_pod(self, change: Change, old: Json) -> None:
         """Successors are not sent to a node that goes away, again and again.
@@ -155,7 +155,7 @@ class Bounds(Promise):
             words = f"{self._alone[uid]} status writes within seconds, and nothing else happened"
             self._case.fail("I10", f"{self._case.jobs[uid]}: {words}")
 
-    def _on_new_pod(self, uid: str) -> None:
+    def _on_new_pod(self, uid: str, pod: Json) -> None:
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
         most += spares(case.job(uid))
         status = case.status(uid)
@@ -180,7 +180,9 @@ class Bounds(Promise):
             )
         job = case.job(uid)
         failed = (status.get("failures") or {}) if job else {}
-        if failed.get("lastTime") and failed.get("consecutive"):
+        # A pod that was asked for before the failure was counted, and given up since, may be created only now.
+        late = key_of(pod)[1] not in named and case.fired("late-write")
+        if failed.get("lastTime") and failed.get("consecutive") and not late:
             pause = min(2 ** (int(failed["consecutive"]) - 1), PAUSE_AT_MOST_SECONDS)
             gone = case.now - seconds_of(failed["lastTime"])
             if gone < pause - 2.0:
