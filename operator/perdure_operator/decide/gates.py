@@ -1,4 +1,6 @@
-"""What has to be true before members may be created. Each gate names what is awaited; members that exist stay."""
+"""What has to be true before members may be created. Each gate names what is awaited; members that exist stay, but not
+where only a person can end the wait.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def keep_log(draft: Draft) -> Draft:
     if draft.now >= again:
         return draft.update(log_lost=None, log_looks=status.log_looks + 1)
     message = f"{lost.message}\nThe next members look for it at {clock(again)}"
-    return draft.block(Reason.LOG_LOST, message, again)
+    return _without_standbys(draft).block(Reason.LOG_LOST, message, again)
 
 
 def wait_for_root(draft: Draft) -> Draft:
@@ -100,7 +102,12 @@ def wait_for_root(draft: Draft) -> Draft:
         return draft
     reason = Reason.CHECKPOINTS_DAMAGED if problem.damaged else Reason.STORAGE_REFUSED
     message = f"{problem.message}\nThe next members try it at {clock(again)}, and soon after an edit of the spec"
-    return draft.block(reason, message, again)
+    return _without_standbys(draft).block(reason, message, again)
+
+
+def _without_standbys(draft: Draft) -> Draft:
+    """Standbys of a run that ended so are there still: who waits for a person, without a run, takes nobody's room."""
+    return draft.allot(()) if draft.next_members and draft.current is None else draft
 
 
 def _root_tried_at(problem: RootProblem, *, edited: bool) -> datetime:

@@ -10,6 +10,7 @@ from tests.support.jobs import Job, creates, job
 
 NO_BUCKET = (ErrorKind.STORAGE, ErrorName.STORAGE_REFUSED, "cannot list log/ of s3://b/digits: create the bucket")
 DAMAGED = (ErrorKind.EXCEPTION, ErrorName.CORRUPT, "s3://b/digits has commits and none can be used: restore them")
+LOST = (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, "s3://b/digits has lost commits: there is no log")
 
 
 def _ended(here: Job, error: object) -> Job:
@@ -34,6 +35,21 @@ def test_the_job_waits_with_the_remedy_and_it_costs_no_failure(error: object, re
 def test_it_is_the_cause_whoever_else_has_ended_and_how() -> None:
     here = job().running(world=2).ended(1, ExitKind.PEER_LOST, step=12).ended(0, ExitKind.FAILED, error=NO_BUCKET)
     assert here.settle().condition(ConditionType.RUNNING).reason == "StorageRefused"
+
+
+@pytest.mark.parametrize("error", [NO_BUCKET, DAMAGED, LOST], ids=["refused", "damaged", "lost"])
+def test_standbys_that_an_end_before_has_called_hold_no_nodes_meanwhile(error: object) -> None:
+    """Others may need their room, and only a person ends this wait."""
+    here = job(disruption={"replacement_timeout_seconds": 60}).running(world=2)
+    here = here.ended(0, ExitKind.PEER_LOST).settle()
+    assert _kept(here) == ["digits-ab12-1", "digits-ab12-2"]
+    here = _ended(here, error)
+    assert _kept(here) == []
+    assert len(_kept(here.after(600).settle())) == 2
+
+
+def _kept(here: Job) -> list[str]:
+    return [pod.name for pod in here.living() if not pod.deleting]
 
 
 def test_a_damaged_root_is_looked_at_every_ten_minutes() -> None:
