@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise
 from tests.simulation.checks.reading import assignment
-from tests.simulation.objects import PODS, Json, key_of
+from tests.simulation.objects import PODS, Json, key_of, seconds_of
 from tests.simulation.world import Fact
 
 KILLED: Final = frozenset({137, 255})
 """How a container has ended that was killed, or whose node has lost its power."""
+LAST_SECONDS: Final = 6.0
+"""An agent that still commits an image so shortly before its pod's grace is over gives it up: it has to tell its end."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
     *("storage-down", "storage-faults", "storage-outage", "partition"),
@@ -51,11 +54,13 @@ class Deaths(Promise):
         self._lives: dict[tuple[str, int], Life] = defaultdict(Life)
         """By uid of the job and run."""
         self._killed: set[str] = set()
-        """Pods whose container was killed, and those that are gone before it has ended."""
+        """Pods whose container was killed, those whose time was over, and those gone before it has ended."""
         self._ended: set[str] = set()
         """Pods whose container has ended by itself."""
         self._overtaken: set[tuple[str, int]] = set()
         """By name of the pod and run: those whose image came when the next run had begun (docs/decisions/037)."""
+        self._deadlines: dict[str, float] = {}
+        """When the grace of a pod that is being deleted is over."""
         self._suspect: set[str] = set()
         """Pods that were told that what they have is suspect."""
 
@@ -68,8 +73,11 @@ class Deaths(Promise):
             self._killed.add(name)
 
     def _note(self, pod: Json) -> None:
+        name, deadline = key_of(pod)[1], pod["metadata"].get("deletionTimestamp")
         if assignment(pod).get("suspect"):
-            self._suspect.add(key_of(pod)[1])
+            self._suspect.add(name)
+        if deadline:
+            self._deadlines[name] = seconds_of(deadline)
 
     def on_fact(self, fact: Fact) -> None:
         facts = fact.facts
@@ -77,9 +85,14 @@ class Deaths(Promise):
             case "kills":
                 self._killed.add(facts["pod"])
             case "container-ended":
-                (self._killed if facts["code"] in KILLED else self._ended).add(fact.who)
-            case "trainer-started" | "took-over":
+                in_time = self._case.now < self._deadlines.get(fact.who, inf) - LAST_SECONDS
+                (self._ended if in_time and facts["code"] not in KILLED else self._killed).add(fact.who)
+            case "trainer-started":
                 self._lives[facts["uid"], int(facts["run"])].pods.add(fact.who)
+            case "took-over":  # it holds what the older run had come to
+                life = self._lives[facts["uid"], int(facts["run"])]
+                life.pods.add(fact.who)
+                life.reached = max(life.reached, int(facts["step"]))
             case "step":
                 life = self._lives[facts["uid"], int(facts["run"])]
                 life.reached = max(life.reached, int(facts["step"]))
