@@ -169,7 +169,7 @@ ENDING: Final = (
     Mutant(
         "new members are created while the log is lost",
         _GATES,
-        "return draft.block(Reason.LOG_LOST, message, again)",
+        "return _without_standbys(draft).block(Reason.LOG_LOST, message, again)",
         "return draft.because(message)",
         ("emptied-while-suspended",),
     ),
