@@ -20,7 +20,7 @@ from tests.simulation.world import Fact
 KILLED: Final = frozenset({137, 255})
 """How a container has ended that was killed, or whose node has lost its power."""
 LAST_SECONDS: Final = 6.0
-"""An agent that still commits an image so shortly before its pod's grace is over gives it up: it has to tell its end."""
+"""So shortly before the end of its pod's grace an agent gives up the commit of an image: it has to tell its own end."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
     *("storage-down", "storage-faults", "storage-outage", "partition"),
