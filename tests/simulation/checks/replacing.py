@@ -11,6 +11,7 @@ from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
 from tests.simulation.checks.reading import (
     announces,
+    condition,
     intent,
     on_cordon,
     plan_of,
@@ -41,6 +42,9 @@ NEWS_SECONDS: Final = 1.0
 CLOCK_SECONDS: Final = 3.0
 _UNSURE: Final = ("late-write", "lost-answer", "timeout", "relabel", "orphan-job", "status-restored")
 """A pod may appear after it was given up for not having appeared, or be there unseen."""
+
+_OF_THE_ROOT: Final = ("StorageRefused", "CheckpointsDamaged", "LogLost")
+"""Only a person can mend it."""
 
 
 class Replacing(Promise):
@@ -105,6 +109,9 @@ class Replacing(Promise):
             return
         if self._case.fired(*_UNSURE) or any("operator" in fault for fault in self._world.fired):
             return
+        status = status_of(job)
+        if not after.get("members") and condition(status, "Running").get("reason") in _OF_THE_ROOT:
+            return  # without a run, and waiting for a person: others may need their room
         for name in sorted(set(before.get("members") or ()) - set(after.get("members") or ())):
             pod = self._world.server.find(PODS, key_of(job)[0], name)
             if pod is not None and owner_of(pod) == uid_of(job) and self._is_fit(job, pod):
