@@ -575,13 +575,6 @@ class Evidence:
         found = steps_lost(reader, Witness.of(self._network, root))
         return {run: lost for (whose, run), lost in found.items() if whose == uid and lost}
 
-    def opened(self, root: str, uid: str) -> set[int]:
-        """The runs of this job that the log has seen opened."""
-        reader = self.readers.get(root)
-        return (
-            {line.run[1] for line in reader.lines if line.kind == "Opened" and line.run[0] == uid} if reader else set()
-        )
-
     def damaged(self, root: str, seq: int) -> None:
         """The engine has damaged this commit."""
         self.look()

@@ -186,7 +186,7 @@ def close_run(draft: Draft) -> Draft:
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
-    cost = _stood(current, draft.status.step or 0)
+    cost = _stood(draft, current)
     draft, verdict, message = _account_for(draft.update(current=None), current, cost)
     draft = _lose_the_one_before(draft, current)
     draft, reached = never_begun(draft, cost.of, current.run + 1)
@@ -210,7 +210,7 @@ def close_previous(draft: Draft) -> Draft:
     draft = draft.update(previous=None)
     if not previous.outcomes:
         return draft  # nobody has left: how it ended says whoever goes on
-    cost = _stood(previous, draft.status.step or 0)
+    cost = _stood(draft, previous)
     draft, verdict, _ = _account_for(draft, previous, cost)
     if verdict.reason is not Reason.HANDED_OVER:  # else the newer run has begun with all
         draft = _count_for_the_newer(draft, previous, cost)
@@ -232,7 +232,7 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
     """
     entry = entry_of(draft, draft.current.run) if draft.current else None
     if entry is None:
-        return _count(draft, cost)
+        return _count_for_the_next(draft, previous, cost)
     if entry.began is not None or entry.how is Takeover.LIVE:
         return draft  # it is known by now
     draft, reached = never_begun(draft, cost.of, entry.run)
@@ -240,6 +240,20 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
     known = {"reached": cost.reached, "kept": cost.kept, "untold": cost.untold}
     doubt = "steps_in_doubt" if _goes_on_in_pods(draft, previous) else "steps_lost"
     return amend(draft, entry.run, **known, **{doubt: cost.steps})
+
+
+def _count_for_the_next(draft: Draft, previous: PreviousRun, cost: Cost) -> Draft:
+    """The newer run has ended before the last leaver. Where it was never opened its members have told of the same run,
+    and that is counted once: a leaver may have come further, or have saved since.
+    """
+    status, upcoming = draft.status, draft.status.next
+    if upcoming is None or upcoming.reached is None or status.opened > previous.run:
+        return _count(draft, cost)
+    reached, kept = max(upcoming.reached, cost.reached or 0), status.step or 0
+    steps = max(0, reached - kept)
+    known = {"steps_lost": steps, "reached": reached, "kept": kept}
+    total = max(0, status.steps_lost + steps - upcoming.steps_lost)
+    return draft.update(next=upcoming.model_copy(update=known), steps_lost=total)
 
 
 def _count(draft: Draft, cost: Cost) -> Draft:
@@ -313,14 +327,22 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
     return intent is not None and intent.deadline is not None and draft.now >= intent.deadline
 
 
-def _stood(ended: CurrentRun | PreviousRun, committed: int) -> Cost:
+def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     """What outcomes tell of the newest run that any of these members was in: theirs may never have begun."""
-    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
+    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run and not _knows_nothing(draft, one)]
     of = max((one.run for one in told if one.run), default=ended.run)
     mine = [one for one in told if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
-    kept = max(commits)[1] if commits else committed
+    kept = max(commits)[1] if commits else draft.status.step or 0
     return Cost(of, max((one.step for one in mine), default=None), kept)
+
+
+def _knows_nothing(draft: Draft, one: MemberOutcome) -> bool:
+    """Whether it is of a newcomer whose run was to take over alive, and has not as far as anybody has told: that it has
+    done no step says nothing of the run whose members it was to join.
+    """
+    entry = entry_of(draft, one.run)
+    return not one.step and one.run > draft.status.opened and entry is not None and entry.how is Takeover.UNKNOWN
 
 
 def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:

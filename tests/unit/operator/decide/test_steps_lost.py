@@ -105,6 +105,25 @@ class TestWhatNobodyCanKnowYet:
         assert told == [(2, 0, False), (3, 7, False)]
 
 
+class TestARunThatWasNeverOpened:
+    def test_a_leaver_that_saves_after_it_has_ended_takes_back_what_its_members_had_told(self) -> None:
+        for commit, lost in (((2, 12), 0), ((2, 10), 2), ((1, 0), 12)):
+            here = _running().cordon("n2").settle().after(1).settle().ready().settle()
+            assert (here.now.run, here.now.previous is None) == (2, False)
+            told = {"run": 1, "step": 12, "opened": 1}
+            here = here.ended(0, ExitKind.EXIT_TIMEOUT, **told).ended(2, ExitKind.EXIT_TIMEOUT, **told)
+            here = here.exited(3, code=137).settle()
+            assert (here.now.current, here.now.previous is None, here.now.steps_lost) == (None, False, 12)
+            here = here.ended(1, ExitKind.PEER_LOST, commit=commit, **told).settle()
+            assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, lost, 0)
+
+    def test_a_newcomer_that_was_to_join_alive_tells_nothing_of_those_whom_it_was_to_join(self) -> None:
+        here = job(disruption=PATIENT).running(world=1).spec(replicas=2).settle().after(1).settle().ready().settle()
+        here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert here.now.current is None
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 0, 1)
+
+
 def test_what_an_older_operator_has_counted_stays() -> None:
     here = job().running(world=1)
     here = here.status(history=(HistoryEntry(run=1, size=1, steps_lost=5),), steps_lost=5)
