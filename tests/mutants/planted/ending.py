@@ -120,8 +120,8 @@ ENDING: Final = (
     Mutant(
         "steps lost are counted from the last commit but one",
         _ENDING,
-        "kept = max(commits)[1] if commits else committed",
-        "kept = min(commits)[1] if commits else committed",
+        "kept = max(commits)[1] if commits else draft.status.step or 0",
+        "kept = min(commits)[1] if commits else draft.status.step or 0",
         ("behind-the-others",),
     ),
     Mutant(
