@@ -249,10 +249,9 @@ def _count_for_the_next(draft: Draft, previous: PreviousRun, cost: Cost) -> Draf
     status, upcoming = draft.status, draft.status.next
     if upcoming is None or upcoming.reached is None or status.opened > previous.run:
         return _count(draft, cost)
-    reached, kept = max(upcoming.reached, cost.reached or 0), status.step or 0
-    steps = max(0, reached - kept)
-    known = {"steps_lost": steps, "reached": reached, "kept": kept}
-    total = max(0, status.steps_lost + steps - upcoming.steps_lost)
+    cost = replace(cost, reached=highest(upcoming.reached, cost.reached), kept=status.step or 0)
+    known = {"steps_lost": cost.steps, "reached": cost.reached, "kept": cost.kept}
+    total = max(0, status.steps_lost + cost.steps - upcoming.steps_lost)
     return draft.update(next=upcoming.model_copy(update=known), steps_lost=total)
 
 

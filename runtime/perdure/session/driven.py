@@ -1,6 +1,6 @@
 """A Session whose loop a framework drives: what its adapter says of itself, and looks up, beyond what a script does.
 
-It is the one door of perdure.adapters: what they name of the rooms below is named here, too.
+The one door of perdure.adapters to the rooms below the session: what they need of those is named here.
 """
 
 from __future__ import annotations
