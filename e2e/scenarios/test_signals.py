@@ -43,7 +43,7 @@ MOVING = Trouble(
     },
 )
 SUSPECT = Trouble(
-    environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "13", "PACE_HOLD_SECONDS": "4"},
+    environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "13", "PACE_HOLD_SECONDS": "4", "PACE_RECORDED": "1"},
     spec={"disruption": {"signals": {"nvsentinel-xid": "Fault"}}},
 )
 DEVICE = "example.com/gpu"

@@ -340,7 +340,8 @@ class Training:
         assert found.foreign == 0
         told = observed.status(self.watch.history)
         if told.get("phase") in ("Completed", "Failed"):
-            assert not evidence.contradiction(told, entries, trace)
+            wrong = evidence.contradiction(told, entries, trace)
+            assert not wrong, wrong
         return Verdict(
             steps_lost=evidence.steps_lost(entries, trace),
             samples_lost=found.lost,
