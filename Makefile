@@ -83,8 +83,8 @@ format: dev
 
 generate: dev
 	$(VENV)/python -m perdure_operator.schema.crd --write
-	$(VENV)/python -m perdure_operator.schema.docs --write
-	$(VENV)/python -m perdure_operator.schema.signals --write
+	$(VENV)/python -m perdure_operator.schema.reference_page --write
+	$(VENV)/python -m perdure_operator.schema.signals_page --write
 
 clean:
 	rm -rf build .venv

@@ -23,7 +23,7 @@ from perdure_operator.configured import read_rows, read_yaml
 from perdure_operator.decide import decide
 from perdure_operator.explain import explain
 from perdure_operator.explain_signals import told_node, told_pod, told_table
-from perdure_operator.state.signals import table
+from perdure_operator.state.signal_table import table
 from perdure_operator.state.snapshot import Snapshot
 
 View = TypeVar("View")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from perdure.errors import UserError
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.signals import SignalRow, changed
 
 
@@ -26,7 +26,7 @@ def read_rows(path: Path | None) -> tuple[SignalRow, ...]:
     for place, row in enumerate(given):
         _check(path, place, row)
     try:
-        return changed(SHIPPED, given)
+        return changed(DEFAULT_SIGNALS, given)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> Any:
 
 def _check(path: Path, place: int, row: dict[str, Any]) -> None:
     try:
-        changed(SHIPPED, [row])
+        changed(DEFAULT_SIGNALS, [row])
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -56,7 +56,7 @@ def _check(path: Path, place: int, row: dict[str, Any]) -> None:
 def _remedy(kind: str, message: str, row: dict[str, Any], field: str) -> str:
     words = message.removeprefix("Value error, ")
     if kind == "missing" and field in ("source", "reaction"):
-        known = ", ".join(one.name for one in SHIPPED)
+        known = ", ".join(one.name for one in DEFAULT_SIGNALS)
         return f"it is missing: a row of your own needs it, and a shipped one is called by its name, one of {known}"
     if kind == "missing" and field == "name":
         return "it is missing: give the row a name of its own, or that of the shipped row that it changes"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
-from perdure_operator.schema import crd, docs
+from perdure_operator.schema import crd, reference_page
 from tests.api.manifests import Json, checkpoint, job, template
 
 pytestmark = pytest.mark.api
@@ -420,6 +420,6 @@ def test_a_bad_manifest_is_refused_with_field_and_remedy(api_server: ApiServer, 
 
 def test_every_rule_refuses_one_of_the_manifests_here() -> None:
     """But for the rule on changes, which needs a job that is there already."""
-    rules = {message for told in docs.messages(crd.root_schema()).values() for message in told}
+    rules = {message for told in reference_page.messages(crd.root_schema()).values() for message in told}
     unseen = {message for message in rules if not any(bad.remedy in message for bad in BAD)}
     assert unseen == {message for message in rules if "cannot be changed" in message}

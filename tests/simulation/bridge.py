@@ -51,7 +51,7 @@ class Link:
     party: Party
     ip: str
     rng: random.Random
-    hear: Callable[[on.Happening], None]
+    hear: Callable[[on.Event], None]
     seat: Seat | None = None
     """In the newer run; a leaver has none."""
     told: Told | None = None
@@ -201,11 +201,11 @@ class Bridge:
         """Whether somebody is gone, as far as this party can know."""
         return any(other.gone and self._network.reachable(other.ip, link.ip) for other in self.links.values())
 
-    def _send(self, sender: Link, receiver: Link, event: on.Happening) -> None:
+    def _send(self, sender: Link, receiver: Link, event: on.Event) -> None:
         seconds = receiver.rng.uniform(*WORD_SECONDS)
         asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, event, context=OUTSIDE)
 
-    def _arrive(self, sender: Link, receiver: Link, event: on.Happening) -> None:
+    def _arrive(self, sender: Link, receiver: Link, event: on.Event) -> None:
         """What is out of reach is sent again, as long as there is somebody to send it."""
         if receiver.gone:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from perdure_operator.api.shipped import SHIPPED, VACATE_ANNOTATION
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
 from perdure_operator.api.signals import OF_PODS, SignalRow, Source
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
@@ -189,7 +189,7 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
 def announce_nothing(world: World) -> None:
     """What whoever watches has announced, and a person has asked for, is taken back."""
     for node in [key_of(raw)[1] for raw in world.server.all(NODES)]:
-        for row in SHIPPED:
+        for row in DEFAULT_SIGNALS:
             if row.source in SHOWN and _is_shown(world, node, row):
                 announce(world, node, row, False)
     for raw in world.server.all(JOBS):

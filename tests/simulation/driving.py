@@ -83,7 +83,7 @@ class Driver:
         self._limit = ground.host.monotonic() + block.limit
         self._bridge: Bridge | None = None
         self._connect = asyncio.Event()
-        self._frozen, self._late = False, list[on.Happening]()
+        self._frozen, self._late = False, list[on.Event]()
         self._thawed = Changes()
         self._over = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,7 +131,7 @@ class Driver:
         for action in self._first:
             self._act(action)
 
-    def feed(self, event: on.Happening) -> None:
+    def feed(self, event: on.Event) -> None:
         """Something has happened."""
         if self._over:
             return

@@ -1,6 +1,6 @@
 """One simulated process in hand-overs: as an old rank one attempt after the other, or as a newcomer to a living run.
 
-Modelled after perdure.live.handing, .newcomer and .membership. `trainer` owns one of these per process.
+Modelled after perdure.live.handover, .newcomer and .membership. `trainer` owns one of these per process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MISSING_SECONDS: Final = 3.0
 """How long a decider stays for newcomers that have not come at all."""
 
 
-class Handing:
+class LiveHandover:
     """All attempts of one process."""
 
     def __init__(self, process: Process) -> None:

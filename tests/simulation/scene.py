@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.wire import LABEL_ROLE, Role
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from tests.simulation.apiserver import Change
 from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.autoscaler import Autoscaler
@@ -355,7 +355,7 @@ def _elastic(rng: random.Random) -> Json:
 
 def _choose_signals(spec: Json, rng: random.Random) -> None:
     """A third of the jobs have their own say about some rows of the table, those that are off among them."""
-    rows = [one.name for one in SHIPPED if one.source in SHOWN]
+    rows = [one.name for one in DEFAULT_SIGNALS if one.source in SHOWN]
     if rng.random() < SIGNALS_SHARE:
         chosen = {name: rng.choice(REACTIONS) for name in rng.sample(rows, len(rows) // 2)}
         spec["disruption"]["signals"] = chosen

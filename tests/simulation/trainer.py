@@ -28,7 +28,7 @@ from perdure.wire.channel import Attached, Committed, Exiting, Imaged, Opened, R
 from perdure.wire.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
-from tests.simulation.handing import Handing
+from tests.simulation.handing import LiveHandover
 from tests.simulation.images import LEAVING_SECONDS, Image
 from tests.simulation.interface import MemberHost
 from tests.simulation.store import OUTSIDE
@@ -90,7 +90,7 @@ class Process:
         self._ending: Exiting | None = None
         self._step = 0
         self._told_step: int | None = None
-        self._handing = Handing(self)
+        self._handing = LiveHandover(self)
         self._frozen = False
         self._seconds: dict[str, float] = {}
         self._gang: Gang | None = None

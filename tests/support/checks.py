@@ -26,8 +26,8 @@ CHECKS: Mapping[str, Sequence[str | Path]] = {
     "lint": [TOOLS / "ruff", "check", "."],
     "layers": [TOOLS / "lint-imports"],
     "CRD": [PYTHON, "-m", "perdure_operator.schema.crd", "--check"],
-    "reference": [PYTHON, "-m", "perdure_operator.schema.docs", "--check"],
-    "signals": [PYTHON, "-m", "perdure_operator.schema.signals", "--check"],
+    "reference": [PYTHON, "-m", "perdure_operator.schema.reference_page", "--check"],
+    "signals": [PYTHON, "-m", "perdure_operator.schema.signals_page", "--check"],
 }
 SECONDS = 90
 """After so long no further test begins: types take the rest of three minutes on a busy machine, or a long test does."""

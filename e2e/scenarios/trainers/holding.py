@@ -24,7 +24,7 @@ from typing import Final
 
 from paced import Paced, train  # type: ignore[import-not-found]
 
-from perdure.live import handing, newcomer
+from perdure.live import handover, newcomer
 from perdure.live.effects import Effects
 from perdure.log.verdict import Verdict
 
@@ -90,5 +90,5 @@ class Held(Effects):
 
 if __name__ == "__main__":
     print(f"HOLD process {os.getpid()}", flush=True)
-    handing.Effects = newcomer.Effects = Held  # type: ignore[attr-defined]
+    handover.Effects = newcomer.Effects = Held  # type: ignore[attr-defined]
     train(Hurried)

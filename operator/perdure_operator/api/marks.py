@@ -1,7 +1,7 @@
 """What a pod tells autoscalers of nodes about itself: its marks, annotations that they read. Pure.
 
-Only of jobs that set disruption.autoscaler. Called by `decide.marking` for pods that live, and by `cluster.member` for
-one that is created.
+Only of jobs that set disruption.autoscaler. Called by `decide.autoscaler_marks` for pods that live, and by
+`cluster.member` for one that is created.
 """
 
 from __future__ import annotations

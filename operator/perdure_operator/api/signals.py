@@ -1,7 +1,7 @@
 """What a node or a pod can announce, as rows of a table: what it looks like, who sets it, what Perdure does about it.
 
-The operator ships rows (`api.shipped`); its configuration may change them, and add others. A value here is checked when
-it is made, because a person writes it. Nothing here may depend on a snapshot.
+The operator ships rows (`api.default_signals`); its configuration may change them, and add others. A value here is
+checked when it is made, because a person writes it. Nothing here may depend on a snapshot.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _FIRST_PAUSE: Final = 0.1
 """After a watch that has told nothing; doubled up to a period."""
 
 
-class Deposed(Exception):
+class LeaseLost(Exception):
     """Somebody else holds the Lease, or it could not be renewed for very long: the process must end."""
 
 
@@ -155,7 +155,7 @@ class Election:
         logger.info("leading as %s", self._me)
 
     async def hold(self) -> None:
-        """Renew for ever, a period after each try began; raises Deposed."""
+        """Renew for ever, a period after each try began; raises LeaseLost."""
         while True:
             await self._sleep(max(0.0, self._tried + self._settings.period - self._monotonic()))
             before = self._renewed
@@ -164,7 +164,7 @@ class Election:
                 logger.warning("leading again: the lease was not renewed for %.1f s, and nobody else has led", age)
             if not renewed and age >= LAST_RESORT * self._settings.seconds:
                 self.leading = False
-                raise Deposed(f"{self._where} could not be renewed for {age:.0f} s")
+                raise LeaseLost(f"{self._where} could not be renewed for {age:.0f} s")
 
     async def release(self) -> None:
         """Give the Lease back, so that the next leader need not wait for its end. Best effort."""
@@ -184,7 +184,7 @@ class Election:
         return f"lease {self._settings.namespace}/{self._settings.name}"
 
     async def _attempt(self) -> bool:
-        """Take or renew the Lease; False where that is not due, or not possible now. Raises Deposed."""
+        """Take or renew the Lease; False where that is not due, or not possible now. Raises LeaseLost."""
         self._tried = self._monotonic()
         try:
             return await self._take_or_renew()
@@ -210,7 +210,7 @@ class Election:
                 return False
             case Step.END:
                 self.leading = False
-                raise Deposed(f"{self._where} is held by {self._seen.holder}")
+                raise LeaseLost(f"{self._where} is held by {self._seen.holder}")
             case Step.CREATE:
                 write = self._api.create(LEASES, self._settings.namespace, self._body({}, self._me))
             case Step.TAKE:

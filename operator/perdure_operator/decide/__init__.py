@@ -14,10 +14,12 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.decide.answering import answer
+from perdure_operator.decide.autoscaler_marks import mark
 from perdure_operator.decide.budget import protect, relax
+from perdure_operator.decide.clock_skew import correct_times
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
+from perdure_operator.decide.eviction_responses import answer
 from perdure_operator.decide.facts import orphaned
 from perdure_operator.decide.finishing import (
     expire,
@@ -35,6 +37,7 @@ from perdure_operator.decide.gates import (
     wait_for_predecessor,
     wait_for_root,
 )
+from perdure_operator.decide.growth_backoff import rest
 from perdure_operator.decide.handing_over import confirm, settle
 from perdure_operator.decide.leaving import (
     ask_to_leave,
@@ -45,7 +48,6 @@ from perdure_operator.decide.leaving import (
     track_unready_nodes,
     wait_for_exits,
 )
-from perdure_operator.decide.marking import mark
 from perdure_operator.decide.members import (
     allocate,
     allocate_ahead,
@@ -67,15 +69,13 @@ from perdure_operator.decide.preparing import (
     train_on,
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
-from perdure_operator.decide.resting import rest
 from perdure_operator.decide.saving import ask_for_save
 from perdure_operator.decide.spares import take_spares
 from perdure_operator.decide.sparing import keep_spares
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
-from perdure_operator.decide.times import correct_times
-from perdure_operator.decide.vacating import note_vacate
+from perdure_operator.decide.vacate_annotation import note_vacate
 from perdure_operator.state.decision import CheckTemplate, Decision
 from perdure_operator.state.snapshot import Snapshot
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from perdure.wire.shortening import shortened
+from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
-from perdure_operator.decide.pauses import doubled_seconds
+from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import CurrentRun, Enough, Growth
+from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import size_of, wanted_size
-from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.sizing.target import largest
 
 LONGEST_REST_SECONDS: Final = 3600

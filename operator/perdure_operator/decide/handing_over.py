@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from perdure.wire.shortening import shortened
+from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import Found, final_reason, known_by, reason_to_end

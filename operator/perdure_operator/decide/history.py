@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from perdure.wire import Beginning, Fallback, HandoverRecord, HandoverWord, Outcome, Rescue
-from perdure.wire.shortening import shortened
+from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from perdure.wire import ContractError, ErrorName, ExitKind, HandoverRecord, HandoverWord, Outcome, read_outcome
-from perdure.wire.shortening import shortened
+from perdure.wire.truncation import shortened
 from perdure_operator.api.status import Assigned, Failures, MemberOutcome
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import node_lost, terminated

@@ -1,6 +1,6 @@
 """Which pods have to leave, and why: what they and their nodes show, and who asks for their eviction.
 
-What counts and what is done about it says the table of signals (`api.shipped`).
+What counts and what is done about it says the table of signals (`api.default_signals`).
 
 `not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
 """
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from perdure_operator.api import names, shipped
+from perdure_operator.api import default_signals, names
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
-from perdure_operator.state import asked
-from perdure_operator.state.signals import SignalTable, table
+from perdure_operator.state import vacate_request
+from perdure_operator.state.signal_table import SignalTable, table
 from perdure_operator.state.snapshot import EvictionView, NodeView, PodView, Snapshot, Taint, Toleration
 
-AUTOSCALER_TAINT: Final = shipped.AUTOSCALER_TAINT
-KARPENTER_TAINT: Final = shipped.KARPENTER_TAINT
+AUTOSCALER_TAINT: Final = default_signals.AUTOSCALER_TAINT
+KARPENTER_TAINT: Final = default_signals.KARPENTER_TAINT
 CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 _CREDIBLE_YEARS: Final = (1970, 9000)
@@ -259,7 +259,7 @@ def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) ->
         if row is None:
             continue
         tolerated = _toleration_of(pod, taint) if pod and row.unless_tolerated else None
-        stays = tolerated and (tolerated.toleration_seconds is None or taint.effect != shipped.NO_EXECUTE)
+        stays = tolerated and (tolerated.toleration_seconds is None or taint.effect != default_signals.NO_EXECUTE)
         if not stays:
             shown = _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
             ends = node.claim_ends if row.deadline_in_claim else None
@@ -313,17 +313,22 @@ def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[Eviction
 def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
     """A person wants the job off this node."""
     row = _by_hand(snapshot, in_force)
-    if row and pod.node in asked.places(snapshot.vacate):
-        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names node {pod.node}")
+    if row and pod.node in vacate_request.places(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {default_signals.VACATE_ANNOTATION} names node {pod.node}")
 
 
 def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
     """A person wants this one moved, or all that there were."""
     row, everybody = _by_hand(snapshot, in_force), snapshot.status.vacate
-    if row and pod.name in asked.places(snapshot.vacate):
-        yield _Shown(row, f"the job's annotation {shipped.VACATE_ANNOTATION} names {pod.name}")
-    elif row and everybody and asked.moves_all(snapshot.vacate) and names.member_number(pod.name) < everybody.below:
-        yield _Shown(row, f"the job has the annotation {shipped.VACATE_ANNOTATION}")
+    if row and pod.name in vacate_request.places(snapshot.vacate):
+        yield _Shown(row, f"the job's annotation {default_signals.VACATE_ANNOTATION} names {pod.name}")
+    elif (
+        row
+        and everybody
+        and vacate_request.moves_all(snapshot.vacate)
+        and names.member_number(pod.name) < everybody.below
+    ):
+        yield _Shown(row, f"the job has the annotation {default_signals.VACATE_ANNOTATION}")
 
 
 def _by_hand(snapshot: Snapshot, in_force: SignalTable) -> SignalRow | None:

@@ -11,11 +11,11 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Disruption
+from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import EDIT_SECONDS, own, wanted_size
 from perdure_operator.decide.fitness import how_far, why_unfit
 from perdure_operator.decide.growth import rests_until
-from perdure_operator.decide.pauses import doubled_seconds
 from perdure_operator.decide.succession import only_grows, succession
 
 FIRST_PAUSE_SECONDS: Final = 10

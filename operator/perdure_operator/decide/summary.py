@@ -6,8 +6,8 @@ from typing import Final
 
 from perdure.wire import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
-from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.status import Disruption, Intent, Phase, RunPlan
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated, wanted_size

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from perdure.errors import UserError
 from perdure_operator.cluster.protocol import CRDS, JOBS, ApiError, ClusterApi, Json, NotFound
-from perdure_operator.schema import crd, docs
+from perdure_operator.schema import crd, reference_page
 
 NAME: Final = f"{JOBS.plural}.{JOBS.group}"
 APPLY: Final = "kubectl apply --server-side --force-conflicts -f -"
@@ -57,7 +57,9 @@ def _served(installed: Json) -> Json:
 
 
 def _fields(schema: Json) -> list[str]:
-    return [path for path, _, _ in docs.fields(schema) if path.startswith("spec.") and not path.endswith("[]")]
+    return [
+        path for path, _, _ in reference_page.fields(schema) if path.startswith("spec.") and not path.endswith("[]")
+    ]
 
 
 async def _require(api: ClusterApi, namespace: str | None) -> None:

@@ -22,7 +22,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
-from perdure_operator.loop.concern import concerned
+from perdure_operator.loop.affected_jobs import concerned
 from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
@@ -104,7 +104,7 @@ class Leader:
             async with asyncio.TaskGroup() as group:
                 _spawn(group, self._election.hold(), self._resync())
                 _spawn(group, *(self._work() for _ in range(self.workers)))
-        except* election.Deposed as errors:
+        except* election.LeaseLost as errors:
             logger.error("%s: ending", errors.exceptions[0])
             self.failed = True
         except* Outdated as errors:

@@ -15,7 +15,7 @@ import kopf
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.loop import evictions, guard, install, lateness, watch
+from perdure_operator.loop import evictions, guard, install, loop_lag, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
 
@@ -79,7 +79,7 @@ def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | Non
 
     async def start(**_: Any) -> None:
         leader.start()
-        looks.append(asyncio.create_task(lateness.tell(), name="lateness"))
+        looks.append(asyncio.create_task(loop_lag.tell(), name="lateness"))
 
     async def stop(**_: Any) -> None:
         for look in looks:

@@ -15,7 +15,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import key_of
-from perdure_operator.loop.concern import concerned
+from perdure_operator.loop.affected_jobs import concerned
 from perdure_operator.loop.queue import Queue
 
 SELECTOR_KEY: Final = ("v1", "pods")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from perdure.agent import handover
+from perdure.agent.exit_cause import judge, pod_outcome, step_of, without_trainer
 from perdure.agent.stage import Stage, given_up_at, limit_of, rescued_by, stage_of
 from perdure.agent.state import (
     HOLDS_SEAT,
@@ -46,7 +47,6 @@ from perdure.agent.state import (
     Unreadable,
     Warmed,
 )
-from perdure.agent.verdict import judge, pod_outcome, step_of, without_trainer
 from perdure.wire import (
     BEGINNINGS_KEPT,
     HANDOVERS_KEPT,

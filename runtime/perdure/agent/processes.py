@@ -21,10 +21,10 @@ from typing import Final
 from perdure.agent import linux
 from perdure.agent.launch import Launcher
 from perdure.agent.memory import OutOfMemory, oom_kills
-from perdure.agent.outlet import Outlet
-from perdure.agent.remains import held_by, is_room
+from perdure.agent.pod_log import Outlet
+from perdure.agent.residual_resources import held_by, is_room
 from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
-from perdure.agent.tail import Tail
+from perdure.agent.stderr_tail import Tail
 from perdure.host.cgroup import memory_limit
 from perdure.wire.channel import is_unwound, read_report
 

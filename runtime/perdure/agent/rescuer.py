@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.agent.linux import die_with_parent
-from perdure.agent.outlet import Outlet
+from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.state import Rescued
 from perdure.wire import CommitRef

@@ -23,8 +23,8 @@ from perdure.agent.environ import Place, process_environment
 from perdure.agent.images import Images
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.machine import react
-from perdure.agent.outlet import Outlet
 from perdure.agent.paths import Paths, warm_marker
+from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Child, Children, Pipe
 from perdure.agent.rescuer import Rescuer
 from perdure.agent.stage import due

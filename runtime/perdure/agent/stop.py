@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from perdure.host.age import age, born
+from perdure.host.process_age import age, born
 
 HOOK_SECONDS: Final = 10.0
 """At most this much is believed to have passed before the agent sees the marker."""

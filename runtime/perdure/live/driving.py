@@ -4,7 +4,7 @@ The machine (perdure.live.protocol.machine) decides; here is what waits. Whateve
 store does so in a thread of its own, so an alarm, a word and the end of a link are heard meanwhile; what touches the
 training, the script's tensors and its ranks, is done by the main thread, which stands still for that.
 
-Used by perdure.live.handing and perdure.live.newcomer.
+Used by perdure.live.handover and perdure.live.newcomer.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Driver:
         with self._lock:
             self._act_all(self._first)
 
-    def feed(self, event: ev.Happening) -> None:
+    def feed(self, event: ev.Event) -> None:
         """Something has happened. From any thread."""
         with self._lock:
             match event:

@@ -1,6 +1,6 @@
 """What one process does in a hand-over, act by act: connect, move the state, vote, write the log, change ranks.
 
-Nothing here decides when, or whether: perdure.live.protocol's machines do, driven by perdure.live.handing. Acts
+Nothing here decides when, or whether: perdure.live.protocol's machines do, driven by perdure.live.handover. Acts
 that may wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the
 training but `install`.
 """

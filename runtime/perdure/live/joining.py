@@ -14,9 +14,9 @@ from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.live.liveness import tell_attached
 from perdure.live.membership import make_pulse
-from perdure.loop.imaging import PATIENCE_SECONDS
 from perdure.loop.leaving import give_up
 from perdure.loop.run import Run
+from perdure.loop.survivor_snapshots import PATIENCE_SECONDS
 from perdure.wire import Env
 
 

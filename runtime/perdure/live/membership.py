@@ -2,7 +2,7 @@
 
 The groups are connected already, and the log says that the newer run has taken over. Whatever holds on to ranks is
 told: torch's groups, wrapped models, loaders, agreement, pulse, checkpointer. Called by both sides of a hand-over
-(perdure.live.handing, perdure.live.newcomer) once they know go.
+(perdure.live.handover, perdure.live.newcomer) once they know go.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from perdure.checkpoint.opening import Opening
 from perdure.group.agreement import Agreement
-from perdure.group.pulse import Pulse
+from perdure.group.heartbeat import Heartbeat
 from perdure.group.rendezvous import install_groups
 from perdure.group.world import uninstall
 from perdure.live.bridge import Bridge
@@ -29,9 +29,9 @@ BEGAN_ANEW: Final = (
 """What else may have made ranks come apart, once a newcomer is one of them."""
 
 
-def make_pulse(run: Run) -> Pulse:
+def make_pulse(run: Run) -> Heartbeat:
     """Whether the others are there, for the ranks that this process is one of now."""
-    return Pulse(run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
+    return Heartbeat(run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
 
 
 def make_writer(run: Run, settings: Settings) -> Writer | None:

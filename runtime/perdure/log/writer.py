@@ -35,9 +35,9 @@ from perdure.log.entry import (
     key_of,
     write_entry,
 )
-from perdure.log.floor import refuse_older
 from perdure.log.images import Begun, Choice, Offer, choose
 from perdure.log.members import put_members
+from perdure.log.minimum_commit import refuse_older
 from perdure.log.pins import Pins, pins_after
 from perdure.log.position import Position
 from perdure.log.reader import Commits, EveryCommit, Head, Log, Place, Slot, place_of

@@ -2,7 +2,7 @@
 
 What a script does after its training may take one rank an hour, an export say, while the others have nothing to do.
 So they wait here, by keys in the run's store, and not in a collective, which has a time limit. A rank that fails says
-so; one that is killed falls silent, and its pulse (perdure.group.pulse) tells. Called by the session.
+so; one that is killed falls silent, and its pulse (perdure.group.heartbeat) tells. Called by the session.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from perdure.loop.telemetry.events import Events
 from perdure.loop.telemetry.sinks import AgentPipe
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.wire.channel import Exiting
-from perdure.wire.shortening import shortened
+from perdure.wire.truncation import shortened
 
 TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"

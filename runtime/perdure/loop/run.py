@@ -16,11 +16,10 @@ from perdure.checkpoint.schedule import CheckpointSchedule
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
+from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
-from perdure.group.pulse import Pulse
 from perdure.loop.hooks import HookName, Hooks
-from perdure.loop.imaging import Images
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
 from perdure.loop.position.progress import Progress
@@ -29,6 +28,7 @@ from perdure.loop.reporting import Reporter
 from perdure.loop.reports import Reports, read_values
 from perdure.loop.requests import Requests
 from perdure.loop.result import Result
+from perdure.loop.survivor_snapshots import Images
 from perdure.loop.telemetry.events import Event, Reported
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.loop.telemetry.timings import Timings
@@ -71,7 +71,7 @@ class Run:
     store: Store
     peers: Peers
     agreement: Agreement
-    pulse: Pulse
+    pulse: Heartbeat
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

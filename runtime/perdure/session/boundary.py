@@ -19,7 +19,7 @@ from perdure.console import say
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.live.effects import Stop
-from perdure.live.handing import Handing
+from perdure.live.handover import LiveHandover
 from perdure.live.newcomer import Newcomer
 from perdure.log.pins import check_pin
 from perdure.loop.data.source import Source
@@ -29,7 +29,7 @@ from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.loop.saving import SaveRequests
 from perdure.loop.telemetry.events import Evaluating, RequestSeen, Stepped
 from perdure.session.late import check_claimed, settle
-from perdure.state.glance import Eye, Glance
+from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire import Env
 from perdure.wire.channel import SaveFailed
 
@@ -56,7 +56,7 @@ class Boundary:
         """Whether all is saved and the script has been told so, instead of being left: it gets no further batch."""
         self._departing: BaseException | None = None
         """What was raised to leave the script, or because that failed."""
-        self.handing = Handing(run)
+        self.handing = LiveHandover(run)
         self.newcomer: Newcomer | None = None
         """While this process is to join a living run, and has not had its first batch."""
         self._due = ""
@@ -66,8 +66,8 @@ class Boundary:
         self._request_traced = False
         self.begin_evaluation: Callable[[str], None] = lambda _: None
         """Has the run opened where an evaluation begins outside of the epoch loops."""
-        self._eye = Eye()
-        self._stood: Glance | None = None
+        self._eye = Fingerprints()
+        self._stood: Fingerprint | None = None
         """The weights behind the last step of an epoch, while its rest is on."""
         self._said_other = False
         self._lost: PeerLost | None = None

@@ -6,7 +6,7 @@ registered object holds, in any attribute, is taken for saved with it. Of a modu
 the buffers of layers that compute something, and no copy of weights that are registered: neither a metric's sums nor a
 network that is copied anew is state of the training.
 
-Called by perdure.session.describing, and by perdure.session.firsts at the steps at which it looks.
+Called by perdure.session.describing, and by perdure.session.unregistered_check at the steps at which it looks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from perdure.session.description import Finding
-from perdure.state.glance import elements_of
 from perdure.state.holding import walk, with_parts
 from perdure.state.living import living
 from perdure.state.registry import Registry
 from perdure.state.variables import variables
+from perdure.state.write_detection import elements_of
 
 TENSORS: Final = 4096
 """So many outside registered objects are compared."""

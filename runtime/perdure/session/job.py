@@ -22,7 +22,7 @@ from perdure.loop.position.stopping import BREAK, Condition, Goal, Limit, agreed
 from perdure.loop.run import OWN_VALUES, Run
 from perdure.loop.telemetry.events import GoalReached
 from perdure.session.boundary import Boundary
-from perdure.session.departure import Departure, departure, loop
+from perdure.session.loop_exit import Departure, departure, loop
 from perdure.state.collecting import collected
 from perdure.wire import ExitKind
 from perdure.wire.channel import Committed

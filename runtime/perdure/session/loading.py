@@ -26,7 +26,7 @@ from perdure.errors import Corrupt, UserError
 from perdure.loop.run import OWN_STOPPING
 from perdure.state import modules, optimizers
 from perdure.state.merging import parts_of
-from perdure.state.unclaimed import LATE
+from perdure.state.pending_state import LATE
 from perdure.store import open_store
 from perdure.wire import Wanted
 from perdure.wire.settings import as_uri

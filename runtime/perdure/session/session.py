@@ -56,17 +56,17 @@ from perdure.loop.reporting import Watch, classify, exit_status, explained, show
 from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary
-from perdure.session.departure import has_ended, main_frame
 from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
 from perdure.session.exchanging import all_reduce, gather
-from perdure.session.firsts import FirstSteps
 from perdure.session.gradients import HeldGradients
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import register_late
+from perdure.session.loop_exit import has_ended, main_frame
 from perdure.session.options import checked, read_limit
 from perdure.session.preview import Preview
 from perdure.session.resuming import receive, resume
+from perdure.session.unregistered_check import FirstSteps
 from perdure.session.weighting import weigh
 from perdure.state import wrapping
 from perdure.state.merging import Merge, check_merges

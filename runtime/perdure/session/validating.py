@@ -2,7 +2,7 @@
 
 Only what training would lose, or would be refused, counts as certain. A module that a registered object holds in an
 attribute is taken for saved with it; an optimizer only if the holder's state_dict asks for its state. Called by
-perdure.session.describing, and by perdure.session.firsts with the optimizers that have stepped.
+perdure.session.describing, and by perdure.session.unregistered_check with the optimizers that have stepped.
 """
 
 from __future__ import annotations

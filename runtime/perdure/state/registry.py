@@ -31,8 +31,8 @@ from perdure.state.holding import Containers, untold, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.state.modules import Module
 from perdure.state.optimizers import Home, Optim
+from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
-from perdure.state.unclaimed import LATE, Unclaimed
 
 T = TypeVar("T")
 
@@ -83,9 +83,9 @@ class Registry:
         """What is known of its tensors, by the names that there are now."""
         self._late: set[str] = set()
         """What was registered after the run had begun."""
-        self._unclaimed = Unclaimed()
+        self._unclaimed = PendingState()
         """What the checkpoint holds of objects that were registered late, and are not registered yet."""
-        self._parts = Unclaimed()
+        self._parts = PendingState()
         """... and of parts that registered modules have yet to get."""
         self._restored: dict[str, list[dict[str, Any]]] = {}
         """The groups of optimizers as the checkpoint has them, while it holds of what comes late."""
@@ -397,7 +397,7 @@ class Registry:
             own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
             self._check_own(objects, own)
             self.load_own(own)
-        whole = Unclaimed(objects, shared, replicated)
+        whole = PendingState(objects, shared, replicated)
         self._unclaimed, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
         self._note_groups()
         self.loaded = True
@@ -407,7 +407,7 @@ class Registry:
         held = self._unclaimed.objects
         self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
 
-    def _lacking(self, found: Unclaimed) -> Unclaimed:
+    def _lacking(self, found: PendingState) -> PendingState:
         """Those of these tensors that have come late, and that the modules do not have by now."""
         return found.named(self._marked - self._live().keys())
 

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from perdure.agent.exit_cause import SHELL_SIGNALLED
 from perdure.agent.linux import adopt_orphans, descendants, die_with_parent, kill
-from perdure.agent.verdict import SHELL_SIGNALLED
 
 
 def keep(parent: int, command: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from perdure.agent.environ import OF_A_RUN
-from perdure.agent.tail import Tail
+from perdure.agent.stderr_tail import Tail
 from perdure.errors import PerdureError, UserError
 from perdure.wire import CLEAN, Env, ExitKind
 from perdure.wire.channel import Committed, Exiting, Report, Resulted, Stepped, read_report

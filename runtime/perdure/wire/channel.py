@@ -44,7 +44,7 @@ from perdure.wire import (
     write_assignment,
     write_attempt,
 )
-from perdure.wire.shortening import fitting
+from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
 """The first bytes of an image, written last."""

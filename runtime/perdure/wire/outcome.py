@@ -29,7 +29,7 @@ from perdure.wire.reading import (
     string,
 )
 from perdure.wire.result import read_result
-from perdure.wire.shortening import fitting
+from perdure.wire.truncation import fitting
 
 OUTCOME_BYTES: Final = 2048
 """The kubelet cuts termination messages at 4096 bytes each, and at 12288 bytes over all containers of a pod, init

@@ -188,10 +188,10 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image is left in the middle of a step",
-        "runtime/perdure/loop/imaging.py",
+        "runtime/perdure/loop/survivor_snapshots.py",
         "return not self._touched and (self._seen is None",
         "return (self._seen is None",
-        tests=("tests/unit/runtime/loop/test_imaging.py",),
+        tests=("tests/unit/runtime/loop/test_survivor_snapshots.py",),
         outside=_NO_IMAGES,
     ),
     Mutant(

@@ -18,7 +18,7 @@ _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
-_OF_MARKS: Final = ("tests/unit/operator/decide/test_marking.py",)
+_OF_MARKS: Final = ("tests/unit/operator/decide/test_autoscaler_marks.py",)
 _OF_GANGS: Final = (
     "tests/unit/operator/decide/sizing/test_gang.py",
     "tests/unit/operator/decide/test_gangs.py",
@@ -268,7 +268,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a promoted member goes on saying that its node must stay",
-        f"{_DECIDE}marking.py",
+        f"{_DECIDE}autoscaler_marks.py",
         "marks(mode, roles.get(pod.uid, pod.role))",
         "marks(mode, pod.role)",
         tests=_OF_MARKS,
@@ -276,7 +276,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a mark that is not the operator's is taken away",
-        f"{_DECIDE}marking.py",
+        f"{_DECIDE}autoscaler_marks.py",
         "if wanted != pod.marks and (wanted or marked(pod.marks)):",
         "if wanted != pod.marks:",
         tests=_OF_MARKS,

@@ -10,7 +10,7 @@ _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _CACHE: Final = f"{_CLUSTER}read/cache.py"
 _OBSERVE: Final = f"{_CLUSTER}read/observe.py"
 _LIVE: Final = f"{_CLUSTER}read/live.py"
-_TOMBS: Final = f"{_CLUSTER}read/tombs.py"
+_DELETED: Final = f"{_CLUSTER}read/deleted_objects.py"
 _LOOP: Final = "operator/perdure_operator/loop/"
 _NO_JSON: Final = "the simulated API server hands over objects, and nobody reads JSON"
 _OF_JSON: Final = ("tests/unit/operator/cluster/test_decode.py", "tests/unit/operator/loop/test_guard.py")
@@ -74,49 +74,49 @@ READING: Final = (
     ),
     Mutant(
         "news of nodes concern no job",
-        f"{_LOOP}concern.py",
+        f"{_LOOP}affected_jobs.py",
         "return {job for record in known for job in cache.jobs_on(record.key[1])}",
         "return set()",
         ("drain",),
     ),
     Mutant(
         "who waits for a root is not told that it is free",
-        f"{_LOOP}concern.py",
+        f"{_LOOP}affected_jobs.py",
         "return {record.key for record in known} | _sharing_root(cache, change)",
         "return {record.key for record in known}",
         ("stranger-with-my-root",),
     ),
     Mutant(
         "two deletions are remembered, and no more",
-        _TOMBS,
+        _DELETED,
         "if len(self._young) >= self._most_alive + SPARE:",
         "if len(self._young) >= 1:",
         ("api-slow-for-one-kind", "api-conflicts", "ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of a job's deleted members one is remembered",
-        _TOMBS,
+        _DELETED,
         "_bound(kept, len(job.members) + SPARE)",
         "_bound(kept, 1)",
         ("api-slow-for-one-kind", "ended-pods-are-deleted", "drain"),
     ),
     Mutant(
         "of deleted pods whose job is not known yet one is remembered",
-        _TOMBS,
+        _DELETED,
         "_bound(self._strangers, SPARE)",
         "_bound(self._strangers, 1)",
         ("one-stream-lags", "delete-and-apply"),
     ),
     Mutant(
         "late news revive what was deleted",
-        _TOMBS,
+        _DELETED,
         "return tomb is not None and version <= tomb.version and",
         "return tomb is not None and version < 0 and",
         ("api-slow-for-one-kind", "ended-pods-are-deleted", "scale"),
     ),
     Mutant(
         "a label that was removed and put back is refused for ever",
-        _TOMBS,
+        _DELETED,
         "return tomb is not None and version <= tomb.version and (since is None or tomb.mark > since)",
         "return tomb is not None",
         ("remove-job-label",),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.signals import Source
 from tests.simulation.objects import UNSCHEDULABLE, Json, is_ready, seconds_of, terminating
 
@@ -101,9 +101,11 @@ def vacate(raw: Json) -> str:
 
 
 _OF_THE_WELL: Final = frozenset({"Ready", "PodScheduled"})
-_GOOD: Final = frozenset({row.key for row in SHIPPED if row.source is Source.CONDITION and row.value == "False"})
+_GOOD: Final = frozenset(
+    {row.key for row in DEFAULT_SIGNALS if row.source is Source.CONDITION and row.value == "False"}
+)
 """Conditions that are True of what is well."""
-_MARKS: Final = frozenset({row.key for row in SHIPPED if row.source in (Source.LABEL, Source.ANNOTATION)})
+_MARKS: Final = frozenset({row.key for row in DEFAULT_SIGNALS if row.source in (Source.LABEL, Source.ANNOTATION)})
 
 
 def current(status: Json) -> Json:

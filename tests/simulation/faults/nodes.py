@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from tests.simulation import drains
 from tests.simulation.autoscaler import PREFIX as LAUNCHED
 from tests.simulation.faults.registry import fault, some_kubelet, some_node
@@ -170,7 +170,7 @@ async def no_execute(scene: Scene, rng: random.Random) -> None:
 async def announcement(scene: Scene, rng: random.Random) -> None:
     """A row of the table of signals comes true of a node, some time or in turns, and is taken back."""
     if node := some_node(scene, rng):
-        rows = [one for one in SHIPPED if one.source in drains.SHOWN]  # some jobs heed those that are off
+        rows = [one for one in DEFAULT_SIGNALS if one.source in drains.SHOWN]  # some jobs heed those that are off
         source = rng.choice(sorted({one.source for one in rows}))  # there are more conditions than all others together
         row = rng.choice([one for one in rows if one.source is source])
         scene.world.fire("announcement")

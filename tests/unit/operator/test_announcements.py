@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.cluster.read import parse
 from perdure_operator.decide.signals import rows_shown
-from perdure_operator.state.signals import SHIPPED_TABLE, table
+from perdure_operator.state.signal_table import SHIPPED_TABLE, table
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import Job, job
 
@@ -238,9 +238,9 @@ def seen_as(raw: Json, here: Job | None = None) -> Job:
 
 
 def test_every_row_has_an_object() -> None:
-    asked_for = {row.name for row in SHIPPED if row.source is Source.EVICTION}  # its object: decide/test_answering.py
-    by_a_person = {"vacate-job"}  # test_vacating
-    assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in SHIPPED}
+    asked_for = {row.name for row in DEFAULT_SIGNALS if row.source is Source.EVICTION}  # decide/test_eviction_responses
+    by_a_person = {"vacate-job"}  # decide/test_vacate_annotation
+    assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in DEFAULT_SIGNALS}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -292,21 +292,23 @@ def test_a_node_that_announces_nothing_is_kept_without_its_conditions_labels_and
     assert on(node()).intent is None
 
 
-@pytest.mark.parametrize("kind", [row.key for row in SHIPPED if row.source is Source.CONDITION and "*" not in row.key])
+@pytest.mark.parametrize(
+    "kind", [row.key for row in DEFAULT_SIGNALS if row.source is Source.CONDITION and "*" not in row.key]
+)
 def test_a_condition_that_is_unknown_announces_nothing(kind: str) -> None:
     assert parse.node(node(conditions=(condition(kind, "Unknown", "NodeStatusUnknown"),))).conditions == ()
 
 
 def test_no_two_rows_have_one_name_and_every_source_without_a_key_has_one_row() -> None:
-    assert len({row.name for row in SHIPPED}) == len(SHIPPED)
-    keyless = [row.source for row in SHIPPED if not row.key]
+    assert len({row.name for row in DEFAULT_SIGNALS}) == len(DEFAULT_SIGNALS)
+    keyless = [row.source for row in DEFAULT_SIGNALS if not row.key]
     built_in = [Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB]
     assert sorted(keyless) == sorted(built_in)
-    assert all(re.fullmatch(r"[a-z0-9-]+", row.name) for row in SHIPPED)
+    assert all(re.fullmatch(r"[a-z0-9-]+", row.name) for row in DEFAULT_SIGNALS)
 
 
 @pytest.mark.parametrize("name", [name for name in WRITTEN if name != "node-silence"])
 def test_the_command_line_names_the_row_where_it_is_in_force(name: str) -> None:
-    (row,) = (row for row in SHIPPED if row.name == name)
+    (row,) = (row for row in DEFAULT_SIGNALS if row.name == name)
     shown = [one.name for one, _ in rows_shown(SHIPPED_TABLE, parse.node(WRITTEN[name]))]
     assert (name in shown) is row.enabled

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure_operator.api.signals import Reaction, SignalRow, Source
-from perdure_operator.state.signals import SignalTable, matches
+from perdure_operator.state.signal_table import SignalTable, matches
 
 LONGEST = 317
 """Of a label's key, and of the key of a row."""

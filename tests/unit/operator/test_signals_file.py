@@ -11,10 +11,10 @@ import yaml
 
 from perdure.errors import UserError
 from perdure_operator import cli
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.signals import Reaction, SignalRow, Source
 from perdure_operator.configured import read_rows
-from perdure_operator.state.signals import merged
+from perdure_operator.state.signal_table import merged
 from tests.unit.operator.test_announcements import PODS, WRITTEN, node
 
 OURS = {"name": "ours", "source": "NodeCondition", "key": "GpuBroken", "reaction": "Vacate"}
@@ -36,14 +36,14 @@ def refused(path: Path) -> str:
 def test_a_row_of_ones_own_is_read(tmp_path: Path) -> None:
     ours = SignalRow(name="ours", source=Source.CONDITION, key="GpuBroken", reaction=Reaction.VACATE)
     assert read_rows(file(tmp_path, [OURS])) == (ours,)
-    assert merged((ours,)) == (ours, *SHIPPED)
+    assert merged((ours,)) == (ours, *DEFAULT_SIGNALS)
 
 
 def test_a_shipped_row_is_changed_by_its_name_alone(tmp_path: Path) -> None:
     (changed,) = read_rows(file(tmp_path, [{"name": "nvsentinel-gpu", "enabled": True}]))
-    (shipped,) = (row for row in SHIPPED if row.name == "nvsentinel-gpu")
+    (shipped,) = (row for row in DEFAULT_SIGNALS if row.name == "nvsentinel-gpu")
     assert changed == shipped.model_copy(update={"enabled": True})
-    assert [row.name for row in merged((changed,))] == [row.name for row in SHIPPED]
+    assert [row.name for row in merged((changed,))] == [row.name for row in DEFAULT_SIGNALS]
 
 
 def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_table_in_force_is_printed(tmp_path: Path, capsys: pytest.CaptureFix
     path = file(tmp_path, [OURS, {"name": "cordon", "reaction": "Ignore"}])
     assert cli.main(["signals", "--signals", str(path)]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert list(rows) == ["NAME", "ours", *(row.name for row in SHIPPED)]
+    assert list(rows) == ["NAME", "ours", *(row.name for row in DEFAULT_SIGNALS)]
     assert rows["cordon"].split()[1:4] == ["Cordon", "-", "Ignore"]
     assert "VacateByDeadline(120 s)" in rows["aws-spot-interruption"]
     assert "Fault, disabled" in rows["nvsentinel-gpu"]

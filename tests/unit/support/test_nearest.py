@@ -78,5 +78,5 @@ def test_a_module_is_named_as_it_is_imported(path: str, module: str) -> None:
 
 def test_every_test_that_is_named_after_a_module_of_ours_is_near_to_it() -> None:
     texts = sources(Path(__file__).parents[3])
-    path = "runtime/perdure/group/pulse.py"
-    assert nearest([path], texts)[0] == "tests/unit/runtime/group/test_pulse.py"
+    path = "runtime/perdure/group/heartbeat.py"
+    assert nearest([path], texts)[0] == "tests/unit/runtime/group/test_heartbeat.py"

@@ -17,6 +17,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
+from perdure_operator.cluster.read.deleted_objects import DeletedObjects, Gone
 from perdure_operator.cluster.read.records import (
     AnyRecord,
     BudgetRecord,
@@ -30,8 +31,7 @@ from perdure_operator.cluster.read.records import (
     version_of,
 )
 from perdure_operator.cluster.read.roots import Root
-from perdure_operator.cluster.read.tombs import Gone, Tombs
-from perdure_operator.state.signals import table
+from perdure_operator.state.signal_table import table
 from perdure_operator.state.snapshot import NodeView, Zone
 
 _G = TypeVar("_G")
@@ -92,7 +92,7 @@ class Cache:
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
-        self._tombs: Mapping[Resource, Tombs] = defaultdict(Tombs)
+        self._tombs: Mapping[Resource, DeletedObjects] = defaultdict(DeletedObjects)
         self._gone = Gone()
         self._mark = 0
 

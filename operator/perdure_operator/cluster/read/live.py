@@ -29,8 +29,8 @@ from perdure_operator.cluster.protocol import (
     Resource,
 )
 from perdure_operator.cluster.read.cache import Cache, Change
+from perdure_operator.cluster.read.deleted_objects import PendingTerminations
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
-from perdure_operator.cluster.read.tombs import Untold
 
 SLICE: Final = 25
 """Objects of a LIST that are read before others get their turn: some milliseconds."""
@@ -51,7 +51,7 @@ class Live:
         self._distrusted: set[Key] = set()
         self._confirmed: dict[Key, tuple[int, int]] = {}
         """In which version a job's status was the newest, beside pods that named which run."""
-        self._untold = Untold()
+        self._untold = PendingTerminations()
         self.nodes_listed = False
         """Whether a node that is not in the cache is known not to be there."""
 

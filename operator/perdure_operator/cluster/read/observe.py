@@ -15,8 +15,8 @@ from typing import Final
 
 from perdure.errors import UserError
 from perdure_operator.api import names
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
@@ -37,7 +37,7 @@ from perdure_operator.cluster.read.claims import Claims
 from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
 from perdure_operator.cluster.together import each
-from perdure_operator.state import asked as asked_for
+from perdure_operator.state import vacate_request as asked_for
 from perdure_operator.state.snapshot import (
     Budget,
     EvictionView,

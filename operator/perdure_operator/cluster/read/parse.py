@@ -21,7 +21,7 @@ from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.cluster.read import roots
 from perdure_operator.cluster.read.containers import Containers, trainer
-from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
+from perdure_operator.state.signal_table import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import (
     Budget,
     Device,

@@ -13,15 +13,15 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from perdure.wire import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.shipped import VACATE_ANNOTATION
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, roots
 from perdure_operator.cluster.read.roots import Root
-from perdure_operator.state.signals import SHIPPED_TABLE, SignalTable
+from perdure_operator.state.signal_table import SHIPPED_TABLE, SignalTable
 from perdure_operator.state.snapshot import Budget, EvictionView, NodeView, PodView
 
 Key = tuple[str, str]

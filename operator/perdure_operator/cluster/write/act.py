@@ -31,7 +31,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import Key, version_of
 from perdure_operator.cluster.write import manifests, order
-from perdure_operator.cluster.write.news import News
+from perdure_operator.cluster.write.event_deduplication import EventDeduplicator
 from perdure_operator.cluster.write.writes import Round, Writes
 from perdure_operator.state.decision import (
     Action,
@@ -65,7 +65,7 @@ class Actor:
         self._writes = Writes(api, cache, self._clock)
         self._still_leading = still_leading
         self._number = number
-        self._news = News()
+        self._news = EventDeduplicator()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
         """Raises an ApiError, once everything that does not rest on the write that failed has been written."""

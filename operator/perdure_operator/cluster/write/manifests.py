@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from perdure.wire.shortening import fitting
+from perdure.wire.truncation import fitting
 from perdure_operator.api import names
 from perdure_operator.cluster.member import owner
 from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, REVISIONS, Json

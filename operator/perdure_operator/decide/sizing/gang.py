@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure_operator.decide.pauses import doubled_seconds
+from perdure_operator.decide.backoff import doubled_seconds
 
 FIRST_PAUSE_SECONDS: Final = 60
 MOST_YIELDS: Final = 5

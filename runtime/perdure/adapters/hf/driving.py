@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.adapters.hf.batches import Batches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
-from perdure.adapters.hf.standing import Standing
+from perdure.adapters.hf.trainer_progress import Standing
 from perdure.console import say
 from perdure.session.driven import (
     Env,

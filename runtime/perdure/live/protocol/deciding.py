@@ -9,9 +9,9 @@ from __future__ import annotations
 from perdure.live.protocol.events import (
     Alarm,
     AppendOpened,
+    Event,
     Exit,
     Gone,
-    Happening,
     Heard,
     LogAnswered,
     Passed,
@@ -26,7 +26,7 @@ from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
 
-def before_the_put(state: State, event: Happening) -> Step:
+def before_the_put(state: State, event: Event) -> Step:
     """VOTED: nothing is appended yet."""
     match event:
         case VoteReduced(whole=True):
@@ -55,7 +55,7 @@ def at_the_limit(state: State) -> Step:
     return say_and_return(stay(state, late=True)[0], word, "the limit has passed")
 
 
-def after_the_put(state: State, event: Happening) -> Step:
+def after_the_put(state: State, event: Event) -> Step:
     """DECIDING: the PUT may have arrived at any moment since."""
     match event:
         case LogAnswered(verdict):

@@ -176,7 +176,7 @@ class Passed:
     alarm: Alarm
 
 
-Happening = (
+Event = (
     AllWarm | Connected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | GoalReached | Moved | FirstBatch
     | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | Gone | RoundDone | Saved
     | Sigterm | Newer | Passed

@@ -7,7 +7,7 @@ checker that tries every order of events in small worlds.
 
 from __future__ import annotations
 
-from perdure.live.protocol.events import Happening, SetWarm
+from perdure.live.protocol.events import Event, SetWarm
 from perdure.live.protocol.newcomer import step_newcomer
 from perdure.live.protocol.old import step_old
 from perdure.live.protocol.parties import Attempt
@@ -26,6 +26,6 @@ def begin(attempt: Attempt, number: int) -> Step:
     return State(attempt, me, silent=True, needed=others), (SetWarm(),)
 
 
-def step(state: State, event: Happening) -> Step:
+def step(state: State, event: Event) -> Step:
     """The state after `event`, and what to do about it, in this order."""
     return step_newcomer(state, event) if state.joins else step_old(state, event)

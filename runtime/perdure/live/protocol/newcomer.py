@@ -14,9 +14,9 @@ from perdure.live.protocol.events import (
     AllWarm,
     Connect,
     Connected,
+    Event,
     Exit,
     FirstBatch,
-    Happening,
     Heard,
     JoinInPlace,
     LinkClosed,
@@ -44,14 +44,14 @@ HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING}
 """In these a newcomer has all that the old ranks have."""
 
 
-def step_newcomer(state: State, event: Happening) -> Step:
+def step_newcomer(state: State, event: Event) -> Step:
     """What a newcomer does."""
     if state.phase in (Phase.VOTED, Phase.ASKING):
         return waited(state, event, Answers(_read, _joins))
     return _unvoted(state, event) if state.phase in UNVOTED else stay(state)
 
 
-def _unvoted(state: State, event: Happening) -> Step:
+def _unvoted(state: State, event: Event) -> Step:
     match event:
         case AllWarm() | Connected() | Moved() | FirstBatch() | Acknowledged():
             return _comes_nearer(state, event)
@@ -72,7 +72,7 @@ def _unvoted(state: State, event: Happening) -> Step:
     return stay(state)
 
 
-def _comes_nearer(state: State, event: Happening) -> Step:
+def _comes_nearer(state: State, event: Event) -> Step:
     """Step by step to its vote; it waits in Move until the old ranks stop, and in its script until that is ready."""
     match event:
         case AllWarm() if state.phase is Phase.PREPARING:
@@ -114,7 +114,7 @@ def _failed(state: State, why: str) -> Step:
     return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 
-def _why_not(state: State, event: Happening) -> str:
+def _why_not(state: State, event: Event) -> str:
     """Why a newcomer that has not voted ends the attempt, or nothing."""
     match event:
         case Unable(why) | NotLive(why):

@@ -17,11 +17,11 @@ from perdure.live.protocol.events import (
     CloseStore,
     Connect,
     Connected,
+    Event,
     Exit,
     ExitAgreed,
     GoalReached,
     Gone,
-    Happening,
     Heard,
     LinkClosed,
     Move,
@@ -56,7 +56,7 @@ DECIDER_GONE = "the link to the decider is closed"
 NEWER_RUN = "a newer run was planned"
 
 
-def step_old(state: State, event: Happening) -> Step:
+def step_old(state: State, event: Event) -> Step:
     """What an old rank does."""
     if isinstance(event, Newer):
         state = replace(state, newer=event)
@@ -67,7 +67,7 @@ def step_old(state: State, event: Happening) -> Step:
     return _in_phase(state, event)
 
 
-def _in_phase(state: State, event: Happening) -> Step:
+def _in_phase(state: State, event: Event) -> Step:
     match state.phase:
         case Phase.PREPARING:
             return _prepares(state, event)
@@ -88,7 +88,7 @@ def _in_phase(state: State, event: Happening) -> Step:
     assert_never(state.phase)
 
 
-def _prepares(state: State, event: Happening) -> Step:
+def _prepares(state: State, event: Event) -> Step:
     match event:
         case AllWarm():
             return stay(state, Connect())
@@ -115,7 +115,7 @@ def _prepares(state: State, event: Happening) -> Step:
     return gave_up(state, why, say=say) if why else stay(state)
 
 
-def _stands(state: State, event: Happening) -> Step:
+def _stands(state: State, event: Event) -> Step:
     """Stopped, and not voted yet."""
     match event:
         case Moved() if state.phase is Phase.MOVING:
@@ -141,7 +141,7 @@ def _stands(state: State, event: Happening) -> Step:
     return say_and_return(state, HandoverWord.ABORT, why) if why else stay(state)
 
 
-def _voted(state: State, event: Happening) -> Step:
+def _voted(state: State, event: Event) -> Step:
     """Whoever asks it for anything now is heard when the word is known."""
     if isinstance(event, Sigterm):
         return stay(state, asked=True)
@@ -156,7 +156,7 @@ def _ended(state: State) -> Step:
     return lost(state, "the run has ended without this rank")
 
 
-def _lingers(state: State, event: Happening) -> Step:
+def _lingers(state: State, event: Event) -> Step:
     match event:
         case Passed(Alarm.DEADLINE):
             return to(state, Phase.ENDED, Exit(state.leaves_as))
@@ -172,7 +172,7 @@ def _not_needed_by(state: State, party: int) -> tuple[State, tuple[CloseStore, .
     return replace(state, needed=left), closing
 
 
-def _why_not(state: State, event: Happening) -> str:
+def _why_not(state: State, event: Event) -> str:
     """Why an old rank that has not voted ends the attempt, or nothing."""
     match event:
         case Unable(why) | NotLive(why) | Heard(HandoverWord.ABORT, why):

@@ -11,9 +11,9 @@ from perdure.live.protocol.events import (
     Alarm,
     AskExit,
     Choice,
+    Event,
     ExitAgreed,
     GoalReached,
-    Happening,
     Passed,
     Round,
     RoundDone,
@@ -48,7 +48,7 @@ def read_and_return(state: State, word: HandoverWord, why: str) -> Step:  # noqa
     return to(state, Phase.ROUND, SetSeen(), Round(choice), word=word)
 
 
-def in_the_round(state: State, event: Happening) -> Step:
+def in_the_round(state: State, event: Event) -> Step:
     """ROUND."""
     match event:
         case RoundDone(None):
@@ -90,7 +90,7 @@ def gave_up(state: State, why: str, *, say: bool) -> Step:
     )
 
 
-def trains_on(state: State, event: Happening) -> Step:
+def trains_on(state: State, event: Event) -> Step:
     """ABORTED: as if nothing had happened, except that time may be short."""
     match event:
         case Stopped():
@@ -107,7 +107,7 @@ def trains_on(state: State, event: Happening) -> Step:
     return stay(state)
 
 
-def saves(state: State, event: Happening) -> Step:
+def saves(state: State, event: Event) -> Step:
     """SAVING."""
     match event:
         case Saved() if state.decides and state.needed:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from perdure.live.protocol.events import (
     Alarm,
     AppendRefused,
+    Event,
     Exit,
-    Happening,
     Heard,
     Install,
     LinkClosed,
@@ -43,7 +43,7 @@ class Answers:
     """The older run has ended in the log."""
 
 
-def waited(state: State, event: Happening, answers: Answers) -> Step:
+def waited(state: State, event: Event, answers: Answers) -> Step:
     """A voted party that is not the decider, in VOTED or ASKING."""
     match event:
         case Heard(HandoverWord.GO):

@@ -3,7 +3,7 @@
 Two promises beside the plan's: iterating draws nothing from the global random generators, and the sample ids travel
 with the items through dataset, workers and collation, so that what is recorded is what was in the batch.
 
-Made by `Session.loader`; it knows of the session only what `Handouts` says.
+Made by `Session.loader`; it knows of the session only what `BatchHooks` says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perdure.loop.data.evenness import why_another, why_uneven
 from perdure.loop.data.fingerprint import ANOTHER, Fingerprint, Probes, different, probes, take
 from perdure.loop.data.randomness import draws_nothing
 from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
-from perdure.loop.data.source import Handouts, Source
+from perdure.loop.data.source import BatchHooks, Source
 
 
 class _Batch(NamedTuple):
@@ -130,7 +130,7 @@ class Loader(Source[Any]):
         self,
         dataset: Dataset[Any],
         plan: SamplingPlan,
-        session: Handouts,
+        session: BatchHooks,
         *,
         rank: int,
         world: int,

@@ -19,7 +19,7 @@ from perdure.loop.data.holders import counted_from, drawn_before, draws_from, is
 T = TypeVar("T")
 
 
-class Handouts(Protocol):
+class BatchHooks(Protocol):
     """What a source asks of its session."""
 
     @property
@@ -54,7 +54,7 @@ class Source(ABC, Generic[T]):
     evaluates: ClassVar[bool] = False
     """Whether no step ever uses what it hands out: see perdure.loop.data.evaluating."""
 
-    def __init__(self, name: str, session: Handouts, *, end: int, unit: int) -> None:
+    def __init__(self, name: str, session: BatchHooks, *, end: int, unit: int) -> None:
         self.name = name
         self.end = end
         self.unit = unit

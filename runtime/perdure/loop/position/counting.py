@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from perdure.errors import UserError
-from perdure.loop.data.source import Handouts, Source
+from perdure.loop.data.source import BatchHooks, Source
 
 NAME: Final = "steps"
 """Of its cursor, beside those of the loaders."""
@@ -19,7 +19,7 @@ KIND: Final = "steps"
 class Steps(Source[int]):
     """The numbers 0 to n-1, once an epoch."""
 
-    def __init__(self, session: Handouts, count: int) -> None:
+    def __init__(self, session: BatchHooks, count: int) -> None:
         if count < 1:
             raise UserError(f"session.steps({count}): give the number of steps of an epoch, 1 or more")
         super().__init__(NAME, session, end=count, unit=1)

@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-from perdure.host.age import age as age_of
-from perdure.host.age import born
+from perdure.host.process_age import age as age_of
+from perdure.host.process_age import born
 from perdure.loop.telemetry.events import Event, Measured
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.election import LAST_RESORT, RENEWALS, Deposed, Election, Seen, Settings, Step, identity
+from perdure_operator.cluster.election import LAST_RESORT, RENEWALS, Election, LeaseLost, Seen, Settings, Step, identity
 from perdure_operator.cluster.election import next_step as decided
 from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, Resource, Told, Unavailable
 from tests.simulation.clock import Process, VirtualLoop
@@ -122,7 +122,7 @@ class Scene:
             try:
                 await election.lead()
                 await election.hold()
-            except Deposed as error:
+            except LeaseLost as error:
                 self.ended[name] = str(error)
 
         process.start(live())
@@ -540,7 +540,7 @@ def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytes
         async with asyncio.timeout(30):
             await leader.hold()
 
-    with pytest.raises(Deposed):
+    with pytest.raises(LeaseLost):
         scene.run(play())
     assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
         "lease system/perdure-operator: no answer in time"
@@ -590,7 +590,7 @@ def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
         scene.give_to("b")
         await leader.hold()
 
-    with pytest.raises(Deposed, match="held by b"):
+    with pytest.raises(LeaseLost, match="held by b"):
         scene.run(play())
     assert scene.loop.time() == PERIOD
 

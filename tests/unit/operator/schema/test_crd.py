@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field
 
 from perdure_operator.api.model import Model, TolerantModel
-from perdure_operator.schema import crd, docs
+from perdure_operator.schema import crd, reference_page
 from perdure_operator.schema.cel import Json, Rule, at_least, between, checked, forbidden
 
 
@@ -154,7 +154,7 @@ def test_rules_stand_beside_other_keywords() -> None:
 
 def test_every_field_has_a_type_and_every_field_of_ours_a_description() -> None:
     for schema_of in (crd.spec_schema(), crd.status_schema()):
-        for path, field, _ in docs.fields(schema_of):
+        for path, field, _ in reference_page.fields(schema_of):
             assert "type" in field or field.get("x-kubernetes-int-or-string"), path
             ours = not path.startswith("template.") and not path.endswith("[]")
             assert not ours or field.get("description"), path

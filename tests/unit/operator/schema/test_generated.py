@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
-from perdure_operator.api.shipped import SHIPPED
 from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
-from perdure_operator.schema import crd, docs, generated, signals
+from perdure_operator.schema import crd, generated, reference_page, signals_page
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -19,28 +19,32 @@ def test_the_crd_in_the_repository_is_the_models(file: Path) -> None:
     assert (REPOSITORY / file).read_text(encoding="utf-8") == crd.text(), f"run `{crd.COMMAND} --write`"
 
 
-@pytest.mark.parametrize("file", docs.FILES, ids=str)
+@pytest.mark.parametrize("file", reference_page.FILES, ids=str)
 def test_the_reference_in_the_repository_is_the_models_and_reasons(file: Path) -> None:
-    assert (REPOSITORY / file).read_text(encoding="utf-8") == docs.text(), f"run `{docs.COMMAND} --write`"
+    assert (REPOSITORY / file).read_text(encoding="utf-8") == reference_page.text(), (
+        f"run `{reference_page.COMMAND} --write`"
+    )
 
 
-@pytest.mark.parametrize("file", signals.FILES, ids=str)
+@pytest.mark.parametrize("file", signals_page.FILES, ids=str)
 def test_the_page_of_signals_in_the_repository_is_the_table(file: Path) -> None:
-    assert (REPOSITORY / file).read_text(encoding="utf-8") == signals.text(), f"run `{signals.COMMAND} --write`"
+    assert (REPOSITORY / file).read_text(encoding="utf-8") == signals_page.text(), (
+        f"run `{signals_page.COMMAND} --write`"
+    )
 
 
 def test_the_page_of_signals_tells_every_row_reaction_and_field() -> None:
-    rows = {line.split("`")[1] for line in signals.text().splitlines() if line.startswith("| `")}
-    assert rows >= {row.name for row in SHIPPED} | {word.value for word in Reaction}
+    rows = {line.split("`")[1] for line in signals_page.text().splitlines() if line.startswith("| `")}
+    assert rows >= {row.name for row in DEFAULT_SIGNALS} | {word.value for word in Reaction}
     assert rows >= {field.alias for field in SignalRow.model_fields.values()}
     assert set(REACTIONS) == set(Reaction)
-    assert all(row.url.startswith("https://") and row.set_by and row.warning for row in SHIPPED)
+    assert all(row.url.startswith("https://") and row.set_by and row.warning for row in DEFAULT_SIGNALS)
 
 
 def test_the_reference_tells_every_field_condition_and_reason() -> None:
-    rows = {line.split("`")[1] for line in docs.text().splitlines() if line.startswith("| `")}
+    rows = {line.split("`")[1] for line in reference_page.text().splitlines() if line.startswith("| `")}
     assert rows >= {condition.value for condition in ConditionType} | {reason.value for reason in Reason}
-    assert rows >= {path for path, _, _ in docs.fields(crd.status_schema()) if not path.endswith("[]")}
+    assert rows >= {path for path, _, _ in reference_page.fields(crd.status_schema()) if not path.endswith("[]")}
     assert rows >= {"replicas", "checkpoint.s3.credentialsSecret", "failure.lostNodeSeconds", "spec.containers"}
 
 
@@ -51,7 +55,7 @@ def test_every_condition_and_every_reason_is_explained() -> None:
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head() -> None:
     columns = 0
-    for line in (docs.text() + signals.text()).splitlines():
+    for line in (reference_page.text() + signals_page.text()).splitlines():
         if not line.startswith("|"):
             columns = 0
             continue

@@ -15,7 +15,7 @@ import pytest
 
 from perdure.agent.environ import Place, process_environment
 from perdure.agent.linux import cpu_limit
-from perdure.agent.outlet import Outlet
+from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
 from perdure.agent.state import AssignmentRead, Settings, Unreadable

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.stop import HOOK_SECONDS, StopMarker, stop_marker, write_stop
-from perdure.host.age import born
+from perdure.host.process_age import born
 from perdure.wire import ExitKind, Outcome, Standby, Train, read_outcome, write_assignment
 
 SECONDS = 60

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.group import pulse, rendezvous
+from perdure.group import heartbeat, rendezvous
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(pulse, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.1)
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:

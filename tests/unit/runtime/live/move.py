@@ -46,7 +46,7 @@ class Process:
     installed: bool = False
     stood: float | None = None
     """Since when it has stood still."""
-    late: list[on.Happening] = field(default_factory=list)
+    late: list[on.Event] = field(default_factory=list)
     """What came while it was frozen."""
 
 
@@ -119,7 +119,7 @@ class Move:
         self.tell(number, on.AllWarm())
         self.job.at(3.0 + self.random.uniform(0, 0.3), lambda: self.tell(number, on.Connected()))
 
-    def tell(self, number: int, event: on.Happening) -> None:
+    def tell(self, number: int, event: on.Event) -> None:
         process = self.parties[number]
         if self.over or not process.alive:
             return
@@ -133,7 +133,7 @@ class Move:
         for action in actions:
             self.do(number, process, action)
 
-    def later(self, number: int, event: on.Happening, least: float = 0.001, most: float = 0.05) -> None:
+    def later(self, number: int, event: on.Event, least: float = 0.001, most: float = 0.05) -> None:
         self.job.at(self.random.uniform(least, most), lambda: self.tell(number, event))
 
     def do(self, number: int, process: Process, action: on.Action) -> None:
@@ -255,7 +255,7 @@ class Move:
         else:
             self.job.trains(self.attempt.run)
 
-    def together(self, event: on.Happening) -> None:
+    def together(self, event: on.Event) -> None:
         for number, process in enumerate(self.old):
             process.times = replace(process.times, stopped=self.job.now)
             self.tell(number, event)

@@ -34,7 +34,7 @@ ENDS_OLDER = "fF"
 NEWER = "hpn"
 _NOTHING = "nothing happens until "
 UNTIL_THE_LIMIT = f"{_NOTHING}1"
-_AGREED: Final[dict[str, on.Happening]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.GoalReached()}
+_AGREED: Final[dict[str, on.Event]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.GoalReached()}
 
 
 def moves(setting: Setting, world: World) -> list[Move]:

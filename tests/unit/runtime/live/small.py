@@ -91,10 +91,10 @@ class Setting:
     late: int = 2
     """How far the clock may go while something else is still possible."""
     without: frozenset[str] = frozenset()
-    react: Callable[[State, on.Happening], Step] = step
+    react: Callable[[State, on.Event], Step] = step
     _states: list[State] = field(default_factory=list)
     _numbers: dict[State, int] = field(default_factory=dict)
-    _steps: dict[tuple[int, on.Happening], tuple[int, tuple[on.Action, ...]]] = field(default_factory=dict)
+    _steps: dict[tuple[int, on.Event], tuple[int, tuple[on.Action, ...]]] = field(default_factory=dict)
 
     def state(self, world: World, number: int) -> State:
         """Where a party stands."""
@@ -110,7 +110,7 @@ class Setting:
             self._states.append(state)
         return self._numbers[state]
 
-    def _step(self, number: int, event: on.Happening) -> tuple[int, tuple[on.Action, ...]]:
+    def _step(self, number: int, event: on.Event) -> tuple[int, tuple[on.Action, ...]]:
         known = self._steps.get((number, event))
         if known is None:
             state, actions = self.react(self._states[number], event)
@@ -151,7 +151,7 @@ class Setting:
                 world = self.after(world, number, event)
         return world
 
-    def after(self, world: World, number: int, event: on.Happening) -> World:
+    def after(self, world: World, number: int, event: on.Event) -> World:
         """The world when this party has seen `event` and has begun what it is to do."""
         before = world.states[number]
         state, actions = self._step(before, event)

@@ -16,10 +16,10 @@ import pytest
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all
 from perdure.group.peers import Peers, Solo
-from perdure.live import driving, handing
+from perdure.live import driving, handover
 from perdure.live.driving import Driver, agreed
 from perdure.live.effects import Effects
-from perdure.live.handing import Handing
+from perdure.live.handover import LiveHandover
 from perdure.live.keys import Word
 from perdure.live.protocol import events as ev
 from perdure.live.protocol import hearing, timing
@@ -106,15 +106,15 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
         replicas=(),
         tell=reports.append,
     )
-    handing = Handing(cast("Run", run))
+    membership = LiveHandover(cast("Run", run))
     write_offer(offer, Train(2, 1, 2, "127.0.0.1:2", handover=Handover(1, 2, (), (), "127.0.0.1:1", 1, "token")))
-    assert handing.look() == 0
+    assert membership.look() == 0
     contradictory = Handover(2, 2, (5,), (), "127.0.0.1:1", 1, "token")
     write_offer(offer, Train(3, 1, 2, "127.0.0.1:2", handover=contradictory))
-    handing.look()
+    membership.look()
     assert reports == []
     run.settings = replace(settings, run=2)
-    handing.look()
+    membership.look()
     assert [(report.run, report.word) for report in reports if isinstance(report, HandoverEnded)] == [
         (3, HandoverWord.ABORT)
     ]
@@ -278,16 +278,16 @@ def test_who_hears_nothing_of_a_decider_that_stands_still_settles_and_knows_the_
 
 
 def test_a_rank_whose_main_thread_hangs_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handing, "QUIET_SECONDS", 0.01)
-    monkeypatch.setattr(handing, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(handover, "QUIET_SECONDS", 0.01)
+    monkeypatch.setattr(handover, "MISSING_SECONDS", 0.0)
     ended, told = threading.Event(), list[str]()
 
     def end(_: Run, why: str) -> None:
         told.append(why)
         ended.set()
 
-    monkeypatch.setattr(handing, "lose_peers", end)
-    of = Handing(cast("Run", SimpleNamespace(requests=SimpleNamespace(on_request=lambda _: None))))
+    monkeypatch.setattr(handover, "lose_peers", end)
+    of = LiveHandover(cast("Run", SimpleNamespace(requests=SimpleNamespace(on_request=lambda _: None))))
     of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.HANDED_OVER, "it went"))
     of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.PEER_LOST, "rank 0 stands still"))
     assert ended.wait(SECONDS)

@@ -63,7 +63,7 @@ def _forgets_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_silence_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(state: machine.State, event: on.Happening) -> machine.Step:
+    def careless(state: machine.State, event: on.Event) -> machine.Step:
         if state.phase is Phase.ASKING and event == on.LogAnswered(Verdict.OPEN):
             event = on.LogAnswered(Verdict.REFUSED)
         return machine.step(state, event)
@@ -72,7 +72,7 @@ def _takes_silence_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _gives_up_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(state: machine.State, event: on.Happening) -> machine.Step:
+    def careless(state: machine.State, event: on.Event) -> machine.Step:
         if state.phase is Phase.DECIDING and event == on.LogAnswered(None):
             event = on.LogAnswered(Verdict.REFUSED)
         return machine.step(state, event)

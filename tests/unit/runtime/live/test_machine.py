@@ -22,17 +22,17 @@ D, LEAVER, NEWCOMER = 0, 1, 2
 GO, ABORT, RESTART = HandoverWord.GO, HandoverWord.ABORT, HandoverWord.RESTART
 
 READY = (on.StoreSeen(True), on.AllWarm(), on.Connected())
-TO_THE_VOTE: tuple[on.Happening, ...] = (*READY, on.Stopped(), on.Moved(), on.FirstBatch(), on.Acknowledged())
+TO_THE_VOTE: tuple[on.Event, ...] = (*READY, on.Stopped(), on.Moved(), on.FirstBatch(), on.Acknowledged())
 
 
 class Machine:
     """One party, and what its last event made it do."""
 
-    def __init__(self, attempt: Attempt, number: int, *happened: on.Happening) -> None:
+    def __init__(self, attempt: Attempt, number: int, *happened: on.Event) -> None:
         self.state, self.did = begin(attempt, number)
         self.sees(*happened)
 
-    def sees(self, *happened: on.Happening) -> tuple[on.Action, ...]:
+    def sees(self, *happened: on.Event) -> tuple[on.Action, ...]:
         for event in happened:
             self.state, self.did = step(self.state, event)
         return self.did
@@ -175,7 +175,7 @@ class TestAbort:
         [on.Unable("x"), on.LinkClosed(), on.Sigterm(), on.Newer(None), on.Newer(3), on.Passed(Alarm.QUIET)],
         ids=["unable", "link", "sigterm", "newer", "newer-attempt", "quiet"],
     )
-    def test_a_stayer_that_has_not_voted_says_it(self, event: on.Happening) -> None:
+    def test_a_stayer_that_has_not_voted_says_it(self, event: on.Event) -> None:
         machine = standing(1, THREE)
         assert said(machine.sees(event)) is ABORT
         assert machine.phase is Phase.ROUND
@@ -307,7 +307,7 @@ class TestAskingTheLog:
     @pytest.mark.parametrize(
         "event", [on.LinkClosed(), on.VoteReduced(False), on.Passed(Alarm.LIMIT)], ids=["link", "vote", "limit"]
     )
-    def test_who_has_voted_and_may_miss_the_word_asks(self, number: int, event: on.Happening) -> None:
+    def test_who_has_voted_and_may_miss_the_word_asks(self, number: int, event: on.Event) -> None:
         assert voted(number).sees(event) == (on.ReadLog(),)
 
     def test_it_asks_again_until_time_is_up_and_then_settles(self) -> None:
@@ -322,7 +322,7 @@ class TestAskingTheLog:
 
     @pytest.mark.parametrize("number", [LEAVER, NEWCOMER])
     @pytest.mark.parametrize("before", [(), (on.VoteReduced(False),), (on.Passed(Alarm.LIMIT),)])
-    def test_who_has_lost_the_decider_settles_at_once(self, number: int, before: tuple[on.Happening, ...]) -> None:
+    def test_who_has_lost_the_decider_settles_at_once(self, number: int, before: tuple[on.Event, ...]) -> None:
         machine = voted(number)
         machine.sees(*before, on.LinkClosed())
         assert machine.sees(on.LogAnswered(None)) == (on.ReadLog(again=True),)
@@ -433,7 +433,7 @@ class TestTheLastThatHoldsTheState:
     ONE = Attempt(3, 4, 1, (0,), (0,))
 
     @pytest.mark.parametrize("happened", [on.LinkClosed(), on.Silent(0)])
-    def test_a_newcomer_keeps_its_seat_at_an_abort(self, happened: on.Happening) -> None:
+    def test_a_newcomer_keeps_its_seat_at_an_abort(self, happened: on.Event) -> None:
         assert ended(standing(1, self.ONE).sees(happened)) is ExitKind.PEER_LOST
         machine = voted(1, self.ONE)
         machine.sees(happened)
@@ -475,7 +475,7 @@ class TestThePut:
 
 def test_any_event_may_come_in_any_state() -> None:
     """Every state that one event after another leads to, and every event there."""
-    every: list[on.Happening] = [
+    every: list[on.Event] = [
         *TO_THE_VOTE, on.StoreSeen(False), on.NotLive("x"), on.Unable("x"), on.ExitAgreed(), on.GoalReached(),
         on.VoteReduced(True), on.VoteReduced(False), on.LinkClosed(), on.SeenBy(1), on.Gone(2), on.RoundDone(None),
         on.Saved(), on.Sigterm(), on.Newer(None), on.Newer(3), on.Newer(4),

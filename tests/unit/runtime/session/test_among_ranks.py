@@ -18,8 +18,8 @@ from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.image_file import Image
 from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Votes
+from perdure.group.heartbeat import Heartbeat
 from perdure.group.peers import Alone
-from perdure.group.pulse import Pulse
 from perdure.live.effects import Stop
 from perdure.loop import leaving
 from perdure.loop.position.counting import Steps
@@ -72,7 +72,7 @@ class Told:
         self.events.append(event)
 
 
-class Watched(Pulse):
+class Watched(Heartbeat):
     """One that is never started, and knows whether it would listen."""
 
     pauses = 0

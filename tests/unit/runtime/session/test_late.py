@@ -17,13 +17,13 @@ from torch import nn
 
 import perdure
 from perdure import Session, UserError
-from perdure.loop import imaging
+from perdure.loop import survivor_snapshots
 from perdure.loop.leaving import Exit
 from perdure.session.late import register_late
 from perdure.wire.channel import Imaged
 from perdure.wire.names import PREVIEW_JSON
-from tests.unit.runtime.loop.test_imaging import Told, same
-from tests.unit.runtime.loop.test_imaging import Training as OneOfTwo
+from tests.unit.runtime.loop.test_survivor_snapshots import Told, same
+from tests.unit.runtime.loop.test_survivor_snapshots import Training as OneOfTwo
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import joined
 from tests.unit.runtime.session.training import Join, samples
@@ -384,7 +384,7 @@ def test_what_is_too_large_to_be_copied_at_each_step_ends_the_images(tmp_path: P
     training, told = OneOfTwo(tmp_path), Told()
     training.run.reporter.add(told)
     training.step()
-    register_late(training.run, {"average": nn.BatchNorm1d(imaging.SMALL_BYTES, affine=False)}, {}, (), None)
+    register_late(training.run, {"average": nn.BatchNorm1d(survivor_snapshots.SMALL_BYTES, affine=False)}, {}, (), None)
     training.step()
     training.run.images.leave()
     training.run.images.end()

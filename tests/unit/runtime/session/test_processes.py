@@ -15,9 +15,9 @@ from typing import IO
 import pytest
 
 from e2e.harness.local_run import free_port
+from perdure.agent.exit_cause import judge
 from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, Trainer
-from perdure.agent.verdict import judge
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
 from perdure.wire.channel import Attached, Exiting, Opened, Report, Stepped, read_report
 from tests.unit.runtime.records import kinds
@@ -201,8 +201,8 @@ def test_a_users_mistake_is_one_message_and_no_traceback(tmp_path: Path, mistake
 
 PAIR = """
 import sys, threading, torch, perdure
-from perdure.group import pulse
-pulse.BEAT_SECONDS, pulse.SILENCE_SECONDS = 0.1, float(sys.argv[1])
+from perdure.group import heartbeat
+heartbeat.BEAT_SECONDS, heartbeat.SILENCE_SECONDS = 0.1, float(sys.argv[1])
 session = perdure.Session.from_env()
 model = session.wrap(torch.nn.Linear(4, 2))
 session.register(model=model)

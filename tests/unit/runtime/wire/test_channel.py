@@ -48,7 +48,7 @@ from perdure.wire.channel import (
     write_request,
     write_unwound,
 )
-from perdure.wire.shortening import CUT
+from perdure.wire.truncation import CUT
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)

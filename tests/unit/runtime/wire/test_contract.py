@@ -43,7 +43,7 @@ from perdure.wire import (
     write_outcome,
     write_ranks,
 )
-from perdure.wire.shortening import CUT
+from perdure.wire.truncation import CUT
 
 whole = st.integers(0, 10**9)
 runs = st.integers(1, 10**9)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from perdure.errors import PerdureError
-from perdure.wire.shortening import fitting
+from perdure.wire.truncation import fitting
 
 VERSION: Final = 1
 """The contract's major version, `v` in an assignment and in an outcome."""

@@ -10,7 +10,7 @@ from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.tombs import SPARE
+from perdure_operator.cluster.read.deleted_objects import SPARE
 from tests.support import raw as builders
 
 JOB = ("ns", "digits")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from perdure.host.age import age, born
+from perdure.host.process_age import age, born
 from perdure.loop.telemetry.timings import Timings
 
 BORN = born() or 0.0

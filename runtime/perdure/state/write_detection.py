@@ -3,7 +3,7 @@
 torch counts most writes to a tensor, and those not. So a few elements of the parameters are kept, spread over all of
 them: weight noise, weight decay by hand or a perturbation for a second backward pass changes them. What writes to some
 rows alone, past torch's count, may be missed. It costs a fraction of a millisecond. Called by
-perdure.loop.imaging at each place where the run may stop.
+perdure.loop.survivor_snapshots at each place where the run may stop.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ADDRESS: Final = methodcaller("data_ptr")
 
 
 @dataclass(frozen=True)
-class Glance:
+class Fingerprint:
     """Some tensors as they were at one moment."""
 
     versions: list[int]
     elements: list[bytes]
 
 
-class Eye:
+class Fingerprints:
     """Looks at tensors that are mostly the same ones each time."""
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class Eye:
         self._reads: list[Callable[[], bytes]] = []
         """What gives the elements of those of which any can be seen."""
 
-    def look(self, parameters: Sequence[Tensor], others: Iterable[Tensor] = ()) -> Glance:
+    def look(self, parameters: Sequence[Tensor], others: Iterable[Tensor] = ()) -> Fingerprint:
         """What they are now; of `others` only what torch counts."""
         versions = [*map(_VERSION, parameters), *map(_VERSION, others)]
         apart = -(-len(parameters) // PARAMETERS) or 1
         self._find(parameters[::apart])
-        return Glance(versions, [read() for read in self._reads])
+        return Fingerprint(versions, [read() for read in self._reads])
 
     def _find(self, some: Sequence[Tensor]) -> None:
         """Views are made anew only where a parameter is another one, or lies elsewhere."""

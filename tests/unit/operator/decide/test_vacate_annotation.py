@@ -7,8 +7,8 @@ import pytest
 from perdure.wire import ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.decide.signals import avoided
-from perdure_operator.state.asked import moves_all, named
 from perdure_operator.state.snapshot import NodeView
+from perdure_operator.state.vacate_request import moves_all, named
 from tests.support.jobs import Job, creates, deletes, job, leaves, trains
 
 SIX = tuple(NodeView(name=f"n{number}") for number in range(1, 7))

@@ -19,7 +19,7 @@ TOLD_EVERY_SECONDS: Final = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Lateness:
+class LoopLag:
     """The worst that nobody has been told of. Pure."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ async def tell(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Look for ever."""
-    lateness = Lateness()
+    lateness = LoopLag()
     while True:
         before, worked_before = monotonic(), worked()
         await sleep(BEAT_SECONDS)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agent.tail import TAIL_BYTES, Tail
+from perdure.agent.stderr_tail import TAIL_BYTES, Tail
 
 NOISE = """\
 [W1121 13:09:09.432116742 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=3): got 0 bytes

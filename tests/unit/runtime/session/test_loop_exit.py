@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from perdure.session.departure import Departure, departure, loop
+from perdure.session.loop_exit import Departure, departure, loop
 
 Loop = Callable[[], Iterator[int]]
 
@@ -163,7 +163,7 @@ def test_a_loop_tells_how_it_was_left(leave: Callable[[Loop], object], how: Depa
 
 END = """
 import atexit, sys
-from perdure.session.departure import has_ended, main_frame
+from perdure.session.loop_exit import has_ended, main_frame
 
 def begin():
     frame = main_frame()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.group.pulse import SILENCE_SECONDS, Pulse, Silence
+from perdure.group.heartbeat import SILENCE_SECONDS, Heartbeat, Silence
 from perdure.wire.settings import Settings
 from tests.unit.runtime.group.conftest import Door
 
@@ -59,7 +59,7 @@ def test_a_save_between_two_steps_does_not_make_a_step_long() -> None:
 
 
 def test_a_world_of_one_has_nobody_to_hear() -> None:
-    pulse = Pulse(Settings("file:///nowhere"), lambda: True, lambda _: None)
+    pulse = Heartbeat(Settings("file:///nowhere"), lambda: True, lambda _: None)
     pulse.start()
     with pulse.paused():
         pulse.stepped()
@@ -67,7 +67,7 @@ def test_a_world_of_one_has_nobody_to_hear() -> None:
 
 
 def began(port: int) -> None:
-    pulse = Pulse(Settings("file:///nowhere", world=2, master=("127.0.0.1", port)), lambda: False, lambda _: None)
+    pulse = Heartbeat(Settings("file:///nowhere", world=2, master=("127.0.0.1", port)), lambda: False, lambda _: None)
     pulse.start()
     pulse.stop()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perdure.state.glance import ELEMENTS, Eye
+from perdure.state.write_detection import ELEMENTS, Fingerprints
 
 KINDS = [
     torch.float32,
@@ -32,7 +32,7 @@ def _halve(tensor: Tensor) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_what_torch_does_not_count_is_seen_in_each_kind_of_number(kind: torch.dtype) -> None:
-    tensor, eye = _tensor(kind), Eye()
+    tensor, eye = _tensor(kind), Fingerprints()
     before = eye.look([tensor])
     assert eye.look([tensor]) == before
     _halve(tensor)
@@ -43,7 +43,7 @@ def test_what_torch_does_not_count_is_seen_in_each_kind_of_number(kind: torch.dt
 
 def test_one_of_many_is_seen_and_so_is_one_that_lies_elsewhere() -> None:
     tensors = [torch.zeros(3, 5).t(), torch.zeros(()), torch.zeros(0), torch.zeros(2).bfloat16()]
-    eye = Eye()
+    eye = Fingerprints()
     before = eye.look(tensors)
     tensors[0].data = torch.ones(3, 5).t()
     after = eye.look(tensors)
@@ -52,7 +52,7 @@ def test_one_of_many_is_seen_and_so_is_one_that_lies_elsewhere() -> None:
 
 
 def test_what_was_looked_at_may_still_be_resized() -> None:
-    tensor, eye = torch.zeros(4), Eye()
+    tensor, eye = torch.zeros(4), Fingerprints()
     eye.look([tensor])
     tensor.resize_(4096)
     assert eye.look([tensor]).elements
@@ -60,9 +60,9 @@ def test_what_was_looked_at_may_still_be_resized() -> None:
 
 def test_what_has_no_numbers_to_be_seen_is_known_by_what_torch_counts() -> None:
     sparse = torch.eye(3).to_sparse_coo()
-    assert Eye().look([torch.zeros(0)], [sparse]).elements == []
+    assert Fingerprints().look([torch.zeros(0)], [sparse]).elements == []
 
 
 def test_a_nan_is_what_it_was() -> None:
-    tensor, eye = torch.full((3,), torch.nan), Eye()
+    tensor, eye = torch.full((3,), torch.nan), Fingerprints()
     assert eye.look([tensor]) == eye.look([tensor])

@@ -487,7 +487,7 @@ _LAST: Final = (
     ),
 )
 
-SHIPPED: Final = (
+DEFAULT_SIGNALS: Final = (
     *_KUBERNETES,
     *_AUTOSCALERS,
     *_CLOUDS,

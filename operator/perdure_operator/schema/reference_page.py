@@ -1,8 +1,8 @@
 """Writes docs/reference.md from the models and the reasons: what users can look up is what the code says.
 
-python -m perdure_operator.schema.docs            print it
-python -m perdure_operator.schema.docs --write    write the generated file, from the repository's root
-python -m perdure_operator.schema.docs --check    exit status 1 where it differs
+python -m perdure_operator.schema.reference_page            print it
+python -m perdure_operator.schema.reference_page --write    write the generated file, from the repository's root
+python -m perdure_operator.schema.reference_page --check    exit status 1 where it differs
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure_operator.schema import crd, generated, pod
 from perdure_operator.schema.cel import VALIDATIONS, Json
 
 FILES: Final = (Path("docs/reference.md"),)
-COMMAND: Final = "python -m perdure_operator.schema.docs"
+COMMAND: Final = "python -m perdure_operator.schema.reference_page"
 
 _HEAD: Final = f"""# Reference
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from perdure.wire import ExitKind
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.shipped import SHIPPED
 from perdure_operator.api.signals import Reaction
 from perdure_operator.api.spec import DisruptionPolicy, JobReaction
 from perdure_operator.api.status import Disruption
@@ -356,7 +356,7 @@ class TestRead:
 
 
 def test_a_deadline_of_the_configuration_counts_from_when_it_was_the_operators_turn() -> None:
-    (row,) = (one for one in SHIPPED if one.name == "eviction-request")
+    (row,) = (one for one in DEFAULT_SIGNALS if one.name == "eviction-request")
     by_deadline = row.model_copy(update={"reaction": Reaction.VACATE_BY_DEADLINE, "deadline_seconds": 120})
     here = job().running(world=2).having(signals=(by_deadline,))
     here = asked(here, FIRST, started=here.snapshot.now - timedelta(seconds=60))
@@ -371,7 +371,7 @@ def test_many_requesters_are_not_all_named() -> None:
 
 
 def test_the_words_of_the_configuration_count() -> None:
-    (row,) = (one for one in SHIPPED if one.name == "eviction-request")
+    (row,) = (one for one in DEFAULT_SIGNALS if one.name == "eviction-request")
     here = job().running(world=2).having(signals=(row.model_copy(update={"says": "sent away from {node}"}),))
     intent = asked(here, FIRST).settle().intent
     assert intent is not None

@@ -39,7 +39,7 @@ SAVE_SECONDS: Final = 60.0
 """What an exit save may take, where nobody has said how long this process has."""
 
 
-class Handing:
+class LiveHandover:
     """One old rank's attempts, one after the other."""
 
     def __init__(self, run: Run) -> None:

@@ -18,7 +18,7 @@ from perdure.checkpoint.image_file import Image, Label, write_image
 from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt
 from perdure.group.peers import Alone
-from perdure.loop import allowance, imaging
+from perdure.loop import copy_budget, survivor_snapshots
 from perdure.loop.position.accumulating import Accumulator
 from perdure.loop.run import Run
 from perdure.loop.telemetry.events import Event
@@ -250,7 +250,7 @@ def test_what_moves_on_while_the_image_is_written_takes_it_back(
         return write_image(path, label, staged, asked)
 
     training.step()
-    monkeypatch.setattr(imaging, "write_image", written_late)
+    monkeypatch.setattr(survivor_snapshots, "write_image", written_late)
     training.run.images.leave()
     assert [*found, training.image] == [None, None]
 
@@ -373,14 +373,14 @@ def test_one_is_left_at_most(training: Training) -> None:
 
 
 def test_without_memory_for_it_there_is_none(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imaging, "MARGIN_BYTES", 2**60)
+    monkeypatch.setattr(survivor_snapshots, "MARGIN_BYTES", 2**60)
     training.step()
     training.run.images.leave()
     assert training.image is None
 
 
 def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imaging, "SMALL_BYTES", 8)
+    monkeypatch.setattr(survivor_snapshots, "SMALL_BYTES", 8)
     training = Training(tmp_path)
     training.step()
     training.run.images.leave()
@@ -390,8 +390,8 @@ def test_where_too_much_moves_between_two_steps_there_is_none(tmp_path: Path, mo
 @pytest.fixture
 def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any copy takes too long."""
-    monkeypatch.setattr(allowance, "LEAST_SPENT_SECONDS", 0.0)
-    monkeypatch.setattr(allowance, "MOST_SPENT", 0.0)
+    monkeypatch.setattr(copy_budget, "LEAST_SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(copy_budget, "MOST_SPENT", 0.0)
 
 
 @pytest.mark.usefixtures("costly")
@@ -403,7 +403,7 @@ def test_where_copying_takes_too_much_of_the_time_there_is_none_for_a_while(trai
     assert not training.run.images.wanted
     training.run.images.leave(float(SECONDS))
     assert training.image is None
-    assert told.events == [Imaged(None, imaging.TOO_LONG)]
+    assert told.events == [Imaged(None, survivor_snapshots.TOO_LONG)]
 
 
 def test_a_node_that_was_busy_for_a_while_costs_no_image_later(
@@ -411,7 +411,7 @@ def test_a_node_that_was_busy_for_a_while_costs_no_image_later(
 ) -> None:
     with monkeypatch.context() as busy:
         for name, value in {"LEAST_SPENT_SECONDS": 0.0, "MOST_SPENT": 0.0, "LEAST_PAUSE_SECONDS": 1e-9}.items():
-            busy.setattr(allowance, name, value)
+            busy.setattr(copy_budget, name, value)
         training.step()
     training.step()
     then = training.whole()

@@ -25,17 +25,17 @@ PATIENCE: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tomb:
+class _Deleted:
     version: int
     mark: int
 
 
-class Tombs:
+class DeletedObjects:
     """Deleted uids, in two generations of at least as many as have lived at once: the older one is dropped whole."""
 
     def __init__(self) -> None:
-        self._young: dict[str, _Tomb] = {}
-        self._old: dict[str, _Tomb] = {}
+        self._young: dict[str, _Deleted] = {}
+        self._old: dict[str, _Deleted] = {}
         self._most_alive = 0
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Tombs:
         self._most_alive = max(self._most_alive, alive + 1)
         if len(self._young) >= self._most_alive + SPARE:
             self._old, self._young, self._most_alive = self._young, {}, alive + 1
-        self._young[uid] = _Tomb(version, mark)
+        self._young[uid] = _Deleted(version, mark)
 
     def hides(self, uid: str, version: int, since: int | None) -> bool:
         """Whether news of this version are older than the deletion.
@@ -119,7 +119,7 @@ class Gone:
             del self._of_jobs[job]
 
 
-class Untold:
+class PendingTerminations:
     """Pods that a live read did not show before the watch told how they ended."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.remains import held_by, is_room
+from perdure.agent.residual_resources import held_by, is_room
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 LISTENS = "0: 0100007F:7330 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 1 0 100 0 0 10 0\n"

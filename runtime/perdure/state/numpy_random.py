@@ -6,7 +6,7 @@ numbers that change whenever all are used up. That does not show whether a norma
 second one is: where one was, the state is always read in full. What remains unseen is a script that goes back to a
 state with one in store, from the state right after it, which then has not moved in between.
 
-Called by perdure.loop.imaging at each place where the run may stop; a commit reads everything.
+Called by perdure.loop.survivor_snapshots at each place where the run may stop; a commit reads everything.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from perdure_operator.api.shipped import SHIPPED
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.signals import BAD, WELL, Reaction, SignalRow, Source
 
 
@@ -69,9 +69,9 @@ def matches(pattern: str, key: str) -> bool:
 
 def merged(configured: tuple[SignalRow, ...]) -> tuple[SignalRow, ...]:
     """The shipped rows with those of the configuration: changed ones at their old place, new ones before all others."""
-    shipped, given = {row.name for row in SHIPPED}, {row.name: row for row in configured}
+    shipped, given = {row.name for row in DEFAULT_SIGNALS}, {row.name: row for row in configured}
     new = tuple(row for row in configured if row.name not in shipped)
-    return new + tuple(given.get(row.name, row) for row in SHIPPED)
+    return new + tuple(given.get(row.name, row) for row in DEFAULT_SIGNALS)
 
 
 @lru_cache(maxsize=64)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.state import pythons
-from perdure.state.pythons import PythonGenerator
+from perdure.state import python_random
+from perdure.state.python_random import PythonGenerator
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_where_nothing_was_drawn_it_is_not_read_again() -> None:
 
 
 def test_one_that_does_not_lie_where_it_is_looked_for_is_always_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pythons, "_LAYOUT", struct.Struct("@4x624I"))
+    monkeypatch.setattr(python_random, "_LAYOUT", struct.Struct("@4x624I"))
     generator = PythonGenerator()
     for _ in range(2):
         assert generator.state() == random.getstate()

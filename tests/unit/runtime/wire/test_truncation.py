@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perdure.wire.shortening import CUT, fitting, shortened
+from perdure.wire.truncation import CUT, fitting, shortened
 
 texts = st.text(max_size=300)
 rooms = st.integers(0, 400)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perdure.state import numpys
-from perdure.state.numpys import NumpyGenerator
+from perdure.state import numpy_random
+from perdure.state.numpy_random import NumpyGenerator
 
 NUMPY: Any = np.random
 """Its types do not know all of it."""
@@ -65,7 +65,7 @@ def test_a_generator_of_another_kind_is_always_read() -> None:
 
 
 def test_one_whose_memory_does_not_show_a_draw_is_always_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpys, "STATE_BYTES", 4 * 624)  # without the place
+    monkeypatch.setattr(numpy_random, "STATE_BYTES", 4 * 624)  # without the place
     np.random.seed(1)
     generator = NumpyGenerator()
     np.random.rand()

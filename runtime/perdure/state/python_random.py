@@ -4,7 +4,7 @@ Python tells it as a tuple of 625 numbers, which takes longer than all else that
 scripts draw from it there. So its memory is compared with what it was: all of it, once it is known to lie where it is
 believed to. The one number that is kept elsewhere, a normal number in store, is compared as well.
 
-Called by perdure.loop.imaging at each place where the run may stop; a commit reads everything.
+Called by perdure.loop.survivor_snapshots at each place where the run may stop; a commit reads everything.
 """
 
 from __future__ import annotations

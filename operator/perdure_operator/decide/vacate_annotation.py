@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from perdure_operator.api.status import Vacating
 from perdure_operator.decide.draft import Draft
-from perdure_operator.state.asked import moves_all
+from perdure_operator.state.vacate_request import moves_all
 
 
 def note_vacate(draft: Draft) -> Draft:

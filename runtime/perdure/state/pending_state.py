@@ -21,7 +21,7 @@ LATE: Final = "session_late"
 
 
 @dataclass(frozen=True)
-class Unclaimed:
+class PendingState:
     """As in a checkpoint's state, by the names that there are now."""
 
     objects: Mapping[str, Any] = field(default_factory=dict)
@@ -38,42 +38,42 @@ class Unclaimed:
         """Every name there is, of objects and of tensors."""
         return [*self.objects, *self.shared, *self.replicated]
 
-    def of(self, names: Collection[str]) -> Unclaimed:
+    def of(self, names: Collection[str]) -> PendingState:
         """What there is of these objects."""
         return self._where(lambda name: name in names)
 
-    def besides(self, names: Collection[str]) -> Unclaimed:
+    def besides(self, names: Collection[str]) -> PendingState:
         """What there is of others."""
         return self._where(lambda name: name not in names)
 
-    def _where(self, counts: Callable[[str], bool]) -> Unclaimed:
+    def _where(self, counts: Callable[[str], bool]) -> PendingState:
         objects = {name: saved for name, saved in self.objects.items() if counts(name)}
         shared, replicated = (
             {name: tensor for name, tensor in found.items() if owner(name) in objects}
             for found in (self.shared, self.replicated)
         )
-        return Unclaimed(objects, shared, replicated)
+        return PendingState(objects, shared, replicated)
 
-    def named(self, names: Collection[str]) -> Unclaimed:
+    def named(self, names: Collection[str]) -> PendingState:
         """Of its tensors those of these names, without their objects."""
         shared, replicated = (
             {name: tensor for name, tensor in found.items() if name in names}
             for found in (self.shared, self.replicated)
         )
-        return Unclaimed({}, shared, replicated)
+        return PendingState({}, shared, replicated)
 
-    def __or__(self, more: Unclaimed) -> Unclaimed:
+    def __or__(self, more: PendingState) -> PendingState:
         """With more."""
-        return Unclaimed(
+        return PendingState(
             {**self.objects, **more.objects}, {**self.shared, **more.shared}, {**self.replicated, **more.replicated}
         )
 
-    def called(self, renames: Renames) -> Unclaimed:
+    def called(self, renames: Renames) -> PendingState:
         """The same under other names."""
         shared, replicated = (
             {renames(name): tensor for name, tensor in found.items()} for found in (self.shared, self.replicated)
         )
-        return Unclaimed(renames.objects(self.objects), shared, replicated)
+        return PendingState(renames.objects(self.objects), shared, replicated)
 
     def items(self, known: Mapping[str, Item]) -> dict[str, Item]:
         """As a manifest lists the tensors, by name: what is `known` of the commit that they came from, and what shows

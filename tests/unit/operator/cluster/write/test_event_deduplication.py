@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from perdure_operator.cluster.write.news import AGAIN, MOST_ALIKE, News
+from perdure_operator.cluster.write.event_deduplication import AGAIN, MOST_ALIKE, EventDeduplicator
 from perdure_operator.state.decision import Event
 
 NOON = datetime(2026, 8, 1, 12, 0, tzinfo=UTC)
@@ -14,7 +14,7 @@ def _planned(run: int) -> Event:
     return Event(reason="RunPlanned", message=f"run {run}")
 
 
-def _told(news: News, *events: Event, at: datetime = NOON, uid: str = "u") -> list[str]:
+def _told(news: EventDeduplicator, *events: Event, at: datetime = NOON, uid: str = "u") -> list[str]:
     messages = []
     for event in events:
         if (worth := news.worth_telling(uid, event, at)) is not None:
@@ -24,33 +24,33 @@ def _told(news: News, *events: Event, at: datetime = NOON, uid: str = "u") -> li
 
 
 def test_an_event_is_told_once_and_again_after_a_while() -> None:
-    news = News()
+    news = EventDeduplicator()
     assert _told(news, _planned(1), _planned(1)) == ["run 1"]
     assert _told(news, _planned(1), at=NOON + AGAIN - timedelta(seconds=1)) == []
     assert _told(news, _planned(1), at=NOON + AGAIN) == ["run 1"]
 
 
 def test_what_could_not_be_sent_is_worth_telling_again() -> None:
-    news = News()
+    news = EventDeduplicator()
     assert news.worth_telling("u", _planned(1), NOON) is not None
     assert _told(news, _planned(1), _planned(1)) == ["run 1"]
 
 
 def test_of_many_alike_the_last_says_that_others_follow() -> None:
-    told = _told(News(), *(_planned(run) for run in range(50)))
+    told = _told(EventDeduplicator(), *(_planned(run) for run in range(50)))
     assert len(told) == MOST_ALIKE
     assert told[0] == "run 0"
     assert told[-1].startswith("run 9; others like it follow")
 
 
 def test_after_a_while_the_newest_is_told_again() -> None:
-    news = News()
+    news = EventDeduplicator()
     _told(news, *(_planned(run) for run in range(50)))
     assert _told(news, _planned(50), at=NOON + AGAIN) == ["run 50"]
 
 
 def test_other_jobs_and_other_reasons_count_for_themselves() -> None:
-    news = News()
+    news = EventDeduplicator()
     _told(news, *(_planned(run) for run in range(50)))
     assert _told(news, _planned(50), uid="other") == ["run 50"]
     assert _told(news, Event(reason="CodeFailure", message="run 50")) == ["run 50"]

@@ -2,7 +2,7 @@
 
 It is the wall's time that counts, for that is what the training stands still: so a busy node can make a cheap copy look
 dear for a while. Whoever has taken too much pauses, and is tried again: each time twice as long after, as long as that
-is in vain. Called by perdure.loop.imaging.
+is in vain. Called by perdure.loop.survivor_snapshots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GOOD_SECONDS: Final = 600.0
 """Whoever has kept within it for so long begins with the shortest pause again."""
 
 
-class Allowance:
+class CopyBudget:
     """One activity's."""
 
     def __init__(self) -> None:

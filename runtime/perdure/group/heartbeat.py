@@ -68,7 +68,7 @@ class Silence:
         return silent if silent > max(SILENCE_SECONDS, self._longest_step) else None
 
 
-class Pulse:
+class Heartbeat:
     """This rank's counting and listening; in a world of one it does nothing."""
 
     def __init__(self, settings: Settings, asked: Callable[[], bool], gone: Callable[[str], None]) -> None:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from perdure_operator.loop.lateness import BEAT_SECONDS, Lateness, tell
+from perdure_operator.loop.loop_lag import BEAT_SECONDS, LoopLag, tell
 
 STARVED = "its node has no CPU time for it, and a larger request of it would help"
 
 
 def test_only_what_is_late_is_told_and_the_worst_of_a_minute_at_its_end() -> None:
-    lateness = Lateness()
+    lateness = LoopLag()
     beats = [
         # now, late, CPU time in it: what is told
         (0.0, 0.0, 0.0, None),

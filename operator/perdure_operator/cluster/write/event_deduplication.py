@@ -19,7 +19,7 @@ MOST_ALIKE: Final = 10
 _MORE: Final = "; others like it follow and are not told one by one, the job's conditions tell the newest"
 
 
-class News:
+class EventDeduplicator:
     """What has been told lately: only what was sent counts, so that what could not be is worth telling again."""
 
     def __init__(self) -> None:

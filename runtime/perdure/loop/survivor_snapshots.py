@@ -31,12 +31,12 @@ from perdure.host.memory import free_memory
 from perdure.log.entry import checksum
 from perdure.log.images import Stamp
 from perdure.log.position import Position
-from perdure.loop.allowance import Allowance
-from perdure.state.glance import Eye, Glance
-from perdure.state.numpys import NumpyGenerator
-from perdure.state.pythons import PythonGenerator
+from perdure.loop.copy_budget import CopyBudget
+from perdure.state.numpy_random import NumpyGenerator
+from perdure.state.python_random import PythonGenerator
 from perdure.state.registry import Small
 from perdure.state.rng import Reading, alike, of_lost_rank, sums
+from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire.channel import Imaged, Imaging
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Images:
         """That place is the end of an epoch."""
         self._renewed = False
         """Since that place the script has registered more, or is about to."""
-        self._eye = Eye()
-        self._seen: Glance | None = None
+        self._eye = Fingerprints()
+        self._seen: Fingerprint | None = None
         """What optimizers alone may change, as it was by then."""
         self._never = "nothing is restored yet"
         """Why there will be none at all."""
@@ -88,7 +88,7 @@ class Images:
         self._world = 0
         self._ranks: tuple[Any, ...] = ()
         """What is each rank's own at that place, encoded, where the ranks have told one another."""
-        self._allowance = Allowance()
+        self._allowance = CopyBudget()
         """For copying."""
         self._generators = Reading(PythonGenerator().state, NumpyGenerator().state)
         self._left = False
@@ -200,7 +200,7 @@ class Images:
         if self._renewed and not self._never:
             self._never = self._obstacle()
 
-    def _glance(self) -> Glance:
+    def _glance(self) -> Fingerprint:
         registry = self._run.registry
         return self._eye.look(registry.parameters(), registry.optimizer_tensors())
 
