@@ -23,7 +23,7 @@ import select
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,6 @@ from perdure.wire import (
     AttemptRecord,
     CommitRef,
     ContractError,
-    ErrorKind,
     ExitKind,
     Failure,
     HandoverWord,
@@ -44,6 +43,7 @@ from perdure.wire import (
     write_assignment,
     write_attempt,
 )
+from perdure.wire.codec import from_json
 from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
@@ -288,20 +288,21 @@ Report = (
     | Imaged
     | Exiting
 )
-_NAMES = {
-    Attached: "attached",
-    Opened: "opened",
-    Stepped: "step",
-    Committed: "committed",
-    SaveFailed: "save-failed",
-    Resulted: "result",
-    Voting: "voting",
-    TookOver: "took-over",
-    HandoverEnded: "handover-ended",
-    Imaging: "imaging",
-    Imaged: "imaged",
-    Exiting: "ending",
+_KINDS: Final[Mapping[str, type[Report]]] = {
+    "attached": Attached,
+    "opened": Opened,
+    "step": Stepped,
+    "committed": Committed,
+    "save-failed": SaveFailed,
+    "result": Resulted,
+    "voting": Voting,
+    "took-over": TookOver,
+    "handover-ended": HandoverEnded,
+    "imaging": Imaging,
+    "imaged": Imaged,
+    "ending": Exiting,
 }
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _UNWOUND: Final = b'{"report": "unwound"}'
 _MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that nothing repeats: they wait for room."""
@@ -372,83 +373,12 @@ def read_report(line: str | bytes) -> Report | None:
     """The report in a line, or None for one this version does not know."""
     try:
         body = json.loads(line)
-        match body:
-            case {"report": "attached", "pid": int(pid)}:
-                live, why = body.get("live") is True, str(body.get("live_why") or "")
-                return Attached(pid, live, why, body.get("images") is True)
-            case {"report": "opened", "run": int(run)}:
-                return _opened(run, body)
-            case {"report": "step", "step": int(step)}:
-                return Stepped(step, _epoch(body))
-            case {"report": "committed", "commit": {"seq": int(seq), "step": int(step)}}:
-                return Committed(CommitRef(seq, step), body.get("goal") is True)
-            case {"report": "save-failed" | "result"}:
-                return _of_keeping(body)
-            case {"report": "voting" | "took-over" | "handover-ended"}:
-                return _of_handover(body)
-            case {"report": "imaging" | "imaged"}:
-                return _image(body)
-            case {"report": "ending", "outcome": str(outcome), "step": int(step)}:
-                commit, seconds = _commit(body.get("commit")), _seconds(body.get("seconds") or {})
-                error = _failure(body.get("error"))
-                opened = int(body.get("opened") or 0)
-                attempt = read_attempt(body.get("attempt"))
-                return Exiting(ExitKind(outcome), step, commit, opened, seconds, error, _epoch(body), attempt)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        kind = _KINDS[body["report"]]
+        if kind is Resulted:
+            return Resulted(read_result(body.get("result")))
+        if kind is Exiting:
+            attempt = read_attempt(body.get("attempt"))
+            return replace(from_json(Exiting, {**body, "attempt": None}), attempt=attempt)
+        return from_json(kind, body)
+    except (ContractError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return None
-
-
-def _opened(run: int, body: Mapping[str, Any]) -> Opened:
-    step = body.get("step")
-    return Opened(
-        run,
-        _commit(body.get("resumed")),
-        rescued=int(body.get("rescued") or 0),
-        rescued_of=int(body.get("rescued_of") or 0),
-        step=None if step is None else int(step),
-        behind=_commit(body.get("behind")),
-        behind_why=str(body.get("behind_why") or ""),
-    )
-
-
-def _of_keeping(body: Mapping[str, Any]) -> SaveFailed | Resulted:
-    if body["report"] == "result":
-        return Resulted(read_result(body.get("result")))
-    return SaveFailed(int(body["failures"]), str(body.get("why") or ""))
-
-
-def _of_handover(body: Mapping[str, Any]) -> Report | None:
-    match body:
-        case {"report": "voting", "run": int(run), "next": int(following)}:
-            return Voting(run, following)
-        case {"report": "took-over", "run": int(run), "rank": int(rank), "world": int(world), "step": int(step)}:
-            return TookOver(run, rank, world, step, _seconds(body.get("parts") or {}))
-        case {"report": "handover-ended", "run": int(run), "word": str(word)}:
-            return HandoverEnded(run, HandoverWord(word), str(body.get("why") or ""))
-    return None
-
-
-def _image(body: Mapping[str, Any]) -> Imaging | Imaged:
-    if body["report"] == "imaging":
-        return Imaging(int(body["size"]))
-    step = body.get("step")
-    return Imaged(None if step is None else int(step), str(body.get("why") or ""))
-
-
-def _epoch(body: Mapping[str, Any]) -> int | None:
-    """None from a trainer that is older than this agent: its image may hold two versions."""
-    value = body.get("epoch")
-    return None if value is None else int(value)
-
-
-def _commit(value: Any) -> CommitRef | None:
-    return CommitRef(int(value["seq"]), int(value["step"])) if value else None
-
-
-def _seconds(value: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): float(seconds) for name, seconds in value.items()}
-
-
-def _failure(value: Any) -> Failure | None:
-    return Failure(ErrorKind(value["kind"]), str(value["name"]), str(value["tail"])) if value else None

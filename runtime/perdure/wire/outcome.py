@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from perdure.wire.codec import Natural, Positive, from_json
 from perdure.wire.handover import (
     WHY_CHARACTERS,
     AttemptRecord,
@@ -30,6 +31,8 @@ from perdure.wire.reading import (
 )
 from perdure.wire.result import read_result
 from perdure.wire.truncation import fitting
+
+T = TypeVar("T")
 
 OUTCOME_BYTES: Final = 2048
 """The kubelet cuts termination messages at 4096 bytes each, and at 12288 bytes over all containers of a pod, init
@@ -122,11 +125,11 @@ class Failure:
 class Rescue:
     """A run has begun from what the members of a lost one had left, beyond every commit."""
 
-    run: int
+    run: Positive
     """The run that began there."""
-    steps: int
+    steps: Positive
     """Steps that would have been lost."""
-    of: int = 0
+    of: Natural = 0
     """The run whose members had left it; 0: not told."""
 
 
@@ -136,12 +139,12 @@ class Beginning:
     is trained again.
     """
 
-    run: int
-    step: int
+    run: Positive
+    step: Natural
     """The step at which it has begun."""
-    of: int = 0
+    of: Natural = 0
     """The run before it, of which this pod had a trainer that has trained; 0: none."""
-    reached: int = 0
+    reached: Natural = 0
     """The step which that one had done."""
 
 
@@ -149,9 +152,9 @@ class Beginning:
 class Fallback:
     """A run could not use the newest commit, and has begun with an older one."""
 
-    run: int
+    run: Positive
     """The run that began there."""
-    steps: int
+    steps: Natural
     """From there to the newest commit."""
     why: str = ""
     """Which commit that is, and what is wrong with it."""
@@ -161,7 +164,7 @@ class Fallback:
 class Unsaved:
     """Checkpoints that have failed in a row, and none was made since."""
 
-    failures: int
+    failures: Positive
     """How many."""
     why: str = ""
     """Why the last of them did."""
@@ -295,16 +298,12 @@ def read_outcome(text: str) -> Outcome:
         attempt=read_attempt(doc.get("attempt")),
         live=live if isinstance(live := doc.get("live"), bool) else None,
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
-        rescue=_rescue(doc.get("rescue")),
+        rescue=_shown(Rescue, doc.get("rescue")),
         begun=_beginnings(doc.get("begun")),
-        fell_back=_fallback(doc.get("fellBack")),
-        unsaved=_unsaved(doc.get("unsaved")),
+        fell_back=_shown(Fallback, doc.get("fellBack")),
+        unsaved=_shown(Unsaved, doc.get("unsaved")),
         result=read_result(doc.get("result")),
     )
-
-
-_BEGINNING: Final = (("run", 1), ("step", 0), ("of", 0), ("reached", 0))
-"""Its fields in their order, and the least that each can be."""
 
 
 def _exit_kind(word: str) -> ExitKind:
@@ -325,51 +324,17 @@ def _epoch(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
-def _rescue(value: Any) -> Rescue | None:
-    """Only counted: an absurd one is ignored."""
-    if not isinstance(value, dict):
-        return None
+def _shown(kind: type[T], value: Any) -> T | None:
+    """Only counted or told: an absurd one is ignored."""
     try:
-        return Rescue(
-            *(integer({"of": 0, **value}, key, least) for key, least in (("run", 1), ("steps", 1), ("of", 0)))
-        )
+        return from_json(kind, value) if isinstance(value, dict) else None
     except ContractError:
         return None
 
 
 def _beginnings(value: Any) -> tuple[Beginning, ...]:
-    found = map(_beginning, value if isinstance(value, list) else [])
+    found = (_shown(Beginning, one) for one in (value if isinstance(value, list) else []))
     return tuple(one for one in found if one)[-BEGINNINGS_KEPT:]
-
-
-def _beginning(value: Any) -> Beginning | None:
-    """Only counted: an absurd one is ignored."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        return Beginning(*(integer({"of": 0, "reached": 0, **value}, key, least) for key, least in _BEGINNING))
-    except ContractError:
-        return None
-
-
-def _fallback(value: Any) -> Fallback | None:
-    """Only told: an absurd one is ignored."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        return Fallback(integer(value, "run", 1), integer(value, "steps", 0), string(value, "why", ""))
-    except ContractError:
-        return None
-
-
-def _unsaved(value: Any) -> Unsaved | None:
-    """Only shown: an absurd one is ignored."""
-    if not isinstance(value, dict):
-        return None
-    try:
-        return Unsaved(integer(value, "failures", 1), string(value, "why", ""))
-    except ContractError:
-        return None
 
 
 def _handovers(value: Any) -> tuple[HandoverRecord, ...]:

@@ -180,7 +180,7 @@ class TestReports:
             b'{"report": "opened", "run": 1, "resumed": 5}',
             b'{"report": "committed", "commit": null}',
             b'{"report": "ending", "outcome": "later", "step": 1}',
-            b'{"report": "ending", "outcome": "failed", "step": 1, "error": {"kind": "exit"}}',
+            b'{"report": "ending", "outcome": "failed", "step": 1, "error": {"name": "exit"}}',
             b'{"report": "ending", "outcome": "failed", "step": 1, "seconds": [1]}',
             b'{"report": "ending", "outcome": "failed", "step": 1, "seconds": {"a": null}}',
             b'{"report": "ending", "outcome": "failed", "step": 1, "opened": Infinity}',
