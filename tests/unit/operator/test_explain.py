@@ -39,7 +39,7 @@ def test_a_deleted_member_with_the_policy_and_its_reason() -> None:
         Stage: leaving -> starting
         Waiting: StartingMembers: waiting until all 2 are Ready: digits-ab12-2, digits-ab12-3; \
 no time limit: the job goes on when the kubelets report every member Ready; \
-to do: nothing; if it stays, `kubectl describe pod` shows what they wait for
+to do: nothing. If this stays, `kubectl describe pod` shows what they wait for
         Why:
           digits-ab12-0 ended: checkpointed
           digits-ab12-1 ended: checkpointed
