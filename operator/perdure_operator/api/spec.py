@@ -66,9 +66,9 @@ class S3(Model):
             )
         ),
     )
-    """A Secret in the job's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN and
-    AWS_CREDENTIAL_EXPIRATION, if any); the kubelet hands them to the trainer, which follows a change of the Secret; the
-    operator never reads them. Absent: the pod's own identity."""
+    """A Secret in the job's namespace with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally
+    AWS_SESSION_TOKEN and AWS_CREDENTIAL_EXPIRATION. The kubelet passes them to the trainer, which follows changes of
+    the Secret. The operator never reads them. Absent: the pod's own identity."""
 
 
 class From(Model):
@@ -97,11 +97,11 @@ class From(Model):
             )
         ),
     )
-    """Another root, read with the endpoint and the credentials of the job's own. Absent: the job's own."""
+    """Another root, read with the job's endpoint and credentials. Absent: the job's own root."""
     epoch: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.epoch", 0))
-    """The newest commit of so many finished epochs, and no batch more."""
+    """The newest commit made after exactly this many finished epochs."""
     step: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.step", 0))
-    """The newest commit of so many optimizer steps."""
+    """The newest commit made after exactly this many optimizer steps."""
     seq: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.seq", 1))
     """The commit with this number in the log, as `perdure log` shows it."""
     pin: str | None = Field(
@@ -114,14 +114,14 @@ class From(Model):
             )
         ),
     )
-    """The commit that the script has pinned under this name."""
+    """The commit that the script pinned under this name."""
 
 
 class Checkpoint(Model):
     """Where and how often the state of training is stored.
 
-    At most one of everySteps, everySeconds and everyEpochs; with none of them, every 300 seconds. A disruption is
-    always saved, whatever they say.
+    Set at most one of everySteps, everySeconds and everyEpochs. The default is every 300 seconds. Before a disruption
+    members always save.
     """
 
     model_config = ConfigDict(
@@ -165,25 +165,25 @@ class Checkpoint(Model):
             ),
         ),
     )
-    """This job's own root, shared with no other job: s3://bucket/prefix. Or file:///folder for a job of one replica, on
-    a volume that every node has on which that replica may run."""
+    """Root of this job's checkpoints, shared with no other job: s3://bucket/prefix. A job with one replica may use
+    file:///folder, on a volume that is on every node where the replica may run."""
     s3: S3 | None = None
     from_: From | None = Field(default=None, alias="from")
-    """Where the job's first run begins, instead of the newest commit under uri. It counts once: later runs go on from
-    what the job has saved, and commits newer than the chosen one are no part of its training. Absent: the newest."""
+    """The commit from which the job's first run resumes. It applies once: later runs resume from the job's own
+    commits, and the job ignores commits newer than the chosen one. Absent: the newest commit under uri."""
     every_steps: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySteps", 1))
     """Checkpoint after this many optimizer steps."""
     every_seconds: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everySeconds", 1))
-    """Checkpoint after this many seconds, when a step ends: every 300, where none of the three says how often."""
+    """Checkpoint at the end of the step after this many seconds. 300, if none of the three is set."""
     every_epochs: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everyEpochs", 1))
     """Checkpoint after this many epochs."""
     keep: int = Field(
         default=3, json_schema_extra=at_least("checkpoint.keep", 1, "without a checkpoint the job could not resume")
     )
-    """How many checkpoints are kept; older ones are removed."""
+    """Number of checkpoints to keep. Older ones are deleted."""
     resume_anyway: bool = False
-    """True: go on although the log under uri is older than what members have told, or gone; the steps it lacks are
-    lost. False: such a job waits with the reason LogLost, until the log is back."""
+    """True: resume although the log under uri is gone, or older than members reported; the missing steps are lost.
+    False: the job waits with the reason LogLost until the log is back."""
 
 
 class Autoscaler(StrEnum):
@@ -230,7 +230,7 @@ class DisruptionPolicy(Model):
             "disruption.exitTimeoutSeconds", 5, 86400, "it has to cover one checkpoint, and a drain waits that long"
         ),
     )
-    """How long members that must leave may take to save. Afterwards they are deleted, and steps since the last
+    """How long leaving members may take to save. After that they are deleted, and the steps since the last
     checkpoint are lost."""
     replacement_timeout_seconds: int = Field(
         default=30,
@@ -238,26 +238,26 @@ class DisruptionPolicy(Model):
             "disruption.replacementTimeoutSeconds", 0, 86400, "0 has all members leave at once, while new ones start"
         ),
     )
-    """How long the run trains on while new members start elsewhere for those that must leave. If they are not Ready by
-    then, all members save and leave, and the job starts anew, but not for new members that fail by themselves while no
-    node has a deadline; with `elastic` those that are there go on, in a smaller
-    size. 0: all leave at once. A member that died unannounced is waited for longer, 10 minutes, because the others keep
-    what was not saved; with `elastic` those that are left go on at once, where they are enough."""
+    """How long the run keeps training while replacements for the leaving members start elsewhere. If they are not
+    Ready by then, all members save and exit, and the job restarts; with `elastic` the remaining members continue at
+    a smaller size. Replacements that fail by themselves do not end the run as long as no node has a deadline. 0: all
+    members save and exit at once. After an unannounced death the job waits 10 minutes for the replacement, because
+    the surviving members hold unsaved steps; with `elastic` they continue at once if they are enough."""
     autoscaler: Autoscaler | None = Field(
         default=None, json_schema_extra=one_of("disruption.autoscaler", [word.value for word in Autoscaler], 16)
     )
-    """What pods tell autoscalers of nodes by annotations, also those that run when it is changed. Never: leave my node
-    alone (cluster-autoscaler's safe-to-evict "false", Karpenter's do-not-disrupt "true"). Cooperative: a node that is
-    worth it may be taken, once its members have moved (safe-to-evict "true", and no do-not-disrupt); new members are
-    left alone until they train. Absent: pods have the annotations of the template and no others."""
+    """Annotations for node autoscalers, also set on running pods when this changes. Never: autoscalers must leave
+    the node alone (cluster-autoscaler's safe-to-evict "false", Karpenter's do-not-disrupt "true"). Cooperative: an
+    autoscaler may remove a node once its members have moved (safe-to-evict "true", and no do-not-disrupt); new
+    members are protected until they train. Absent: pods have only the annotations of the template."""
     on_cordon: OnCordon | None = Field(
         default=None,
         json_schema_extra=one_of("disruption.onCordon", [word.value for word in OnCordon], 16),
     )
-    """What members do whose node is cordoned. Move: they leave it, and the run waits for others if there is no room for
-    them. MoveIfRoom: they train on where they are until others are Ready elsewhere, without a time limit; a drain waits
-    for that. Ignore: they train on, and a drain waits until the job ends. Absent: what the operator's table says of the
-    signal `cordon`, which is Move unless its configuration has changed it."""
+    """What members do when their node is cordoned. Move: they leave the node, and the run waits for replacements if
+    there is no room. MoveIfRoom: they keep training until replacements are Ready elsewhere, without a time limit; a
+    drain waits for that. Ignore: they keep training, and a drain waits until the job ends. Absent: the reaction to
+    the signal `cordon` in the operator's table, which is Move by default."""
     signals: dict[str, JobReaction] = Field(
         default_factory=dict,
         max_length=64,
@@ -269,9 +269,9 @@ class DisruptionPolicy(Model):
             )
         ),
     )
-    """What this job does about what nodes announce, by the names of docs/signals.md, where that is not what the
-    operator's table says: Vacate, VacateIfRoom, Fault, CheckpointNow, Avoid or Ignore. A name that the table does not
-    have is told in the condition SpecUnderstood."""
+    """This job's reactions to signals, by their names in docs/signals.md, where they differ from the operator's
+    table: Vacate, VacateIfRoom, Fault, CheckpointNow, Avoid or Ignore. The condition SpecUnderstood lists names that
+    the table does not have."""
 
     @property
     def reactions(self) -> tuple[tuple[str, Reaction], ...]:
@@ -283,26 +283,26 @@ class DisruptionPolicy(Model):
 
 
 class FailurePolicy(Model):
-    """How many failures a job survives, by whose fault they were."""
+    """How many failures a job survives, by their cause."""
 
     max_code_failures: int = Field(
         default=3, json_schema_extra=at_least("failure.maxCodeFailures", 0, "0 gives up at the first failure")
     )
-    """How many failures of the script itself (an exception, a non-zero exit) in a row the job survives; ten new commits
-    after one, or a new commit and a day, end the row."""
+    """How many failures of the script in a row (an exception, a non-zero exit) the job survives. The count returns
+    to zero after ten new commits, or after a new commit and a day."""
     max_infrastructure_failures: int = Field(
         default=100,
         json_schema_extra=at_least("failure.maxInfrastructureFailures", 0, "0 gives up at the first failure"),
     )
-    """How many failures of pods, nodes or storage without a new commit the job survives. An announced disruption is
-    none."""
+    """How many failures of pods, nodes or storage without a new commit the job survives. An announced disruption
+    does not count."""
     max_out_of_memory_failures: int = Field(
         default=3,
         json_schema_extra=at_least(
             "failure.maxOutOfMemoryFailures", 0, "0 gives up at the first kill for want of memory"
         ),
     )
-    """How many out-of-memory kills in a row at the same place the job survives: they tend to come again."""
+    """How many out-of-memory kills in a row at the same step the job survives. They tend to repeat."""
     lost_node_seconds: int = Field(
         default=60,
         json_schema_extra=at_least(
@@ -311,7 +311,7 @@ class FailurePolicy(Model):
             "nodes miss a heartbeat now and then, and going on without a member costs steps",
         ),
     )
-    """How long a node may be not Ready or unreachable before the job goes on without the members on it."""
+    """How long a node may be not Ready or unreachable before the job continues without the members on it."""
     mass_outage_seconds: int = Field(
         default=600,
         json_schema_extra=at_least(
@@ -320,13 +320,14 @@ class FailurePolicy(Model):
             "nodes that all fail at once rather mean that the control plane has lost sight of them",
         ),
     )
-    """How long the job waits while most nodes are not Ready at once, before it goes on without the members on them."""
+    """How long the job waits while most nodes are not Ready at once, before it continues without the members on
+    them."""
 
 
 class Elastic(Model):
-    """Sizes that the job may have, in members. Absent: it has the size that replicas says, and no other.
+    """Sizes that the job may have, in members. Absent: exactly the number in replicas.
 
-    The job has the largest of them that is not above replicas: whoever scales it may ask for any number.
+    The job has the largest size that is not above replicas, so replicas may be any number up to maxReplicas.
     """
 
     model_config = ConfigDict(
@@ -357,33 +358,33 @@ class Elastic(Model):
     )
 
     min_replicas: int = Field(json_schema_extra=between("elastic.minReplicas", 1, REPLICAS_AT_MOST))
-    """The smallest size: with fewer members the job does not train."""
+    """The smallest size. With fewer members the job does not train."""
     max_replicas: int = Field(json_schema_extra=between("elastic.maxReplicas", 1, REPLICAS_AT_MOST))
-    """The largest size; replicas cannot be set above it."""
+    """The largest size. replicas cannot be above it."""
     sizes: tuple[int, ...] | None = Field(default=None, max_length=64)
-    """All sizes there may be, the smallest first. Absent: those that divide globalBatchSize, or else every number from
-    minReplicas to maxReplicas. The global batch is shared among all processes whatever their number; where it does not
-    divide, some have a sample more."""
+    """The allowed sizes, the smallest first. Absent: those that divide globalBatchSize, or without it every number
+    from minReplicas to maxReplicas. All processes share the global batch. If it does not divide evenly, some
+    processes get one sample more."""
     global_batch_size: int | None = Field(default=None, json_schema_extra=at_least("elastic.globalBatchSize", 1))
-    """Samples of one global batch, of all processes together: the batch_size that the script gives session.loader. Each
-    size, times processesPerReplica, has to divide it: then all processes have equal shares. With several loaders, a
-    number by which the batch of each can be divided. Rank 0 says where a loader's batch is another one."""
+    """Samples in one global batch, over all processes: the batch_size that the script gives session.loader. Each
+    size times processesPerReplica must divide it, so that all processes have equal shares. With several loaders,
+    give a common divisor of their batch sizes. Rank 0 warns if a loader's batch differs."""
     grow_after_seconds: int = Field(
         default=10,
         json_schema_extra=between(
             "elastic.growAfterSeconds", 0, 3600, "each change of size is a hand-over, so that a few seconds are enough"
         ),
     )
-    """How long enough members for a size below the wanted one have to be there before a run begins with them: whoever
-    comes within that time comes along. With all that are wanted it begins at once."""
+    """How long the job waits for more members once enough are Ready for a smaller size than the wanted one. With all
+    wanted members a run starts at once."""
     grow_timeout_seconds: int = Field(
         default=900,
         json_schema_extra=between(
             "elastic.growTimeoutSeconds", 30, 86400, "an autoscaler of nodes acts on pods that are pending"
         ),
     )
-    """How long a run that could be larger waits for new members. Then they are let go, and it is tried again after as
-    long, twice as long each further time, up to an hour; at once after an edit of the spec."""
+    """How long a run waits for new members before it gives a growth up and deletes them. It tries again after the
+    same time, twice as long after each further failure, up to an hour; at once after an edit of the spec."""
     joiner_priority_class_name: str | None = Field(
         default=None,
         max_length=253,
@@ -395,16 +396,15 @@ class Elastic(Model):
             )
         ),
     )
-    """PriorityClass of spares, and of members that make a run larger; one with preemptionPolicy Never lets a job grow
-    into free room alone. Members of a run that begins anew, and those made to replace others, have the class of the
-    template. A priority cannot be changed in a pod: who came as a joiner, or as a spare, keeps this class. Absent: all
-    have that of the template."""
+    """PriorityClass of spares and of members that make a run larger. With preemptionPolicy Never the job grows only
+    into free room. Members of a restarted run, and replacements, have the class of the template. A pod's priority
+    cannot change, so joiners and spares keep this class. Absent: the class of the template."""
     spares: int = Field(
         default=0, json_schema_extra=between("elastic.spares", 0, 100, "each of them takes as much room as a member")
     )
-    """How many warm standbys are kept beside a run that has begun: they train nothing, and no budget protects them.
-    One of them takes the place of a member that leaves or is lost, at once, and new members of a larger run are taken
-    from them first; then they are filled up again."""
+    """Number of warm standbys beside a run that has started. They do not train, and no budget protects them. A spare
+    replaces a leaving or lost member at once, and a growing run takes its new members from the spares first. The
+    operator then refills them."""
 
 
 class TrainingJobSpec(Model):
@@ -468,39 +468,39 @@ class TrainingJobSpec(Model):
             "replicas", 1, REPLICAS_AT_MOST, "to stop the job and keep its progress, set spec.suspend to true"
         ),
     )
-    """How many members (pods) are wanted: with `elastic` they train in the largest of its sizes that is not above this
-    number, otherwise in exactly this one. `kubectl scale` changes it."""
+    """Wanted number of members (pods). With `elastic` the job has the largest of its sizes that is not above this
+    number. `kubectl scale` changes it."""
     elastic: Elastic | None = None
     processes_per_replica: int = Field(
         default=1, json_schema_extra=between("processesPerReplica", 1, 64, "for more processes raise replicas")
     )
-    """How many trainer processes each member runs, one for each of its GPUs for instance."""
+    """Trainer processes of each member, for instance one for each of its GPUs."""
     start_timeout_seconds: int = Field(
         default=600,
         json_schema_extra=between(
             "startTimeoutSeconds", 30, 86400, "an autoscaler of nodes acts on pods that are pending"
         ),
     )
-    """How long some members may hold nodes before a run has begun while others find no room. Then all are let go, so
-    that another job that needs these nodes begins, and are made again after a pause. With `elastic` minReplicas of them
-    have to find room."""
+    """How long some members may hold nodes while others find no room, before the run has started. Then the operator
+    deletes all of them, so that another job can use the nodes, and creates them again after a pause. With `elastic`,
+    room for minReplicas is enough."""
     completion: Completion = Field(
         default=Completion.LOG, json_schema_extra=one_of("completion", [word.value for word in Completion], 16)
     )
-    """Log: a Session's goal, recorded in the log, completes the job. ExitCode: every rank exits 0; for frameworks
-    without a Session."""
+    """What completes the job. Log: the final commit of a Session, in the log. ExitCode: every rank exits with status
+    0; for frameworks without a Session."""
     checkpoint: Checkpoint
     disruption: DisruptionPolicy = DisruptionPolicy()
     failure: FailurePolicy = FailurePolicy()
     suspend: bool = False
-    """True: members save and leave, and the job waits; False: it goes on where it was."""
+    """True: members save and exit, and the job waits. False: the job runs, and resumes from its last commit."""
     active_deadline_seconds: int | None = Field(
         default=None, json_schema_extra=at_least("activeDeadlineSeconds", 1, "remove it for a job without a deadline")
     )
-    """The job saves and fails when its members have been wanted for this long; time suspended does not count."""
+    """The job saves and fails after this long. Time while it is suspended does not count."""
     ttl_seconds_after_finished: int | None = Field(
         default=None, json_schema_extra=at_least("ttlSecondsAfterFinished", 0, "remove it to keep finished jobs")
     )
-    """A finished job is deleted with its pods after this long; its checkpoints stay. Absent: never."""
+    """Delete a finished job and its pods after this long. Its checkpoints stay. Absent: never."""
     template: dict[str, Any] = Field(default_factory=dict)
     """An ordinary pod template; `schema.template` has its fields and its rules."""
