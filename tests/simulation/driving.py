@@ -60,6 +60,8 @@ class Ground:
     """An old rank's place in the older run."""
     freeze: Callable[[float], None]
     """Stop the process for so many seconds."""
+    kill: Callable[[], None]
+    """End it at once; its agent lives on, and tells."""
 
 
 class Driver:

@@ -245,6 +245,7 @@ class LiveHandover:
             process.abort,
             process.place,
             process.freeze,
+            process.be_killed,
         )
 
     def _want_exit(self) -> None:

@@ -158,8 +158,18 @@ class Process:
         """It is gone at once; the agent learns of it a moment later."""
         if not self.over:
             self._end("SIGKILL" if status == KILLED else "SIGTERM")
-            seconds = self.host.rng.uniform(0.005, 0.05)
-            asyncio.get_running_loop().call_later(seconds, self._ended_with, status, "", context=OUTSIDE)
+            self._is_missed(status)
+
+    def be_killed(self) -> None:
+        """By somebody else."""
+        if not self.over:
+            self._witness.trouble.append(Trouble(self._now, "a process is killed"))
+            self._end("killed")
+            self._is_missed(KILLED)
+
+    def _is_missed(self, status: int) -> None:
+        seconds = self.host.rng.uniform(0.005, 0.05)
+        asyncio.get_running_loop().call_later(seconds, self._ended_with, status, "", context=OUTSIDE)
 
     def vanish(self) -> None:
         """The whole container is gone, the agent with it."""

@@ -81,7 +81,9 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:
     if ended_in_log(current):
         return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
     how = " ".join(word for word in (first.outcome, first.error_name) if word)
-    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}")
+    never = max((one.aborted or 0 for one in current.outcomes), default=0)
+    offered = f"; run {never} never takes over" if never > current.run else ""
+    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}{offered}")
 
 
 def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:

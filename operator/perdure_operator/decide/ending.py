@@ -194,7 +194,8 @@ def close_run(draft: Draft) -> Draft:
     draft = _count(draft, cost)
     if upcoming := draft.status.next:
         known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
-        draft = draft.update(next=upcoming.model_copy(update=known))
+        lost = reduce(add_lost_run, upcoming.undecided, draft.status.lost)  # nobody is left who could begin one
+        draft = draft.update(next=upcoming.model_copy(update=known), lost=lost)
     draft = _keep_pace(draft, current, verdict, message)
     charged, previous = charge(draft, verdict, current), draft.status.previous
     if previous is None or verdict.blamed is None or verdict.blamed.run != previous.run or not _cost(draft, charged):

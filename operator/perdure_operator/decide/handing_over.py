@@ -44,10 +44,13 @@ def settle(draft: Draft) -> Draft:
     known, failed = known_by(draft, plan), _ended_newcomers(draft, upcoming, plan)
     if _goes_on(draft, current, plan, failed):
         return succeed(draft, current, plan, intent)
+    never = _aborted(plan, (*current.outcomes, *failed))
     if current.outcomes:
+        if never:
+            return _try_again(draft, upcoming, plan, intent, failed)
         return _without_a_word(draft, current, plan, intent, failed)
     if failed:
-        if draft.now < _decided_by(draft, plan) or _aborted(plan, failed):
+        if never or draft.now < _decided_by(draft, plan):
             return _try_again(draft, upcoming, plan, intent, failed)
         return succeed(draft, current, plan, intent, unconfirmed=True)
     if draft.now >= known:
@@ -82,8 +85,7 @@ def _without_a_word(
     after = _move_on(draft, current, plan, intent).wake(news)
     if after.current is not current or after.standbys_wait:
         return after
-    never = _aborted(plan, current.outcomes)
-    what = f"run {plan.run} never takes over" if never else f"whether run {plan.run} has taken over is unknown"
+    what = f"whether run {plan.run} has taken over is unknown"
     words = f"{first.name} of run {current.run} has ended, and {what}; who is left may tell until {clock(news)}"
     return after.but(standbys_wait=Waiting(Reason(intent.disruption), words))
 
@@ -112,8 +114,12 @@ def _ended_newcomers(draft: Draft, upcoming: NextRun, plan: RunPlan) -> list[Mem
 
 
 def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]) -> Draft:
-    """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt."""
-    ends = joined([f"{one.name}: {_told(one)}" for one in failed])
+    """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt.
+
+    Where members of the older run have ended, too, that is the one that has lost them.
+    """
+    members = draft.current.outcomes if draft.current else ()
+    ends = joined([f"{one.name}: {_told(one)}" for one in (*members, *failed)])
     words = f"run {plan.run} has not taken over from run {plan.takes_over}: {ends}"
     where = {member.name: member.node for member in plan.members}
     nodes = [where[one.name] for one in failed if failed_by_itself(one)]

@@ -114,7 +114,7 @@ def succeed(
         unconfirmed=unconfirmed,
     )
     draft = begin(draft, plan, current.plan, _way(draft, current, plan), why)
-    if pauses := [one.pause for one in current.outcomes if one.pause is not None]:
+    if pauses := [one.pause for one in current.outcomes if one.pause is not None and one.went == plan.run]:
         draft = amend(draft, plan.run, pause=max(pauses))
     return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
 

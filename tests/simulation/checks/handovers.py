@@ -10,10 +10,22 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.simulation.checks.case import Case, Promise
-from tests.simulation.checks.reading import assignment, current, finished, status_of, terminated, upcoming
+from tests.simulation.apiserver import Change
+from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.reading import assignment, current, finished, outcome, status_of, terminated, upcoming
 from tests.simulation.evidence import Line
-from tests.simulation.objects import JOBS, PODS, Json, key_of, node_of, seconds_of, terminal, terminating, uid_of
+from tests.simulation.objects import (
+    JOBS,
+    PODS,
+    Json,
+    key_of,
+    node_of,
+    owner_of,
+    seconds_of,
+    terminal,
+    terminating,
+    uid_of,
+)
 from tests.simulation.world import Fact
 
 STANDING: Final = frozenset({"moving", "telling", "voted", "deciding", "asking", "round"})
@@ -22,6 +34,8 @@ BACK: Final = frozenset({"aborted", "round", "saving"})
 STOP_SECONDS: Final = 14.0
 """So long the ranks stand still at most where everything answers: a newcomer may not come to its first batch."""
 LATE_SECONDS: Final = 3.0
+HEARD_SECONDS: Final = 3.0
+"""After a pod has ended, and whoever leads knows."""
 TOLD_SECONDS: Final = 60.0
 OVERSTAY_SECONDS: Final = 90.0
 """What a leaver's deletion takes, the grace of its pod included, when its time is over."""
@@ -72,6 +86,25 @@ class Handovers(Promise):
         self._ended: dict[str, float] = {}
         """By pod: when a process of it last ended."""
         self._pauses: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._never: dict[tuple[str, int], float] = {}
+        """Runs of which somebody's last words tell that they never take over, and since when."""
+
+    # what their pods tell
+
+    def on_change(self, change: Change) -> None:
+        if change.kind == PODS and (attempt := outcome(change.raw).get("attempt") if terminated(change.raw) else None):
+            if attempt.get("word") == "abort" or not (attempt.get("voted") or attempt.get("word")):
+                self._never.setdefault((owner_of(change.raw), int(attempt["run"])), self._case.now)
+        elif change.kind == JOBS and change.old is not None and by_operator(change):
+            self._look_at_run(change.raw, change.old)
+
+    def _look_at_run(self, job: Json, old: Json) -> None:
+        """A run of which it is known that it never takes over never is the one that is on."""
+        run, before = (int(current(status_of(one)).get("run") or 0) for one in (job, old))
+        since = self._never.get((uid_of(job), run), self._case.now)
+        if run != before and self._case.now - since > HEARD_SECONDS and not self._case.deaf:
+            self._case.fail("never", f"{key_of(job)[1]}: run {run} is on, and {self._case.now - since:.0f} s ago a "
+                                     f"member has told that it never takes over")  # fmt: skip
 
     # what the parties do
 

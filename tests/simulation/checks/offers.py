@@ -16,7 +16,7 @@ from tests.simulation.world import Fact
 
 ATTEMPTS: Final = 2
 """So often a move is tried live, not counting those whose newcomers have failed by themselves."""
-_BY_ITSELF: Final = ("failed", "exit")
+_BY_ITSELF: Final = ("failed", "exit", "killed")
 """Ends of a trainer that tell of what it is or where it is: a healthy run is never stopped for such a newcomer."""
 LEARNED_SECONDS: Final = 60.0
 """After the time in which every party knows: a living newcomer is evidence then."""
@@ -89,7 +89,8 @@ class Offers(Promise):
         script, run = self._world.behaviours["/".join(key_of(job))], (uid, int(plan["takesOver"]))
         trains = run in self._stepped and self._opened.get(run, offered) <= offered
         edited = self._edited.get(uid, -1e9) >= offered - 1.0
-        if not script.live or script.balks or not trains or edited or not self._world.fired.keys() <= _HARMLESS:
+        late = int(plan["handover"]["limit"]) <= 4 * script.save_seconds  # the time to save may be all there is
+        if not script.live or script.balks or not trains or edited or late or not self._world.fired.keys() <= _HARMLESS:
             return
         if (uid, int(plan["run"])) in self._taken():
             return

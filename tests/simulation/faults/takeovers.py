@@ -27,6 +27,11 @@ POINTS: Final = (
     ("any", "aborted"),
 )
 """Which party, and what it is about to do."""
+IN_AN_ACT: Final = (
+    *(("moving", who) for who in ("decider", "leaver")),
+    *(("deciding", who) for who in ("leaver", "leaver", "newcomer")),
+)
+"""What the decider is about to do, and whose process is killed."""
 COME_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.1
 
@@ -96,6 +101,21 @@ def _kill(scene: Scene, driver: Driver | None) -> None:
 @fault(120)
 async def party_killed(scene: Scene, rng: random.Random) -> None:
     _kill(scene, await _point(scene, rng))
+
+
+@fault(120, alone=True)
+async def killed_in_an_act(scene: Scene, rng: random.Random) -> None:
+    """One process of a party is killed in an act; its agent lives, and tells how far it had come."""
+    act, who = rng.choice(IN_AN_ACT)
+    decider = await _point(scene, rng, (("decider", act),))
+    if decider is None:
+        return
+    others = [each for each in drivers(scene.world.network) if each.block == decider.block and each is not decider]
+    victim = decider if who == "decider" else next((each for each in others if each.party.part == who), None)
+    if victim is not None:
+        scene.world.fire("kill-pod")
+        scene.world.tell("node", "kills", pod=key_of(victim.pod)[1])
+        victim.ground.kill()
 
 
 @fault(120)

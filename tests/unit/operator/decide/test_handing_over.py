@@ -461,6 +461,35 @@ class TestBelief:
         assert (here.now.current.run, here.now.lost) == (1, ())
         assert "run 2 never takes over" in here.condition(ConditionType.DISRUPTED).message
 
+    @pytest.mark.parametrize("who", ["decider", "leaver", "newcomer"])
+    def test_a_run_that_never_takes_over_is_never_the_one_that_is_on(self, who: str) -> None:
+        never = AttemptRecord(2)
+        here = _offered(world=3)
+        match who:
+            case "decider" | "leaver":
+                dead = 0 if who == "decider" else 1
+                here = here.ended(dead, ExitKind.FAILED, run=1, error=killed(), attempt=never).settle()
+            case _:
+                here = here.ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+                here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=never).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.lost, [one.run for one in here.now.history]) == (1, (), [1])
+        assert here.now.phase is Phase.RECOVERING
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_LOST
+        (said,) = [one for made in here.history for one in made.events if one.reason == "HandoverFailed"]
+        assert said.message.startswith("run 2 has not taken over from run 1: digits-ab12-")
+        here = here.ended(1, ExitKind.PEER_LOST, run=1) if who == "decider" else here
+        after = here.settle().after(5).settle().ready().settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.lost, after.run_plan.takes_over) == (3, (1, 2), 1)
+        assert [(one.run, one.how) for one in after.now.history] == [(1, Takeover.START), (3, Takeover.IN_PLACE)]
+
+    def test_the_pause_with_which_a_leaver_came_is_none_of_the_run_that_goes_on_without_it(self) -> None:
+        came = (HandoverRecord(1, HandoverWord.GO, parts={"pause": 0.5}),)
+        here = _offered().ended(1, ExitKind.FAILED, run=1, opened=2, error=killed(), handovers=came).settle()
+        assert (here.now.history[-1].run, here.now.history[-1].pause) == (2, None)
+
     @pytest.mark.parametrize("number", [1, 2], ids=["leaver", "newcomer"])
     def test_who_has_read_go_tells_that_it_has(self, number: int) -> None:
         went = AttemptRecord(2, True, HandoverWord.GO)
