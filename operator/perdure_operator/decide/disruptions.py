@@ -5,10 +5,12 @@ Questions only. Called by the policies that make an intent of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
-from perdure.wire import Completion
+from perdure.wire import Completion, ExitKind
 from perdure_operator.api.status import CurrentRun, Disruption, RunPlan
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
@@ -27,6 +29,14 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.growth import rests_until
 from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
+
+
+_LEFT: Final[Mapping[str, str]] = {
+    ExitKind.CHECKPOINTED: "has saved and left",
+    ExitKind.HANDED_OVER: "has handed over and left",
+    ExitKind.STOPPED: "has left with nothing to save",
+}
+"""What a member has done whose run has ended in the log."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +88,13 @@ def _lost(draft: Draft, current: CurrentRun) -> Found | None:
     first = min(unexpected(draft.snapshot, current), key=order_of_death, default=None)
     if first is None:
         return None
-    if ended_in_log(current):
-        return Found(Disruption.MEMBER_DELETED, f"{first.name} has saved and left")
     how = " ".join(word for word in (first.outcome, first.error_name) if word)
+    words = f"ended: {how or 'no outcome'}"
+    if ended_in_log(current):
+        return Found(Disruption.MEMBER_DELETED, f"{first.name} {_LEFT.get(first.outcome, words)}")
     never = max((one.aborted or 0 for one in current.outcomes), default=0)
     offered = f"; run {never} never takes over" if never > current.run else ""
-    return Found(Disruption.MEMBER_LOST, f"{first.name} ended: {how or 'no outcome'}{offered}")
+    return Found(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
 
 
 def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from perdure.console import say
+from perdure.console import Trouble
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
 from perdure.group.peers import Peers
 from perdure.live.effects import Effects
@@ -84,6 +84,7 @@ class Driver:
         self._over = threading.Event()
         self._warm = self._why_not = ""
         self._log = threading.Lock()
+        self._log_trouble = Trouble()
         self._hearing: Hearing | None = None
         self._state, self._first = begin(effects.attempt, effects.party.number)
         effects.run.attempt = known(self._state)
@@ -356,8 +357,9 @@ class Driver:
         try:
             with self._log:
                 verdict: Verdict | None = ask()
+            self._log_trouble.over()
         except StorageError as error:
-            say(f"hand-over to run {self.effects.attempt.next}: the log does not answer: {error}")
+            self._log_trouble.say(f"hand-over to run {self.effects.attempt.next}: the log does not answer: {error}")
             verdict = None
         except PerdureError as error:
             self.why = str(error)

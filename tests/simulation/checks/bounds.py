@@ -14,6 +14,7 @@ from tests.simulation.checks.reading import (
     intent,
     plan_of,
     plans,
+    previous,
     spares,
     status_of,
     to_come,
@@ -139,6 +140,8 @@ class Bounds(Promise):
             if paused < due - 2.0:
                 words = f"{old + 1} failures in a row, and the next run is planned {paused:.0f} s after the last"
                 self._case.fail("no-pause", f"{self._case.jobs[uid]}: {words}")
+        if not previous(after):  # the run that was lost is closed: its members told of one that was counted before
+            self._pauses.pop(uid, None)
 
     def _on_round(self, change: Change, uid: str) -> None:
         if change.old is None or status_of(change.raw) == status_of(change.old):

@@ -32,6 +32,7 @@ _DISTURBED: Final = (
     *("null-grace", "sidecar-crash", "init-exit", "force-delete-pod", "pod-gc", "preemption", "no-execute"),
     *("announcement", "absurd-outcome", "foreign-outcome", "namespace-deleted", "foreground-job", "orphan-job"),
     *("delete-job", "pool-vanished", "reaper", "autoscaler", "karpenter", "ended-pod-deleted"),
+    "damaged-commit",  # who stands at the newest commit leaves no image: the damage is a fault of its own
 )
 """Then it need not be one death alone, or whoever is left may be killed before it can leave anything."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perdure.wire import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import S3, Checkpoint, Elastic
@@ -32,6 +34,20 @@ class TestRunning:
     def test_the_last_commit_known_is_said(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         assert _running(here.settle().ready().settle())[2].endswith("; the last commit known is of step 20")
+
+
+class TestLeft:
+    @pytest.mark.parametrize(
+        ("outcome", "words"),
+        [
+            (ExitKind.CHECKPOINTED, "has saved and left"),
+            (ExitKind.HANDED_OVER, "has handed over and left"),
+            (ExitKind.STOPPED, "has left with nothing to save"),
+        ],
+    )
+    def test_a_member_that_left_unasked_is_said_to_have_done_what_it_did(self, outcome: ExitKind, words: str) -> None:
+        here = job(disruption=PATIENT).running(world=2).ended(0, outcome, run=1, step=20, commit=(4, 20)).settle()
+        assert here.condition(ConditionType.DISRUPTED).message.startswith(f"digits-ab12-0 {words}")
 
 
 class TestWithoutMembers:

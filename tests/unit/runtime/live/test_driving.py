@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from perdure import console
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all
 from perdure.group.peers import Peers, Solo
@@ -258,6 +260,33 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     driver.finish()
     assert driver.word
     assert (driver.word.word, driver.word.seq) == (HandoverWord.GO, 2)
+
+
+def test_a_log_that_does_not_answer_is_asked_again_and_again_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driving, "AGAIN_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, logger="perdure")
+    monkeypatch.setattr(console.LOGGER, "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(console.LOGGER, "propagate", True)
+    log = living_log()
+    driver = stood(Process(1, log))
+    driver.feed(ev.Moved())
+    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    answers, failed = log.store.list, list[int]()
+
+    def down_at_first(*said: Any, **more: Any) -> Any:
+        if len(failed) < 5:
+            failed.append(1)
+            raise StorageError("no route to the store")
+        return answers(*said, **more)
+
+    monkeypatch.setattr(log.store, "list", down_at_first)
+    driver.feed(ev.LinkClosed())
+    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    driver.finish()
+    assert len(failed) == 5
+    assert sum("the log does not answer" in line for line in caplog.messages) == 1
 
 
 def test_who_hears_nothing_of_a_decider_that_stands_still_settles_and_knows_the_word(
