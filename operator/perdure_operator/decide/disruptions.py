@@ -30,7 +30,6 @@ from perdure_operator.decide.facts import (
 from perdure_operator.decide.growth import rests_until
 from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
 
-
 _LEFT: Final[Mapping[str, str]] = {
     ExitKind.CHECKPOINTED: "has saved and left",
     ExitKind.HANDED_OVER: "has handed over and left",
@@ -106,6 +105,8 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
     before = plan.takes_over
     if draft.snapshot.spec.completion is not Completion.LOG:
         return None  # without a log nobody waits
+    if plan.handover and plan.joins:
+        return None  # a newcomer to a living run ends where that goes on without it: one that lives waits for nobody
     if status.log_lost:
         return None  # whichever run begins next finds what that one has found
     if before not in status.lost or before in plan.lost or status.opened >= current.run:

@@ -15,6 +15,7 @@ from perdure_operator.api.status import (
     Assigned,
     CurrentRun,
     Disruption,
+    HistoryEntry,
     Intent,
     LiveRefused,
     MemberOutcome,
@@ -231,7 +232,7 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
     """Where members have gone on in their pods the newer run may have begun with what is in no commit, alive or from
     what they had left: nobody tells before it ends.
     """
-    entry = entry_of(draft, draft.current.run) if draft.current else None
+    entry = entry_of(draft, draft.current.run) if draft.current else _begun_since(draft, previous.run)
     if entry is None:
         return _count_for_the_next(draft, previous, cost)
     if entry.began is not None or entry.how is Takeover.LIVE:
@@ -239,19 +240,28 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
     draft, reached = never_begun(draft, cost.of, entry.run)
     cost = replace(cost, reached=highest(entry.reached, reached, cost.reached))
     known = {"reached": cost.reached, "kept": cost.kept, "untold": cost.untold}
-    doubt = "steps_in_doubt" if _goes_on_in_pods(draft, previous) else "steps_lost"
-    return amend(draft, entry.run, **known, **{doubt: cost.steps})
+    in_pods = _goes_on_in_pods(draft, previous) if draft.current else entry.how is not Takeover.RECREATE
+    return amend(draft, entry.run, **known, **{"steps_in_doubt" if in_pods else "steps_lost": cost.steps})
+
+
+def _begun_since(draft: Draft, run: int) -> HistoryEntry | None:
+    """The run that has begun after this one, as members have told, and has ended before this one's last leaver."""
+    later = (one for one in draft.status.history if one.run > run)
+    return next((one for one in later if one.began is not None or one.run == draft.status.opened), None)
 
 
 def _count_for_the_next(draft: Draft, previous: PreviousRun, cost: Cost) -> Draft:
     """The newer run has ended before the last leaver. Where it was never opened its members have told of the same run,
-    and that is counted once: a leaver may have come further, or have saved since.
+    and that is counted once: a leaver may have come further, or have saved since. Where they have told nothing that
+    stays so, for it may have begun; and steps of which nobody can say any more what became of them are in doubt.
     """
     status, upcoming = draft.status, draft.status.next
-    if upcoming is None or upcoming.reached is None or status.opened > previous.run:
-        return _count(draft, cost)
+    untold = cost.untold and (upcoming is None or upcoming.reached is None)
+    if upcoming is None or untold or status.opened > previous.run:
+        more = {"steps_in_doubt": status.steps_in_doubt + cost.steps, "runs_untold": status.runs_untold + cost.untold}
+        return draft.update(**more)
     cost = replace(cost, reached=highest(upcoming.reached, cost.reached), kept=status.step or 0)
-    known = {"steps_lost": cost.steps, "reached": cost.reached, "kept": cost.kept}
+    known = {"steps_lost": cost.steps, "untold": False, "reached": cost.reached, "kept": cost.kept}
     total = max(0, status.steps_lost + cost.steps - upcoming.steps_lost)
     return draft.update(next=upcoming.model_copy(update=known), steps_lost=total)
 
@@ -329,7 +339,9 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     """What outcomes tell of the newest run that any of these members was in: theirs may never have begun."""
-    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run and not _knows_nothing(draft, one)]
+    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
+    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN)]
+    told = [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
     of = max((one.run for one in told if one.run), default=ended.run)
     mine = [one for one in told if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
@@ -337,12 +349,12 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     return Cost(of, max((one.step for one in mine), default=None), kept)
 
 
-def _knows_nothing(draft: Draft, one: MemberOutcome) -> bool:
-    """Whether it is of a newcomer whose run was to take over alive, and has not as far as anybody has told: that it has
-    done no step says nothing of the run whose members it was to join.
+def _has_not_begun(draft: Draft, one: MemberOutcome, how: Takeover) -> bool:
+    """Whether its run was to take over so, and has not as far as anybody has told: that it has done no step
+    says nothing of the run before it.
     """
     entry = entry_of(draft, one.run)
-    return not one.step and one.run > draft.status.opened and entry is not None and entry.how is Takeover.UNKNOWN
+    return not one.step and one.run > draft.status.opened and entry is not None and entry.how is how
 
 
 def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:

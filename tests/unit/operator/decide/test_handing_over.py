@@ -814,12 +814,24 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert here.now.run == 2
 
     def test_where_it_was_offered_alive_the_next_offer_is_right_whatever_has_become_of_it(self) -> None:
-        here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle().after(1).settle()
+        here = _running(world=3).spec(replicas=2).settle().after(1).settle()
+        here = here.exited(2, code=137).settle().after(NEWS_SECONDS).settle().after(1).settle()
         assert here.now.current is not None
         assert here.now.current.run == 2
         assert (_plan(here).run, _plan(here).lost) == (3, (1,))
         assert (_offer(here).run, _offer(here).joins, _offer(here).leavers) == (2, (), ())
         assert _plan(here).members == here.now.current.plan.members
+
+    def test_newcomers_that_live_need_no_other_offer_for_they_end_where_the_older_run_goes_on(self) -> None:
+        here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle().after(1).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.next, here.now.phase) == (2, None, Phase.RUNNING)
+        never = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).settle()
+        assert never.intent is not None
+        assert never.intent.disruption is Disruption.MEMBER_LOST
+        after = never.after(5).settle().ready().settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.lost) == (3, (1, 2))
 
     def test_where_nobody_of_either_run_is_left_neither_is_waited_for(self) -> None:
         here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()

@@ -117,6 +117,40 @@ class TestARunThatWasNeverOpened:
             here = here.ended(1, ExitKind.PEER_LOST, commit=commit, **told).settle()
             assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, lost, 0)
 
+    def _one_leaves(self) -> Job:
+        """Run 2 is to go on in the pods of 0 and 2, with 3, once 1 has saved and left."""
+        here = _running().cordon("n2").settle().after(1).settle().ready().settle()
+        assert (here.now.run, here.now.previous is None) == (2, False)
+        return here
+
+    def test_a_newcomer_that_has_done_no_step_hides_nothing_of_what_those_who_stayed_tell(self) -> None:
+        here, told = self._one_leaves(), {"run": 1, "step": 12, "opened": 1}
+        here = here.ended(0, ExitKind.EXIT_TIMEOUT, **told).ended(2, ExitKind.EXIT_TIMEOUT, **told)
+        here = here.ended(3, ExitKind.FAILED, run=2, error=killed(), opened=1).settle()
+        assert (here.now.current, here.now.steps_lost, here.now.runs_untold) == (None, 12, 0)
+        here = here.exited(1, code=137).settle()
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 12, 0)
+
+    def test_where_all_of_it_were_silent_the_leavers_words_are_taken_back_once_the_next_run_has_begun_with_them(
+        self,
+    ) -> None:
+        here = self._one_leaves().exited(0, code=137).exited(2, code=137).exited(3, code=137).settle()
+        assert (here.now.current, here.now.steps_lost, here.now.runs_untold) == (None, 0, 1)
+        here = here.ended(1, ExitKind.PEER_LOST, run=1, step=12, opened=1).settle()
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 12, 1)
+        here, told = _next_run(here), {"run": 3, "begun": (Beginning(3, 12),)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1), "run 2 may have begun, and nobody has told"
+
+    def test_of_one_that_has_begun_and_ended_before_the_leaver_nothing_is_counted_again(self) -> None:
+        here, told = self._one_leaves(), {"run": 2, "step": 15, "opened": 2, "commit": (3, 15)}
+        begun = (Beginning(2, 10, 1, 12),)
+        here = here.ended(0, ExitKind.PEER_LOST, **told, begun=begun).ended(2, ExitKind.PEER_LOST, **told, begun=begun)
+        here = here.ended(3, ExitKind.FAILED, **told, error=killed()).settle()
+        assert (here.now.current, here.now.previous is None, here.now.steps_lost) == (None, False, 2)
+        here = here.ended(1, ExitKind.PEER_LOST, run=1, step=12, opened=1, commit=(2, 10)).settle()
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 2, 0)
+
     def test_a_newcomer_that_was_to_join_alive_tells_nothing_of_those_whom_it_was_to_join(self) -> None:
         here = job(disruption=PATIENT).running(world=1).spec(replicas=2).settle().after(1).settle().ready().settle()
         here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
