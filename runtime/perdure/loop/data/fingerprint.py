@@ -32,6 +32,13 @@ ANOTHER: Final = (
 )
 """What is to be said where samples differ."""
 
+CHANGED: Final = (
+    "the script changes this dataset while it trains, and here it is not as it was when this epoch began: set what "
+    "changes by session.steps_done and the epoch above the batch loop, or keep it in session.state and set it from "
+    "there; where that is so already, pass session.loader(fingerprint=False)"
+)
+"""The same of a dataset that was another one in another epoch of one process."""
+
 Fingerprint = Mapping[str, str]
 """Digests by sample number, as text: JSON has no other keys."""
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from perdure.errors import UserError
 from perdure.loop.data.evenness import why_another, why_uneven
-from perdure.loop.data.fingerprint import ANOTHER, Fingerprint, Probes, different, probes, take
+from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Fingerprint, Probes, different, probes, take
 from perdure.loop.data.randomness import draws_nothing
 from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.loop.data.source import BatchHooks, Source
@@ -287,7 +287,8 @@ class Loader(Source[Any]):
         """What the script sets by the epoch is compared with the same epoch's alone."""
         number, first = different(self._seen, seen), self._looked_in is None
         if number and first and not (self._varies and self._seen_in != epoch):
-            self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {ANOTHER}")
+            why = CHANGED if self._varies else ANOTHER
+            self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {why}")
         self._varies = self._varies or bool(number and not first)
         self._seen, self._seen_in, self._looked_in = seen, epoch, epoch
 

@@ -116,6 +116,29 @@ def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
     assert said_of(capfd, "another one") == []
 
 
+@pytest.mark.parametrize("above", [True, False], ids=["above-the-loop", "in-each-step"])
+def test_a_dataset_that_the_script_changes_by_the_step_is_told_with_its_own_remedy(
+    join: Join, capfd: pytest.CaptureFixture[str], above: bool
+) -> None:
+    """It leaves in the middle of its second epoch; what is set above the batch loop, too, reads as it did there."""
+    for leave in (5, None):
+        with contextlib.suppress(Exit), join() as session:
+            session.register(net=nn.Linear(4, 1))
+            grows = Grows()
+            for epoch in session.epochs(4):
+                if above:
+                    grows.size = 3 * epoch
+                for _ in session.loader(grows, 8):
+                    if leave == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+                    grows.size = session.steps_done
+    assert session.steps_done == 12
+    said = said_of(capfd, "another one")
+    assert len(said) == (not above)
+    assert all("is another one than that of the checkpoint: the script changes this dataset" in line for line in said)
+
+
 class Drawn(Dataset[Any]):
     """Draws what it adds from all three generators."""
 
