@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 Held = dict[str, Any]
+WEIGHTS = 32
 
 
 def tell(held: Held) -> None:
@@ -17,6 +19,13 @@ def tell(held: Held) -> None:
         *(f"held {name} {hashlib.sha256(spelled(value).encode()).hexdigest()[:16]}" for name, value in held.items()),
         sep="\n",
     )
+
+
+def tell_weights(held: Held) -> None:
+    """Some of all modules' parameters, as numbers."""
+    modules = [thing for thing in held.values() if isinstance(thing, nn.Module)]
+    numbers = [value for module in modules for one in module.parameters() for value in one.detach().flatten().tolist()]
+    print(*(f"weight {value:.6f}" for value in numbers[:: max(1, len(numbers) // WEIGHTS)]), sep="\n")
 
 
 def spelled(value: Any) -> str:

@@ -9,14 +9,22 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tests.recipes.held import tell
+from perdure.session import current
+from perdure.session.session import Session
+from tests.recipes.held import tell, tell_weights
+from tests.unit.runtime.live.scripts import await_ready
+
+SECONDS = 300
+"""A rank that hangs ends after so long."""
 
 
-def count_steps(note: Path, interrupted: int | None) -> None:
-    """Notes each step of an optimizer, which is not yet the session's; in the n-th SIGTERM comes to this process."""
+def count_steps(note: Path, interrupted: int | None, waits: int | None) -> None:
+    """Notes each step of an optimizer, which is not yet the session's; in the n-th SIGTERM comes to this process, or it
+    waits until another one can take over, if none has yet."""
     note.touch()
 
     def count(*_: object) -> None:
@@ -24,38 +32,46 @@ def count_steps(note: Path, interrupted: int | None) -> None:
             file.write(".")
         if note.stat().st_size == interrupted:
             os.kill(os.getpid(), signal.SIGTERM)
+        if note.stat().st_size == waits:
+            session = current._session("play")
+            if isinstance(session, Session) and session.run == 1:
+                await_ready(session)
 
     register_optimizer_step_post_hook(count)
 
 
-def rank(recipe: str, folder: Path, interrupted: int | None) -> int:
+def rank(recipe: str, folder: Path, number: int, asked: dict[str, Any]) -> int:
     module, name = recipe.split(".")
     try:
-        count_steps(folder / "steps", interrupted)
+        count_steps(folder / f"steps-{number}", asked["interrupted"], asked["waits"][number])
         played: Callable[[], dict[str, object]] = getattr(
             importlib.import_module(f"tests.recipes.scripts.{module}"), name
         )
-        tell(played())
+        held = played()
+        tell(held)
+        tell_weights(held)
     except SystemExit as left:
-        return left.code if isinstance(left.code, int) else 1
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
     except BaseException:  # noqa: BLE001 - what becomes of a script is for the test to judge
         traceback.print_exc()
         return 1
     return 0
 
 
-def forked(recipe: str, folder: Path, number: int, environ: dict[str, str], interrupted: int | None) -> int:
+def forked(number: int, asked: dict[str, Any]) -> int:
     child = os.fork()
     if child:
         return child
     status = 1
     try:
+        signal.alarm(SECONDS)
+        folder = Path(asked["folder"])
         output = os.open(folder / f"output-{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ.update(environ)
+        os.environ.update(asked["environ"][number])
         os.chdir(folder)
-        status = rank(recipe, folder, interrupted)
+        status = rank(asked["recipe"], folder, number, asked)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -70,11 +86,7 @@ def main() -> None:
     gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
-        folder = Path(asked["folder"])
-        ranks = [
-            forked(asked["recipe"], folder, number, environ, asked["interrupted"])
-            for number, environ in enumerate(asked["environ"])
-        ]
+        ranks = [forked(number, asked) for number in range(len(asked["environ"]))]
         ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
         print(json.dumps(ended), flush=True)
     os._exit(0)  # triton's bindings complain at length when Python ends

@@ -4,18 +4,13 @@ What counts is what a recipe itself has at its end, its weights and whatever els
 What Perdure cannot bring back it says, and the words are pinned here.
 """
 
-import json
-import os
 import random
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
+
+from tests.recipes.stage import Played, Stage, Theatre
 
 LEFT = 75  # saved and left: docs/training.md
 
@@ -52,60 +47,64 @@ REFUSED = {
     "data.bad_samples": "session.state['counts'] is a collections.defaultdict, which a checkpoint cannot hold",
     "structure.pruned": "optimizer 'optimizer' has other parameters or parameter groups than when training began",
 }
-
-
-@dataclass(frozen=True)
-class Played:
-    status: int
-    output: str
-    steps: int
-
-    @property
-    def held(self) -> dict[str, str]:
-        return dict(re.findall(r"^held (\S+) (\S+)$", self.output, re.MULTILINE))
-
-
-Play = Callable[..., Played]
+ALONE = frozenset(
+    {
+        "language.carried_state",
+        "generative.critics",
+        "generative.annealing",
+        "selfsupervised.queue",
+        "schedules.thawing",
+        "structure.distilled",
+    }
+)
+"""For one rank: not wrapped, with a state for whole batches, or with a line search by each rank's own loss."""
+QUICK = frozenset(
+    {
+        "language.pretraining",
+        "generative.dcgan",
+        "generative.codebook",
+        "reinforcement.dqn",
+        "optimizers.averaged",
+        "optimizers.scaled",
+        "schedules.one_cycle",
+        "data.multi_scale",
+        "data.progressive",
+        "structure.timm",
+        "structure.kept_best",
+    }
+)
+"""Those that `make test` plays on several ranks."""
+BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "structure.kept_best"})
+"""Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
+DIFFERS = "between rank 0 and rank 1 these differ: "
+OWN_BY_RANK = {
+    "selfsupervised.dino": "criterion.center",
+    "optimizers.averaged": "average.module.1.running_mean, average.module.1.running_var",
+    "optimizers.schedule_free": "session",
+    "schedules.plateau": "scheduler, session",
+    "schedules.restarts": "session.snapshots.0.1.running_mean",
+    "structure.torchvision": "ema.module.1.running_mean, ema.module.1.running_var",
+}
+"""What each rank has of its own in these, which is told."""
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[tuple[IO[str], IO[str]]]:
-    command = [sys.executable, "-m", "tests.recipes.play"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PERDURE_CHECK_SECONDS": "0"}
-    repository = Path(__file__).parents[2]
-    with subprocess.Popen(
-        command, cwd=repository, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as player:
-        assert player.stdin
-        assert player.stdout
-        yield player.stdin, player.stdout
-        player.stdin.close()
-        assert player.wait() == 0
+def stage() -> Iterator[Stage]:
+    with Stage.opened() as stage:
+        yield stage
 
 
 @pytest.fixture
-def play(stage: tuple[IO[str], IO[str]], tmp_path: Path) -> Play:
-    asked, answered = stage
-
-    def played(recipe: str, name: str, interrupted: int | None = None) -> Played:
-        """One process of the recipe, over the root of this name."""
-        folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        environ = {"PERDURE_ROOT": (tmp_path / f"root-{name}").as_uri()}
-        question = {"recipe": recipe, "folder": str(folder), "environ": [environ], "interrupted": interrupted}
-        print(json.dumps(question), file=asked, flush=True)
-        (status,) = json.loads(answered.readline())
-        return Played(status, (folder / "output-0").read_text(), len((folder / "steps").read_text()))
-
-    return played
+def theatre(stage: Stage, tmp_path: Path) -> Theatre:
+    return Theatre(stage, tmp_path)
 
 
-def interrupted_and_resumed(play: Play, recipe: str, seed: int) -> tuple[Played, Played, Played]:
-    whole = play(recipe, "whole")
+def interrupted_and_resumed(theatre: Theatre, recipe: str, seed: int) -> tuple[Played, Played, Played]:
+    whole = theatre.play(recipe, "whole")
     assert whole.status == 0, whole.output
-    left = play(recipe, "parts", random.Random(f"{seed} {recipe}").randrange(2, whole.steps))
+    left = theatre.play(recipe, "parts", random.Random(f"{seed} {recipe}").randrange(2, whole.steps))
     assert left.status == LEFT, left.output
-    ended = play(recipe, "parts")
+    ended = theatre.play(recipe, "parts")
     assert ended.status == 0, ended.output
     return whole, left, ended
 
@@ -117,31 +116,75 @@ def interrupted_and_resumed(play: Play, recipe: str, seed: int) -> tuple[Played,
         pytest.param(LONG, marks=pytest.mark.chaos),
     ],
 )
-def test_a_recipe_that_is_interrupted_ends_as_if_nothing_had_happened(recipe: str, play: Play, seed: int) -> None:
-    whole, _, ended = interrupted_and_resumed(play, recipe, seed)
+def test_a_recipe_that_is_interrupted_ends_as_if_nothing_had_happened(recipe: str, theatre: Theatre, seed: int) -> None:
+    whole, _, ended = interrupted_and_resumed(theatre, recipe, seed)
     assert whole.held
     assert ended.held == whole.held, ended.output
     assert AGAIN not in whole.output, "nothing is forgotten"
 
 
+def on_several_ranks() -> list[object]:
+    named = [f"{file}.{name}" for file, names in EXACT.items() for name in names]
+    return [
+        pytest.param(recipe, marks=() if recipe in QUICK else pytest.mark.chaos)
+        for recipe in named
+        if recipe not in ALONE
+    ]
+
+
+@pytest.mark.parametrize("recipe", on_several_ranks())
+def test_a_recipe_whose_second_rank_is_replaced_while_it_trains_ends_as_if_nothing_had_happened(
+    recipe: str, theatre: Theatre, seed: int
+) -> None:
+    whole = theatre.play_on(2, recipe, "whole")
+    stays, leaves, comes = theatre.move(recipe, "moved", random.Random(f"{seed} {recipe}").randrange(2, 7))
+    assert [one.status for one in (*whole, stays, leaves, comes)] == [0] * 5, stays.output + comes.output
+    assert "took over the living run" in stays.output
+    assert leaves.held == {}
+    assert [stays.held, comes.held] == [one.held for one in whole]
+    assert AGAIN not in stays.output + comes.output
+    if own := OWN_BY_RANK.get(recipe):
+        assert DIFFERS + own in whole[0].output
+    else:
+        assert whole[0].held == whole[1].held
+        assert DIFFERS not in whole[0].output
+
+
+@pytest.mark.parametrize("recipe", on_several_ranks())
+def test_a_recipe_goes_on_on_two_ranks_and_then_on_one_again(recipe: str, theatre: Theatre, seed: int) -> None:
+    whole = theatre.play(recipe, "whole")
+    steps = whole.steps // 4
+    first, more = (random.Random(f"{seed} {recipe} {part}").randrange(2, steps) for part in range(2))
+    assert theatre.play(recipe, "parts", first).status == LEFT
+    both = theatre.play_on(2, recipe, "parts", more)
+    assert [one.status for one in both] == [LEFT, LEFT], both[0].output + both[1].output
+    ended = theatre.play(recipe, "parts")
+    assert (ended.status, ended.held.keys()) == (0, whole.held.keys()), ended.output
+    assert AGAIN not in both[0].output + both[1].output + ended.output
+    if recipe in BY_BATCH:
+        assert ended.weights == pytest.approx(whole.weights, abs=1e-4)
+        assert whole.weights
+
+
 @pytest.mark.parametrize("recipe", TOLD)
-def test_what_a_recipe_forgets_is_told_before_anybody_interrupts_it(recipe: str, play: Play) -> None:
-    whole = play(recipe, "whole")
+def test_what_a_recipe_forgets_is_told_before_anybody_interrupts_it(recipe: str, theatre: Theatre) -> None:
+    whole = theatre.play(recipe, "whole")
     assert whole.status == 0, whole.output
     assert whole.output.count(TOLD[recipe]) == 1, whole.output
 
 
 @pytest.mark.parametrize("recipe", CHANGED_DATA)
 def test_samples_that_a_script_changes_with_the_steps_are_told_by_the_run_that_reads_others(
-    recipe: str, play: Play
+    recipe: str, theatre: Theatre
 ) -> None:
-    assert play(recipe, "parts", interrupted=13).status == LEFT
-    ended = play(recipe, "parts")
-    assert ended.output.count("loader 'train': sample 0 is another one than that of the checkpoint") == 1
+    assert theatre.play(recipe, "parts", interrupted=13).status == LEFT
+    ended = theatre.play(recipe, "parts")
+    told = "loader 'train': sample 0 is another one than that of the checkpoint: the script changes this dataset"
+    assert ended.output.count(told) == 1
 
 
 @pytest.mark.parametrize("recipe", REFUSED)
-def test_what_no_checkpoint_could_hold_is_refused_in_words(recipe: str, play: Play) -> None:
-    whole = play(recipe, "whole")
+def test_what_no_checkpoint_could_hold_is_refused_in_words(recipe: str, theatre: Theatre) -> None:
+    whole = theatre.play(recipe, "whole")
     assert (whole.status, whole.held) == (1, {})
     assert f"perdure.errors.UserError: {REFUSED[recipe]}" in whole.output

@@ -16,6 +16,7 @@ from perdure.checkpoint.schedule import CheckpointSchedule
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
+from perdure.group.gloo import peer_lost
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
@@ -36,7 +37,7 @@ from perdure.loop.telemetry.trace import NoTrace, Trace
 from perdure.state import rng
 from perdure.state.registry import Registry
 from perdure.state.userstate import UserState
-from perdure.state.wrapping import Replica, spread
+from perdure.state.wrapping import Replica, spread, spread_now
 from perdure.store import Store, open_store
 from perdure.wire import AttemptRecord, ExitKind
 from perdure.wire.channel import Committed, Exiting, Resulted
@@ -156,6 +157,11 @@ class Run:
         """The same, where all ranks are about to save it. Collective, if what drives the loop makes it so."""
         self.before_save()
         return self.state()
+
+    def spread_buffers(self) -> None:
+        """All ranks have rank 0's, as those have that resume from a save. Collective."""
+        with peer_lost("buffers were spread"):
+            spread_now(self.replicas)
 
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
         """What of that is this rank's alone."""

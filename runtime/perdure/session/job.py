@@ -364,6 +364,7 @@ class EpochLoops:
         self._quiet.enter_context(run.pulse.paused())
         run.requests.before_first_step(None)
         self._boundary.handing.goal_reached()
+        run.spread_buffers()  # an evaluation or an export below the loop would have each rank's own
         if not progress.saved:
             run.checkpointer.final(progress.position(), "goal", self._time_for_goal())
             progress.saved = True

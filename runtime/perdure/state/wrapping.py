@@ -150,6 +150,13 @@ def spread(replicas: Iterable[Replica]) -> set[int]:
     return {id(buffer) for one in found for buffer in one.module.buffers()}
 
 
+def spread_now(replicas: Iterable[Replica]) -> None:
+    """Gives rank 0's of those to all ranks, as the next forward pass would, of which there may be none. Collective."""
+    for called in (part for replica in replicas for part in replica.inside):
+        if isinstance(called, DistributedDataParallel) and called._check_sync_bufs_pre_fwd():  # noqa: SLF001
+            called._sync_buffers()  # noqa: SLF001 - there is no public word
+
+
 def _placed(module: nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     devices = {parameter.device for parameter in parameters}
