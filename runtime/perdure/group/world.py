@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import UserError
+from perdure.group import backoff
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -59,7 +60,10 @@ _CLAIMED: Final[list[weakref.ref[Any]]] = []
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
     """A group of `size` processes, connected: each calls this with the same name. RuntimeError if one does not come."""
-    return cast("Group", dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout=timeout))
+    before = backoff.open_files()
+    group = dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout=timeout)
+    backoff.limit(backoff.open_files() - before)
+    return cast("Group", group)
 
 
 def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
