@@ -23,7 +23,7 @@ LAST_SECONDS: Final = 6.0
 """So shortly before the end of its pod's grace an agent gives up the commit of an image: it has to tell its own end."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
-    *("storage-down", "storage-faults", "storage-outage", "partition"),
+    *("storage-down", "storage-faults", "storage-outage", "partition", "damaged-commit"),
 )
 """What is left cannot be committed, or was not known to be ahead."""
 _DISTURBED: Final = (
@@ -32,7 +32,6 @@ _DISTURBED: Final = (
     *("null-grace", "sidecar-crash", "init-exit", "force-delete-pod", "pod-gc", "preemption", "no-execute"),
     *("announcement", "absurd-outcome", "foreign-outcome", "namespace-deleted", "foreground-job", "orphan-job"),
     *("delete-job", "pool-vanished", "reaper", "autoscaler", "karpenter", "ended-pod-deleted"),
-    "damaged-commit",  # who stands at the newest commit leaves no image: the damage is a fault of its own
 )
 """Then it need not be one death alone, or whoever is left may be killed before it can leave anything."""
 

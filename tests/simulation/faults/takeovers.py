@@ -103,7 +103,7 @@ async def party_killed(scene: Scene, rng: random.Random) -> None:
     _kill(scene, await _point(scene, rng))
 
 
-@fault(120, alone=True)
+@fault(120, alone=True, apart=True)
 async def killed_in_an_act(scene: Scene, rng: random.Random) -> None:
     """One process of a party is killed in an act; its agent lives, and tells how far it had come."""
     act, who = rng.choice(IN_AN_ACT)
