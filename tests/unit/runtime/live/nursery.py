@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import Forked
 from tests.support.forks import die_with_parent
 
 REPOSITORY = Path(__file__).parents[4]
@@ -42,11 +43,9 @@ class Nursery:
         self._seconds = seconds
         self._package = package
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-        environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-m", "tests.unit.runtime.live.nursery", *modules]
-        self._process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        environ |= {"OMP_NUM_THREADS": "1"}
+        command = ["-m", "tests.unit.runtime.live.nursery", *modules]
+        self._process = Forked(command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, name: str, function: str, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> int:
         """One more trainer; its process number."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from e2e.harness.local_run import free_port
+from tests.support.forked import Forked
 from tests.support.forks import die_with_parent
 
 REPOSITORY = Path(__file__).parents[4]
@@ -52,11 +52,11 @@ def play(folder: Path, scenes: list[Scene]) -> dict[str, list[Any]]:
     return {scene.name: [_result(folder, scene, rank) for rank in range(scene.world)] for scene in scenes}
 
 
-def _start(folder: Path, world: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, world: int) -> Forked:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "tests.unit.runtime.session.ranks", str(folder), str(world)]
-    return subprocess.Popen(command, cwd=REPOSITORY, env=environ)
+    environ |= {"OMP_NUM_THREADS": "1"}
+    command = ["-m", "tests.unit.runtime.session.ranks", str(folder), str(world)]
+    return Forked(command, cwd=REPOSITORY, env=environ)
 
 
 def _output(folder: Path, rank: int) -> Path:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +21,7 @@ from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, Trainer
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
 from perdure.wire.channel import Attached, Exiting, Opened, Report, Stepped, read_report
+from tests.support.forked import Executed, Forked
 from tests.unit.runtime.records import kinds
 
 REPOSITORY = Path(__file__).parents[4]
@@ -71,19 +73,15 @@ class Script:
 
 
 @contextmanager
-def script(folder: Path, *command: str, environ: Mapping[str, str] | None = None) -> Iterator[Script]:
+def script(
+    folder: Path, *command: str, environ: Mapping[str, str] | None = None, executed: bool = False
+) -> Iterator[Script]:
+    """Forked, where the test is not about an interpreter's whole life."""
     reader, writer = os.pipe()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     given = inherited | {Env.REPORT_FD: str(writer), "OMP_NUM_THREADS": "1"} | dict(environ or {})
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=given,
-        pass_fds=[writer],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    start = partial(Executed if executed else Forked, command, cwd=folder, env=given, pass_fds=[writer])
+    process = start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     os.close(writer)
     with os.fdopen(reader) as reports, process:
         try:
@@ -99,7 +97,7 @@ def log(folder: Path) -> list[str]:
 
 def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_path: Path) -> None:
     command = (str(PACED), str(DIGITS), "--epochs", "2")
-    with script(tmp_path, *command, environ=STILL_THERE) as first:
+    with script(tmp_path, *command, environ=STILL_THERE, executed=True) as first:
         first.until(Stepped)
         first.process.send_signal(signal.SIGINT)
         ending = first.until(Exiting)
@@ -108,7 +106,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         assert (ending.outcome, first.process.returncode) == (ExitKind.CHECKPOINTED, 0)
         assert ending.commit == CommitRef(2, ending.step)
         assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
-    with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}) as second:
+    with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}, executed=True) as second:
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit, step=ending.step)

@@ -1,0 +1,261 @@
+"""Python programs that start in no time: forked from a process that has imported torch and Perdure, and no more.
+
+`Forked` is a `subprocess.Popen` of this interpreter; its process is a child of the test's own, and finds what a new
+interpreter would have set up: arguments, `__main__`, working directory, environment, files, random numbers. What a
+library or the interpreter reads once, at its start, is as in a process that is executed, too: each such environment has
+a parent of its own. What differs: modules are imported, the collector leaves them out, as in what an agent's zygote
+forks, sets have one order in all of one parent's processes, and the interpreter ends after its exit handlers, without
+taking its modules down (a second). Tests that look at these execute theirs.
+
+The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
+adopts the one behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import importlib.machinery
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+MODULES = ("torch", "torch._dynamo", "perdure.session.session")
+"""With what torch imports when the first optimizer is made."""
+READ_AT_A_START = (
+    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "TMP", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+    *("TORCH", "GLOO_", "CUDA_", "HF_"),
+)
+POLL_SECONDS = 0.0002
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MOST_BYTES, _MOST_FILES = 1 << 20, 32
+
+
+class Executed(subprocess.Popen[str]):
+    """`python ARGUMENTS`; of Popen's options it knows those that it names."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        """As Popen does."""
+        super().__init__(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env=env,
+            pass_fds=pass_fds,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+
+
+class Forked(Executed):
+    """The same, forked; where there is no subreaper, it is executed."""
+
+    def _execute_child(self, *given: Any) -> None:
+        execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        if sys.platform != "linux":
+            execute(self, *given)
+            return
+        asked = inspect.signature(execute).bind(self, *given).arguments
+        ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        files = [own if end == -1 else end for own, end in enumerate(ends)]
+        request = {
+            "command": asked["args"],
+            "cwd": str(asked["cwd"]),
+            "environ": dict(asked["env"]),
+            "numbers": [0, 1, 2, *asked["pass_fds"]],
+        }
+        try:
+            self.pid = _Parent.of(asked["env"]).child(request, [*files, *asked["pass_fds"]])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+class _Parent:
+    """The test's end of a process that forks; it ends with the test's."""
+
+    _ALL: ClassVar[dict[str, _Parent]] = {}
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> _Parent:
+        """That of this environment; started when it is first asked for."""
+        lasting = {name: value for name, value in environ.items() if name.startswith(READ_AT_A_START)}
+        key = json.dumps([os.getpid(), lasting], sort_keys=True)
+        if key not in cls._ALL:
+            cls._ALL[key] = cls({**lasting, **{name: environ[name] for name in ("PATH", "HOME") if name in environ}})
+        return cls._ALL[key]
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            env=environ,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def child(self, request: Mapping[str, Any], files: Sequence[int]) -> int:
+        """The number of a new process, which is a child of this one."""
+        with _subreaper():
+            socket.send_fds(self._control, [json.dumps(request).encode()], files)
+            answer = self._control.recv(16)
+        assert answer, "the process that forks has ended"
+        return int(answer)
+
+
+@contextmanager
+def _subreaper() -> Iterator[None]:
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _serve(control: socket.socket) -> list[str]:
+    """Forks at each request; returns the command in a process that is to run it."""
+    while True:
+        message, files, *_ = socket.recv_fds(control, _MOST_BYTES, _MOST_FILES)
+        if not message:
+            os._exit(0)
+        between = os.fork()
+        if between:
+            for file in files:
+                os.close(file)
+            os.waitpid(between, 0)
+            continue
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == between:
+            time.sleep(POLL_SECONDS)
+        control.send(str(os.getpid()).encode())
+        request = json.loads(message)
+        _take(files, request["numbers"])
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["environ"])
+        return list(request["command"])
+
+
+def _take(files: Sequence[int], numbers: Sequence[int]) -> None:
+    """These files, under these numbers, are all that is open."""
+    free = max(*numbers, *files) + 1
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, free) for file in files]
+    for file, number in zip(above, numbers, strict=True):
+        os.dup2(file, number)
+    for path in Path("/proc/self/fd").iterdir():
+        if int(path.name) not in numbers:
+            _close(int(path.name))
+
+
+def _close(file: int) -> None:
+    try:
+        os.close(file)
+    except OSError:  # the listing's own
+        return
+
+
+class _End:
+    """The last of all exit handlers: it is registered before anything is imported."""
+
+    def __init__(self) -> None:
+        self.process, self.status = 0, 0
+
+    def __call__(self) -> None:
+        if os.getpid() == self.process:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a script may have closed it, or put anything in its place
+                    stream.flush()
+            if self.status < 0:
+                signal.signal(-self.status, signal.SIG_DFL)
+                os.kill(self.process, -self.status)
+            os._exit(self.status)
+
+
+def _run(command: Sequence[str], end: _End) -> None:
+    """As the interpreter would."""
+    end.process = os.getpid()
+    sys.modules["numpy"].random.seed()  # Python's own sees to it by itself
+    sys.modules["torch"].default_generator.seed()
+    sys.orig_argv[:] = command
+    first, *rest = command[1:]
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    try:
+        if first == "-m":
+            sys.argv, sys.path = rest, [str(Path.cwd()), *sys.path]
+            runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined] # what -m itself calls
+        elif first == "-c":
+            sys.argv, sys.path = ["-c", *rest[1:]], ["", *sys.path]
+            exec(compile(rest[0], "<string>", "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+        else:
+            path = Path(first).absolute()
+            sys.argv, sys.path = [first, *rest], [str(path.resolve().parent), *sys.path]
+            loader = importlib.machinery.SourceFileLoader("__main__", str(path))
+            module.__dict__.update(__file__=str(path), __cached__=None, __loader__=loader)
+            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+    except SystemExit as left:
+        code = 0 if left.code is None else left.code
+        end.status = code & 0xFF if isinstance(code, int) else 1
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a program raises
+        end.status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        _show(error)
+
+
+def _show(error: BaseException) -> None:
+    """As the interpreter does, without the frames of this file."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error, trace)
+
+
+def _main() -> None:
+    atexit.register(end := _End())
+    sys.path.pop(0)  # this file's folder
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 9)
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    _run(_serve(socket.socket(fileno=int(sys.argv[1]))), end)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,111 @@
+"""What is forked finds what an executed process finds, and its parent sees the same of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.root import Root
+from tests.support.forked import Executed, Forked
+
+REPOSITORY = Path(__file__).parents[3]
+DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
+
+FOUND = """
+import json, os, random, signal, sys, threading
+signals = {number: str(signal.getsignal(number)) for number in sorted(signal.valid_signals())}
+streams = {
+    name: [stream.encoding, stream.errors, stream.line_buffering, stream.isatty()]
+    for name in ("stdin", "stdout", "stderr") if (stream := getattr(sys, name))
+}
+files = [int(name) for name in os.listdir("/proc/self/fd")]
+files = sorted(file for file in files if os.path.exists(f"/proc/self/fd/{file}"))  # not the listing's own
+main = sys.modules["__main__"]
+found = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags), "name": __name__,
+    "main": {name: str(getattr(main, name, "none"))[:30] for name in ("__file__", "__package__", "__spec__")},
+    "here": vars(main) is globals(), "environ": dict(os.environ), "cwd": os.getcwd(), "umask": os.umask(0o22),
+    "signals": signals, "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "streams": streams,
+    "files": files, "inherited": [file for file in files if os.get_inheritable(file)], "parent": os.getppid(),
+    "group": os.getpgrp(), "session": os.getsid(0), "threads": threading.active_count(), "nice": os.nice(0),
+}
+print(json.dumps(found))
+"""
+
+DRAWN = """
+import json, random, numpy, torch
+print(json.dumps([torch.get_num_threads(), random.random(), numpy.random.rand(), torch.rand(1).item()]))
+"""
+
+WAYS = (Executed, Forked)
+
+
+def ended(start: type[Executed], folder: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """How it has ended, and what it has said."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    reader, writer = os.pipe()
+    with start(
+        arguments, cwd=folder, env=environ, pass_fds=[writer], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        os.close(writer)
+        said, _ = process.communicate(timeout=300)
+    os.close(reader)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("way", ["-c", "-m", "file"])
+def test_it_finds_what_an_executed_process_finds(tmp_path: Path, way: str) -> None:
+    (tmp_path / "found.py").write_text(FOUND)
+    arguments = {"-c": ["-c", FOUND], "-m": ["-m", "found"], "file": ["found.py"]}[way]
+    told = []
+    for start in WAYS:
+        status, said = ended(start, tmp_path, *arguments, "--lr", "1", env={"PERDURE_X": "1"})
+        assert status == 0, said
+        told.append(json.loads(said))
+    assert told[0] == told[1]
+    assert told[0]["parent"] == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "pass",
+        "raise ValueError('no room')",
+        "sys.exit('no room')",
+        "raise SystemExit(3)",
+        "raise KeyboardInterrupt",
+        "os._exit(4)",
+        "os.kill(os.getpid(), 9)",
+        "print('unwritten', end=''); atexit.register(print, 'at the end')",
+        "sys.excepthook = lambda *_: print('a hook of its own'); 1 / 0",
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('a thread'))).start()",
+    ],
+)
+def test_it_ends_as_an_executed_process_does(tmp_path: Path, end: str) -> None:
+    (tmp_path / "train.py").write_text(f"import atexit, os, sys, threading, time\ndef main():\n    {end}\nmain()\n")
+    one, other = (ended(start, tmp_path, "train.py") for start in WAYS)
+    assert one == other
+
+
+def test_no_two_draw_the_same(tmp_path: Path) -> None:
+    told = [json.loads(ended(start, tmp_path, "-c", DRAWN)[1]) for start in (Executed, Forked, Forked)]
+    assert {threads for threads, *_ in told} == {1}
+    assert len({number for _, *numbers in told for number in numbers}) == 9
+
+
+def test_a_training_leaves_the_same_log_and_weights(tmp_path: Path) -> None:
+    left = []
+    for start in WAYS:
+        folder = tmp_path / start.__name__
+        folder.mkdir()
+        environ = {"PERDURE_ROOT": (folder / "root").as_uri(), "PERDURE_TRACE": "1"}
+        status, said = ended(start, folder, str(DIGITS), "--epochs", "2", env=environ)
+        root = Root(folder / "root")
+        left.append(
+            (status, said.replace(str(folder), ""), [type(entry) for entry in root.entries()], root.weight_hash())
+        )
+    assert left[0] == left[1]
