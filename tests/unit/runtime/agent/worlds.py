@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
+from typing import TYPE_CHECKING, TypeVar
 
 from perdure.agent.machine import react
 from perdure.agent.stage import Stage, due, stage_of
@@ -42,6 +44,12 @@ from perdure.wire.channel import (
     TookOver,
     Voting,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 
 MASTER = "10.0.0.1:29500"
 RUN = 4
@@ -204,37 +212,56 @@ def relative(state: State, now: float) -> State:
     trainer, shutdown = state.trainer, state.shutdown
     if trainer:
         over = trainer.killed is not None or not trainer.alive
-        trainer = replace(
+        imaging = trainer.imaging
+        trainer = _but(
             trainer,
-            processes=tuple(_process(process, now, over=over) for process in trainer.processes),
+            processes=_each(trainer.processes, [_process(process, now, over=over) for process in trainer.processes]),
             request=trainer.request and _requested(trainer.request, now, over=over),
-            imaging=trainer.imaging and replace(trainer.imaging, at=0.0 if over else trainer.imaging.at - now),
-            killed=trainer.killed and replace(trainer.killed, at=0.0, reason=""),
+            imaging=imaging and _but(imaging, at=0.0 if over else imaging.at - now),
+            killed=trainer.killed and _but(trainer.killed, at=0.0, reason=""),
             clearing=_shifted(trainer.clearing, now),
             rescuing=_shifted(trainer.rescuing, now),
         )
-    return replace(
+    return _but(
         state,
         trainer=trainer,
         warming_until=_shifted(state.warming_until, now),
         first_seen=state.first_seen - now if trainer and trainer.alive and not trainer.killed else 0.0,
-        shutdown=shutdown and replace(shutdown, deadline=shutdown.deadline - now),
+        shutdown=shutdown and _but(shutdown, deadline=shutdown.deadline - now),
         hold_until=_shifted(state.hold_until, now),
-        handovers=tuple(replace(record, parts=_NO_SECONDS) for record in state.handovers),
+        handovers=_each(state.handovers, [_but(record, parts=_NO_SECONDS) for record in state.handovers]),
     )
 
 
+def _but(value: D, **fields: object) -> D:
+    """`replace`, which is slow, only of what differs: most events leave most of a state as it is."""
+    own = vars(value)
+    changed = {
+        name: new
+        for name, new in fields.items()
+        if own[name] is not new and not (type(new) is type(own[name]) is float and own[name] == new)
+    }
+    return replace(value, **changed) if changed else value
+
+
+def _each(values: tuple[T, ...], new: list[T]) -> tuple[T, ...]:
+    return values if all(map(is_, values, new)) else tuple(new)
+
+
 def _requested(request: Requested, now: float, *, over: bool) -> Requested:
-    return Requested(0.0, 0.0) if over else Requested(request.at - now, request.deadline - now)
+    return _but(request, at=0.0 if over else request.at - now, deadline=0.0 if over else request.deadline - now)
 
 
 def _process(process: Process, now: float, *, over: bool) -> Process:
-    opened_at = None if over else _shifted(process.opened_at, now)
-    told_at = process.told_at - now if process.ending and not over else 0.0
-    ended_at = process.ended_at - now if process.outcome and not over else 0.0
-    outcome = process.outcome and replace(process.outcome, seconds=_NO_SECONDS)
-    due = None if over else _shifted(process.image_due, now)
-    return replace(process, opened_at=opened_at, told_at=told_at, ended_at=ended_at, outcome=outcome, image_due=due)
+    outcome = process.outcome
+    return _but(
+        process,
+        opened_at=None if over else _shifted(process.opened_at, now),
+        told_at=process.told_at - now if process.ending and not over else 0.0,
+        ended_at=process.ended_at - now if outcome and not over else 0.0,
+        outcome=outcome and _but(outcome, seconds=_NO_SECONDS),
+        image_due=None if over else _shifted(process.image_due, now),
+    )
 
 
 def _shifted(at: float | None, now: float) -> float | None:
