@@ -4,7 +4,8 @@ A file's tests stay together, and so do those of tests/api, of tests/cluster and
 share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; then the other
 scenarios are handed out one by one, but for those with an autoscaler's nodes, of which there can only be so many, the
 longest first, never to more processes than the cluster has lanes: the others
-take what needs no cluster, for a scenario waits more than it computes. The audit of permissions comes last and judges
+take what needs no cluster, for a scenario waits more than it computes; there, too, the longest come first, and the
+parts of the simulation's histories one by one. The audit of permissions comes last and judges
 the whole run. Without `-n` the order is the same. Loaded by the repository's conftest.py.
 """
 
@@ -29,9 +30,13 @@ from e2e.prepare.basics import locked
 
 SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
-LONGEST = f"{SCENARIOS}test_storage_down.py"
+LONGEST = tuple(f"{SCENARIOS}test_{name}.py" for name in ("admitted", "signals", "finished", "storage_down"))
+HISTORIES = "tests/simulation/test_histories.py"
+LONG = (HISTORIES, "tests/handover/", "tests/unit/runtime/agent/test_stages.py", "tests/unit/runtime/adapters/")
+"""Begun at the end, one of them would leave the other processes idle."""
 AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
+ORDER = (*TOGETHER, *LONGEST, SCENARIOS, *LONG, "")
 STANDARD_ERROR = 2
 LANES = 2
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
@@ -39,19 +44,18 @@ BEGUN_HERE = pytest.StashKey[SharedRun]()
 
 
 def unit(nodeid: str) -> str:
-    """What is handed out at once: a folder, a file, or a single scenario."""
+    """What is handed out at once: a folder, a file, or a single scenario or part of the histories."""
     folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
     file = nodeid.partition("::")[0]
-    return folder or (nodeid if file.startswith(SCENARIOS) and file not in (AUDIT, AUTOSCALED) else file)
+    single = file == HISTORIES or (file.startswith(SCENARIOS) and file not in (AUDIT, AUTOSCALED))
+    return folder or (nodeid if single else file)
 
 
 def place(nodeid: str) -> int:
     """Smaller comes sooner."""
-    if nodeid.startswith(TOGETHER):
-        return next(number for number, folder in enumerate(TOGETHER) if nodeid.startswith(folder))
-    if not nodeid.startswith(SCENARIOS):
-        return len(TOGETHER) + 2
-    return len(TOGETHER) + (0 if nodeid.startswith(LONGEST) else 3 if nodeid.startswith(AUDIT) else 1)
+    if nodeid.startswith(AUDIT):
+        return len(ORDER)
+    return next(number for number, beginning in enumerate(ORDER) if nodeid.startswith(beginning))
 
 
 def lanes_of(scope: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.shared_run import VARIABLE
-from e2e.harness.workers import AUTOSCALED, LANES, LONGEST, chosen, place, unit
+from e2e.harness.workers import AUTOSCALED, HISTORIES, LANES, LONG, LONGEST, chosen, place, unit
 from e2e.scenarios import lanes
 
 pytest_plugins = ["pytester"]
@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).parents[4]
 ALONE = "e2e/scenarios/alone/test_operator_killed.py::test_a_leader_killed[first]"
 SCENARIO = "e2e/scenarios/test_drain.py::test_a_drained_training[two]"
 AUDIT = "e2e/scenarios/test_rbac.py::test_every_right"
+PART = f"{HISTORIES}::test_no_invariant_breaks_in_any_history_of_these_seeds[0-125]"
 UNIT = "tests/unit/operator/decide/test_life.py::test_a_job"
 API, OTHER_API = "tests/api/test_crd.py::test_names", "tests/api/test_operator_crash.py::test_a_crash"
 
@@ -28,28 +29,33 @@ def test_what_shares_a_server_or_the_operator_stays_in_one_process() -> None:
     assert unit(AUTOSCALED) == "e2e/scenarios/test_autoscaled.py"
 
 
-def test_other_scenarios_are_handed_out_one_by_one() -> None:
+def test_other_scenarios_and_the_parts_of_the_histories_are_handed_out_one_by_one() -> None:
     assert unit(SCENARIO) == SCENARIO
+    assert unit(PART) == PART
 
 
-def test_what_is_alone_comes_first_and_the_audit_last() -> None:
-    collected = [API, AUDIT, SCENARIO, LONGEST, ALONE, UNIT]
-    assert sorted(collected, key=place) == [ALONE, API, LONGEST, SCENARIO, UNIT, AUDIT]
+def test_what_is_alone_comes_first_then_what_is_long_and_the_audit_last() -> None:
+    collected = [API, UNIT, AUDIT, SCENARIO, *reversed(LONGEST), ALONE, PART]
+    assert sorted(collected, key=place) == [ALONE, API, *LONGEST, SCENARIO, PART, UNIT, AUDIT]
+
+
+def test_what_is_said_to_be_long_is_there() -> None:
+    assert [path for path in (*LONGEST, *LONG) if not (REPOSITORY / path).exists()] == []
 
 
 def test_a_scenario_is_handed_out_while_a_lane_is_free() -> None:
     assert len(set(lanes.LANES) - {lanes.OPERATORS}) == LANES
     waiting = [SCENARIO, "tests/unit/test_a.py"]
     assert chosen(waiting, []) == SCENARIO
-    assert chosen(waiting, [["tests/unit/test_b.py"], [LONGEST, "tests/unit/test_c.py"]]) == SCENARIO
+    assert chosen(waiting, [["tests/unit/test_b.py"], [LONGEST[0], "tests/unit/test_c.py"]]) == SCENARIO
 
 
 def test_who_finds_no_lane_takes_what_needs_none() -> None:
     waiting = [SCENARIO, "tests/unit/test_a.py", AUDIT]
-    assert chosen(waiting, [[LONGEST], [f"{LONGEST}::other"]]) == "tests/unit/test_a.py"
+    assert chosen(waiting, [[LONGEST[0]], [LONGEST[1]]]) == "tests/unit/test_a.py"
     assert chosen(waiting, [["e2e/scenarios/alone/"], []]) == "tests/unit/test_a.py"
-    assert chosen(["e2e/scenarios/alone/"], [[LONGEST]]) is None
-    assert chosen([SCENARIO, AUDIT], [[LONGEST], [f"{LONGEST}::other"]]) is None
+    assert chosen(["e2e/scenarios/alone/"], [[LONGEST[0]]]) is None
+    assert chosen([SCENARIO, AUDIT], [[LONGEST[0]], [LONGEST[1]]]) is None
     assert chosen([AUDIT], [[SCENARIO]]) is None
 
 
