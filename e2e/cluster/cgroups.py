@@ -14,6 +14,8 @@ from pathlib import Path
 
 KILL_SECONDS = 15.0
 POLL_SECONDS = 0.02
+WEIGHTS = {"cpu.shares": 1024, "cpu.weight": 100}
+"""That of one process."""
 V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
 
 
@@ -41,6 +43,15 @@ def make(group: str) -> None:
             path /= part
             path.mkdir(exist_ok=True)
             _inherit_cpuset_v1(path)
+
+
+def weigh(group: str, processes: int) -> None:
+    """On a busy machine the group gets as much of the processors as so many processes; by itself it counts as one."""
+    for hierarchy in hierarchies():
+        for name, one in WEIGHTS.items():
+            file = hierarchy / group / name
+            if file.exists():
+                file.write_text(str(one * processes))
 
 
 def pids(group: str) -> set[int]:

@@ -308,6 +308,7 @@ class Cluster:
         self.folder.make()
         progress.say(f"cluster {self.names.cluster}: {len(self.nodes)} nodes in {self.names.block}")
         cgroups.make(f"{self.names.components}/{self._processes.part}")
+        cgroups.weigh(self.names.cgroup, len(self.nodes))  # all pods of all nodes would share what one process gets
         network.create(self.names)
         archive = self.folder.images / BASE_IMAGES
         images.write_archive(images.base_images(self._environments, DIGITS), archive)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster import Cluster, CommandFailed, cgroups
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "restricted"
@@ -170,6 +170,16 @@ def test_the_processes_of_a_pod_can_be_found_on_the_host(cluster: Cluster) -> No
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in cluster.pod_processes(uid)]
     assert b"sleep\x0012345\x00" in lines
     assert len(lines) == 2  # and the sandbox's
+
+
+def test_on_a_busy_machine_each_node_weighs_as_much_as_a_process(cluster: Cluster) -> None:
+    files = {
+        hierarchy / cluster.names.cgroup / name: one
+        for hierarchy in cgroups.hierarchies()
+        for name, one in cgroups.WEIGHTS.items()
+    }
+    found = [int(file.read_text()) / one for file, one in files.items() if file.exists()]
+    assert found == [len(cluster.nodes)]
 
 
 def test_a_frozen_node_stops_its_kubelet_and_a_thawed_one_lets_it_go_on(cluster: Cluster) -> None:
