@@ -20,7 +20,7 @@ EXACT = {
     "selfsupervised": ("queue", "dino"),
     "reinforcement": ("dqn", "a2c"),
     "optimizers": ("averaged", "lookahead", "hessians", "schedule_free", "scaled", "muon", "registered_dice"),
-    "schedules": ("one_cycle", "plateau", "restarts", "chained", "thawing"),
+    "schedules": ("one_cycle", "plateau", "restarts", "chained", "thawing", "thawed_from_then_on"),
     "data": ("mixup", "hard_samples", "shards", "buckets", "progressive", "multi_scale", "keys"),
     "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
 }
@@ -38,6 +38,7 @@ TOLD = {
     "schedules.rising_dropout": "p of 'model', which its state_dict does not have",
     "schedules.rising_smoothing": "steps change an unregistered CrossEntropyLoss (label_smoothing)",
     "structure.detection": "an unregistered LinearLR sets the learning rate of optimizer 'optimizer'",
+    "data.counting_workers": "loader 'train': the dataset has a random generator of its own, rng: its state is in no",
     "data.forgotten_mixup": f"steps change rng, an unregistered Generator: {AGAIN}; keep its state",
 }
 """What a whole run says of what it would lose."""
@@ -54,6 +55,7 @@ ALONE = frozenset(
         "generative.annealing",
         "selfsupervised.queue",
         "schedules.thawing",
+        "schedules.thawed_from_then_on",
         "structure.distilled",
     }
 )

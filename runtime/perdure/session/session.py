@@ -41,7 +41,7 @@ from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.evaluating import Evaluation
 from perdure.loop.data.loader import Loader, check_arguments
-from perdure.loop.data.randomness import own_generators
+from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.data.reading import Reader, read_portion
 from perdure.loop.data.sampling import SamplingPlan
 from perdure.loop.ending import tell_failed
@@ -382,10 +382,7 @@ class Session:
 
     def _warn_of_generators(self, whose: str, thing: Any) -> None:
         for path in own_generators(thing) if self.rank == 0 else ():
-            say(
-                f"{whose} has a random generator of its own, {path}: its state is in no checkpoint, so what it draws "
-                f"differs after a resume; draw from torch's, NumPy's or Python's global one, or seed by sample"
-            )
+            say(in_no_checkpoint(whose, path))
 
     def steps(self, count: int) -> Steps:
         """The numbers 0 to count-1, for a loop over samples of the script's own; from where the epoch was resumed."""

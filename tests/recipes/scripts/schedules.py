@@ -193,8 +193,7 @@ def rising_smoothing() -> Held:
         return {"model": net, "numbers": criterion.label_smoothing}
 
 
-def thawed_once() -> Held:
-    """A head first, then all: the body is thawed in one epoch by `==`, and a resumed run leaves it frozen."""
+def thawed(from_then_on: bool) -> Held:
     net = network()
     with perdure.Session.from_env() as session:
         net[0].requires_grad_(False)
@@ -202,7 +201,7 @@ def thawed_once() -> Held:
         session.register(model=net, optimizer=optimizer)
         batches = session.loader(labelled(), batch_size=8)
         for epoch in session.epochs(4):
-            if epoch == 1:
+            if epoch == 1 or (from_then_on and epoch > 1):
                 net[0].requires_grad_(True)
             for x, y in batches:
                 optimizer.zero_grad()
@@ -210,3 +209,13 @@ def thawed_once() -> Held:
                 optimizer.step()
                 session.step()
         return {"model": net, "optimizer": optimizer}
+
+
+def thawed_from_then_on() -> Held:
+    """A head first, then all: the body is thawed in each epoch from one on, and so in each resumed run."""
+    return thawed(from_then_on=True)
+
+
+def thawed_once() -> Held:
+    """The same by `==`, and a resumed run leaves it frozen (decision 044)."""
+    return thawed(from_then_on=False)

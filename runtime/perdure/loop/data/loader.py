@@ -14,7 +14,7 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from perdure.errors import UserError
 from perdure.loop.data.evenness import why_another, why_uneven
 from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Fingerprint, Probes, different, probes, take
-from perdure.loop.data.randomness import draws_nothing
+from perdure.loop.data.randomness import draws_nothing, in_no_checkpoint, own_generators
 from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.loop.data.source import BatchHooks, Source
 
@@ -44,13 +44,21 @@ class _Fetched(NamedTuple):
     items: list[Any]
 
 
+class _Look(NamedTuple):
+    """What was seen of a dataset where its samples are read, in a worker if there are any."""
+
+    fingerprint: Fingerprint
+    generators: list[str]
+    """Made since the loader was: by worker_init_fn, or with the first sample."""
+
+
 class _Numbered(Dataset[_Fetched]):
     """Hands out whole batches, with their ids. In a worker it seeds the generators per sample: worker state cannot be
     saved.
     """
 
     def __init__(self, dataset: Dataset[Any], seed: int, epoch: int) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._seed = seed
         self._epoch = epoch
         self._draws = not draws_nothing(dataset)
@@ -58,8 +66,8 @@ class _Numbered(Dataset[_Fetched]):
     def __getitems__(self, numbers: list[int]) -> _Fetched:
         """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
         if isinstance(numbers, Probes):
-            return _Fetched([], [self._taken(numbers)])
-        dataset = self._dataset
+            return _Fetched([], [_Look(self._taken(numbers), own_generators(self.dataset))])
+        dataset = self.dataset
         samples = numbers if numbers[0] >= 0 else [~numbers[0]]
         if get_worker_info() is None:
             return _Fetched(numbers, [dataset[sample] for sample in samples])
@@ -79,7 +87,20 @@ class _Numbered(Dataset[_Fetched]):
 
     def _seeded(self, sample: int) -> Any:
         _seed_all(self._seed, self._epoch, sample)
-        return self._dataset[sample]
+        return self.dataset[sample]
+
+
+@dataclass(frozen=True)
+class _WorkerInit:
+    """Calls the script's function in a worker, where torch has put what numbers the samples into the worker's info."""
+
+    function: Callable[[int], None]
+
+    def __call__(self, worker: int) -> None:
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, _Numbered):
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
+        self.function(worker)
 
 
 def _seed_all(*parts: int) -> None:
@@ -283,9 +304,12 @@ class Loader(Source[Any]):
         """Once an epoch; what is only evaluated once for all."""
         return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
 
-    def _look_at(self, seen: Fingerprint, epoch: int) -> None:
+    def _look_at(self, look: _Look, epoch: int) -> None:
         """What the script sets by the epoch is compared with the same epoch's alone."""
+        seen = look.fingerprint
         number, first = different(self._seen, seen), self._looked_in is None
+        for path in look.generators if first else ():
+            self._session.warn(in_no_checkpoint(f"{self}: the dataset", path))
         if number and first and not (self._varies and self._seen_in != epoch):
             why = CHANGED if self._varies else ANOTHER
             self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {why}")
@@ -302,6 +326,8 @@ class Loader(Source[Any]):
         generator = torch.Generator()  # else iterating would draw a seed from the global one
         generator.manual_seed(0)
         options = {name: value for name, value in self._options.items() if name in KEPT - {"collate_fn"}}
+        if options.get("worker_init_fn"):
+            options["worker_init_fn"] = _WorkerInit(options["worker_init_fn"])
         return DataLoader(
             _Numbered(self._dataset, self.plan.seed, epoch),
             batch_sampler=ids,

@@ -49,6 +49,14 @@ def own_generators(thing: Any) -> list[str]:
     return found
 
 
+def in_no_checkpoint(whose: str, path: str) -> str:
+    """What is to be said of such a generator."""
+    return (
+        f"{whose} has a random generator of its own, {path}: its state is in no checkpoint, so what it draws "
+        f"differs after a resume; draw from torch's, NumPy's or Python's global one, or seed by sample"
+    )
+
+
 def draws_nothing(dataset: Any) -> bool:
     """Whether no generator has a part in its samples: known of torch's own datasets alone, not of what inherits."""
     kind = type(dataset)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from perdure.errors import UserError
@@ -352,6 +352,25 @@ def test_what_goes_to_torchs_loader_changes_neither_the_samples_nor_their_order(
         return [(batch["square"].flatten().tolist(), batch["name"], one.advance()) for batch in one]
 
     assert batches(**options) == batches()
+
+
+def renamed(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    vars(info.dataset)["name"] = f"worker {worker}"
+
+
+class Named(Squares):
+    name = "nobody"
+
+    def __getitem__(self, number: int) -> Any:
+        return self.name
+
+
+def test_a_worker_init_fn_finds_the_scripts_own_dataset() -> None:
+    plan, options = SamplingPlan("train", 21, batch=8, seed=3), {"num_workers": 1, "worker_init_fn": renamed}
+    batches = Loader(Named(21), plan, Epochs(), rank=0, world=1, options=options)
+    assert {name for batch in batches for name in batch} == {"worker 0"}
 
 
 @pytest.mark.parametrize("batch_size", [None, 2.5, "8", True], ids=str)
