@@ -185,6 +185,75 @@ def test_a_newcomer_that_may_be_the_last_to_hold_the_state_of_a_single_rank_keep
 
 
 @pytest.mark.parametrize(
+    "goes",
+    [pytest.param(False, id="its-seat-is-taken-again"), pytest.param(True, id="it-is-told-to-leave", marks=LONGER)],
+)
+def test_a_leaver_whose_newcomer_dies_before_it_knows_go_keeps_the_last_of_the_state(
+    tmp_path: Path, one: twin.Twin, *, goes: bool
+) -> None:
+    hold = tmp_path / "hold"
+    hold.write_text("put decider 2")
+    with digits(tmp_path, world=1, script="holding.py", pace={"HOLD": str(hold), "HOLD_SECONDS": "60"}) as job:
+        job.first_run("a", beside="bc")
+        job.trains(1, KILLED_AT)
+        job.moves("a", "b", run=1)
+        job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members["a"].said)
+        os.kill(trainer_of(job.members["b"], "holding.py"), signal.SIGKILL)
+        assert job.members["b"].outcome().outcome is ExitKind.FAILED  # it hears nothing any more
+        stood = stands_at_the_put(job, hold, "a", {0})
+        hold.unlink()
+        job.waits("the leaver keeps its seat", lambda: "holding the seat" in job.members["a"].said)
+        if goes:
+            job.members["a"].assign(Leave(3, "member lost", 60, (1, 2)))
+            left = job.members["a"].outcome()
+            assert left.commit
+            assert (left.outcome, left.commit.step) == (ExitKind.PEER_LOST, stood)
+        begins(job, 3, "c" if goes else "a", [1, 2])
+        ends(job, "c" if goes else "a")
+    assert begun_from(job, 3) == (None if goes else {"run": 1, "step": stood})
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
+    assert job.root.weight_hash() == one.weights
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "phase"),
+    [
+        pytest.param("a", "ab", "putting", id="the-second-has-not-begun"),
+        pytest.param("ab", "a", "put", id="the-second-leaves"),
+    ],
+)
+def test_the_death_of_the_only_rank_before_or_behind_a_change_of_size_costs_no_finished_step(
+    tmp_path: Path, one: twin.Twin, old: str, new: str, phase: str
+) -> None:
+    """The other one, which is no rank yet or no more, keeps the state in its seat."""
+    hold = tmp_path / "hold"
+    hold.write_text(f"{phase} decider 2")
+    pace = {"HOLD": str(hold), "HOLD_SECONDS": "60"}
+    with digits(tmp_path, world=len(old), script="holding.py", pace=pace) as job:
+        job.first_run(*old, beside=sorted({*new, "c"} - set(old)))
+        job.trains(1, KILLED_AT)
+        job.moves(old, new, run=1)
+        stood = stands_at_the_put(job, hold, "a", set(range(len(old))))
+        job.waits("the other votes", lambda: "votes for run 2" in job.members["b"].said)
+        job.kill("a")
+        job.waits("the other keeps its seat", lambda: "holding the seat" in job.members["b"].said)
+        begins(job, 3, "bc", [1, 2])
+        ends(job, "bc")
+    assert begun_from(job, 3) == {"run": 1, "step": stood}
+    entries, steps = job.root.entries(), job.root.trace().steps
+    assert evidence.steps_lost(entries, steps) == 0
+    assert tuple(evidence.batches(entries, steps)) == one.batches
+
+
+def stands_at_the_put(job: LocalMembers, hold: Path, decider: str, ranks: set[int]) -> int:
+    """The step where the old ranks stand, once the decider holds there and the traces of all `ranks` have that step."""
+    job.waits("the decider holds", lambda: f"HOLD {hold.read_text()}" in job.members[decider].said)
+    stood = job.members[decider].said.count("PACE run 1: ")
+    job.waits("the traces of the last step", lambda: traced(job, stood) == ranks)
+    return stood
+
+
+@pytest.mark.parametrize(
     "phase",
     [pytest.param(phase, marks=LONGER) for phase in ("connecting", "voting", "putting")] + ["receiving"],
 )
@@ -248,11 +317,11 @@ def test_a_survivor_that_does_not_answer_leaves_the_newest_commit_and_the_log_sa
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) >= KILLED_AT
 
 
-def trainer_of(member: LocalMember) -> int:
+def trainer_of(member: LocalMember, script: str = "paced.py") -> int:
     """The process that the agent has forked: it is called like its script."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # of the others some end meanwhile
-            if (folder / "comm").read_text().strip() == "paced.py":
+            if (folder / "comm").read_text().strip() == script:
                 parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
                 if int(parent) == member.process.pid:
                     return int(folder.name)

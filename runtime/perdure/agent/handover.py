@@ -76,7 +76,8 @@ def noted(state: State, trainer: Trainer, report: Report) -> Noted:
         case HandoverEnded(run, word, why):
             say = Say(f"run {run} has not taken over: {word}: {why}")
             return _decided(state, trainer, HandoverRecord(run, word, why), say)
-        case Exiting(ExitKind.HANDED_OVER) if trainer.voting:  # what was offered since is another attempt
+        case Exiting(ExitKind.HANDED_OVER) | Exiting(attempt=AttemptRecord(word=HandoverWord.GO)) if trainer.voting:
+            # What was offered since is another attempt.
             return _decided(state, trainer, HandoverRecord(trainer.voting.next, HandoverWord.GO))
         case _:
             return state, []
@@ -126,6 +127,27 @@ def ended_by_rescue(state: State, trainer: Trainer) -> int:
     """
     offered = (offer.run for offer in trainer.offered)
     return max((run for run in offered if word_of(state, run) in (None, HandoverWord.ABORT)), default=0)
+
+
+def heir_of(state: State, trainer: Trainer, image_of: int) -> int:
+    """The run that may have begun where that image is of, and is lost too; 0 if there is none.
+
+    The trainer's own, where that has not come to commit what was left before it; else one that has taken over from it,
+    and that a newer assignment names: for that it was not heard is no sign.
+    """
+    if image_of != trainer.run:
+        return trainer.run
+    went = [record.run for record in state.handovers if record.word is HandoverWord.GO]
+    return max((run for run in went if state.current and run in state.current.lost), default=0)
+
+
+def keeps_the_state(state: State, trainer: Trainer, outcome: Outcome) -> bool:
+    """Whether it has handed over and is told nothing newer, but has left an image, as nobody else may hold the state.
+
+    Then its pod does not go yet.
+    """
+    over = outcome.outcome is ExitKind.PEER_LOST and word_here(state, trainer, state.newest) is HandoverWord.GO
+    return over and trainer.left_image
 
 
 def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:

@@ -330,9 +330,10 @@ def _rescued(state: State, event: Rescued) -> Noted:
     trainer = state.trainer
     if trainer is None or trainer.rescuing is None or trainer.rescued:
         return state, []
-    made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else f"not: {event.why}"
+    made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else ""
     run = trainer.run if trainer.left_image else state.image_of
-    say = Say(f"what run {run} has left is committed {made}")
+    words = f"is committed {made}" if made else f"is not committed: {event.why}"
+    say = Say(f"what run {run} has left {words}")
     return replace(state, trainer=replace(trainer, rescued=event)), [say]
 
 
@@ -587,9 +588,9 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if outcome.outcome is ExitKind.COMPLETED:
         return _finish(state, outcome)
     newer = _newer(state, trainer)
-    if state.shutdown or isinstance(newer, Leave):
+    if state.shutdown or (isinstance(newer, Leave) and not handover.keeps_the_state(state, trainer, outcome)):
         return _goes(state, trainer, outcome, now)
-    if newer and handover.may_follow(state, trainer, outcome, newer):
+    if isinstance(newer, Train) and handover.may_follow(state, trainer, outcome, newer):
         return _start(state, newer)
     if outcome.outcome not in HOLDS_SEAT:
         return _goes(state, trainer, outcome, now)
@@ -612,9 +613,10 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
         return _finish(state, outcome)
     never = handover.ended_by_rescue(state, trainer) if run == trainer.run else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
-    say = Say(f"run {run} has left an image: it is committed before this pod ends")
+    heir = handover.heir_of(state, trainer, run)
+    say = Say(f"run {run} has left an image: it is to be committed before this pod ends")
     state, marks = _made_idle(replace(state, trainer=trainer))
-    return state, [say, *marks, CommitImage(run, never)]
+    return state, [say, *marks, CommitImage(run, never, heir)]
 
 
 def _made_idle(state: State) -> Noted:

@@ -36,12 +36,13 @@ class Rescuer:
 
     def begin(
         self,
-        runs: tuple[int, int],
+        runs: tuple[int, int, int],
         files: Sequence[Path],
         environ: Mapping[str, str],
         selector: selectors.BaseSelector,
     ) -> None:
-        """Has the images in these files committed as the end of a run, the first of `runs`; the second never opens."""
+        """Has the images in these files committed as the end of a run, the first of `runs`; the second never opens, and
+        the third may have begun there, and is lost too."""
         (answer, answer_end), (lines, lines_end) = os.pipe(), os.pipe()
         self._answer, self._lines = Pipe(answer, selector), Pipe(lines, selector)
         try:

@@ -441,6 +441,8 @@ class CommitImage:
     run: int
     aborted: int = 0
     """The run that was to take it over, and now never opens: the commit says so."""
+    heir: int = 0
+    """The run that may have begun right there, and is lost too: then the commit is its last word."""
 
 
 @dataclass(frozen=True)

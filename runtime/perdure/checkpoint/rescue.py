@@ -5,8 +5,11 @@ be gone, and maybe nobody else has stood so far. So its agent has it committed f
 log decides whether it still may: only behind an entry of that run, which nothing has ended and nobody has taken over,
 and the store's conditional PUT keeps it so. docs/decisions/037 says why the agent does it, and not the trainer.
 
-A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED FILE...` prints one
-line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
+The newest run may be another one that stands at that very place and is lost too: it had taken the older one over, or
+had begun from this image, and has written nothing since. Then the commit is that run's last word.
+
+A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED HEIR FILE...`
+prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +28,7 @@ from perdure.checkpoint.image_file import Image
 from perdure.checkpoint.upload import Staged, put_manifest, put_part, without_tensors
 from perdure.console import Trouble, say
 from perdure.errors import Corrupt, Fenced, PerdureError, StorageError, StorageRefused
-from perdure.log.entry import Committed, Entry
+from perdure.log.entry import Committed, Entry, ImageRef, Opened
 from perdure.log.images import Begun, Offer, choose, holder_of
 from perdure.log.reader import Head, Log
 from perdure.log.writer import Writer
@@ -41,10 +44,10 @@ class Superfluous(Exception):
     """No image is to be committed; in words why not."""
 
 
-def rescue(store: Store, uid: str, run: int, images: Sequence[Image], aborted: int = 0) -> CommitRef:
+def rescue(store: Store, uid: str, run: int, images: Sequence[Image], *, aborted: int = 0, heir: int = 0) -> CommitRef:
     """Makes the newest of these images the last commit of `run`, whose ranks have left them, if it is in none.
 
-    No run up to `aborted` opens behind it.
+    No run up to `aborted` opens behind it. Where `heir` has begun there, it is the last commit of that, which is lost.
     Superfluous where the log or the images do not allow it. StorageError: the same call may be made again.
     """
     log = Log(store)
@@ -52,28 +55,37 @@ def rescue(store: Store, uid: str, run: int, images: Sequence[Image], aborted: i
         head = log.head() or Head(0, "", None)
         own = log.last_of(uid, head.entry)
         newest = max(image.label.stamp.step for image in images)
-        if known := _committed(own, run, newest):
+        if known := _committed(own, {run, heir}, newest):
             return known  # by another rank of it, or by an earlier call whose answer was lost
-        _check(uid, run, head, own)
+        ends = heir if _has_begun_there(own, heir, ImageRef(run, newest)) else run
+        _check(uid, ends, head, own)
         # A commit that cannot be read is of this run or an older one, and what its ranks have left is behind it.
         committed = log.step_of(own.newest_commit if own else None) or 0
         image = _chosen(images, uid, run, committed)
-        writer = Writer(log, uid=uid, run=run)
+        writer = Writer(log, uid=uid, run=ends)
         writer.stand_in(head, own)
         writer.aborted = max(writer.aborted, aborted)
-        label, folder = image.label, f"data/{run}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
-        indexes = [put_part(store, folder, part, run, label.position) for part in _parts(image, images)]
-        manifest = put_manifest(store, folder, indexes, run, label.position)
+        label, folder = image.label, f"data/{ends}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
+        indexes = [put_part(store, folder, part, ends, label.position) for part in _parts(image, images)]
+        manifest = put_manifest(store, folder, indexes, ends, label.position)
         with suppress(Fenced):  # somebody has written meanwhile: it is asked anew what may be done
             return writer.commit(label.position, manifest, final=True, reason=REASON)
 
 
-def _committed(own: Entry | None, run: int, step: int) -> CommitRef | None:
-    """The last word of the run, if it holds this step."""
+def _committed(own: Entry | None, runs: Collection[int], step: int) -> CommitRef | None:
+    """The last word of one of these runs, if it holds this step."""
     match own:
-        case Entry(seq, run=found, event=Committed(step=made, final=True)) if found == run and made >= step:
+        case Entry(seq, run=found, event=Committed(step=made, final=True)) if found in runs and made >= step:
             return CommitRef(seq, made)
     return None
+
+
+def _has_begun_there(own: Entry | None, heir: int, place: ImageRef) -> bool:
+    """Whether the newest entry opens this run right where the image is of: nothing is known of what came since."""
+    match own:
+        case Entry(run=found, event=Opened(takes_over=run, step=step, image=image)) if found == heir:
+            return place in (image, ImageRef(run, step) if run and step is not None else None)
+    return False
 
 
 def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
@@ -120,7 +132,7 @@ def _read(paths: Sequence[str]) -> Iterator[Image]:
             say(f"an image is left out: {error}")
 
 
-def main(run: int, aborted: int, paths: Sequence[str]) -> dict[str, object]:
+def main(run: int, aborted: int, heir: int, paths: Sequence[str]) -> dict[str, object]:
     """What is printed. Tries again for as long as it lives: the agent knows how long that may be."""
     trouble = Trouble()
     settings = read_settings(os.environ)
@@ -129,7 +141,7 @@ def main(run: int, aborted: int, paths: Sequence[str]) -> dict[str, object]:
         return {"why": "no image is whole"}
     while True:
         try:
-            return asdict(rescue(store, settings.uid, run, images, aborted))
+            return asdict(rescue(store, settings.uid, run, images, aborted=aborted, heir=heir))
         except Superfluous as why:
             return {"why": str(why)}
         except StorageRefused:
@@ -141,6 +153,7 @@ def main(run: int, aborted: int, paths: Sequence[str]) -> dict[str, object]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))
+        ended, never, begun = map(int, sys.argv[1:4])
+        print(json.dumps(main(ended, never, begun, sys.argv[4:])))
     except PerdureError as error:
         print(json.dumps({"why": str(error)}))

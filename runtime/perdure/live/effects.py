@@ -72,6 +72,9 @@ class Header:
     """What each old rank has told of its accumulators; nothing where none holds any."""
     parts: tuple[Any, ...] = ()
     """Where the newer run is of another size, the states of objects that are each old rank's own, encoded."""
+    alone: Any = None
+    """What is the only old rank's own, encoded, where the newer run is of another size: nobody goes on with it, but
+    whoever comes may be the last that has it."""
 
     def write(self) -> dict[str, Any]:
         """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
@@ -142,6 +145,8 @@ class Effects:
         """As old rank 0: the states of objects that are each old rank's own, for a run of another size."""
         self._merged: dict[str, Any] = {}
         """As a stayer: what it goes on with of those."""
+        self._alone: Any = None
+        """As the only old rank: what is its own, encoded, for a run of another size."""
         self._alike: dict[str, Any] = {}
         """Random generators that all old ranks have alike, with which a run of another size goes on."""
         self.stopped = False
@@ -455,6 +460,7 @@ class Effects:
         self._sums, self._parts = [told for _, _, told, _ in found], [parts for *_, parts in found]
         ranks = [own for _, own, _, _ in found]
         if not same:
+            self._alone = staged.state if self.attempt.world == 1 else None
             self._keep_alike(ranks)
             ranks = [all_alike(staged.state, self._alike)] if self._alike else []
         return (staged.objects, ranks, state), state
@@ -487,6 +493,7 @@ class Effects:
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
             tuple(self._sums) if any(self._sums) else (),
             tuple(self._parts) if any(self._parts) else (),
+            self._alone,
         )
         return header.write()
 

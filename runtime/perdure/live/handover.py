@@ -208,6 +208,8 @@ class LiveHandover:
             raise Exit
         if kind is ExitKind.FENCED:
             raise Fenced(why)
+        if driver.state.word is HandoverWord.GO:
+            run.images.hold_on()
         if driver.hangs:
             lose_peers(run, why)
         raise PeerLost(why)

@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 from typing import NoReturn
 
+from perdure.checkpoint.codec import decode
 from perdure.checkpoint.state import State
 from perdure.console import say
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
@@ -107,8 +108,10 @@ class Newcomer:
         run, attempt = self._run, self._driver.effects.attempt
         run.progress.saved = self.header.saved
         rank = attempt.generators_of(run.rank)
-        if rank is not None:  # else it holds no rank's own state
+        if rank is not None:
             run.images.stand_in(attempt.run, rank, self.header.alike, self.header.ranks)
+        elif self.header.alone is not None:  # else it holds no rank's own state, and others do
+            run.images.stand_in(attempt.run, 0, (), own=decode(self.header.alone))
 
     def _take(self) -> State | None:
         try:

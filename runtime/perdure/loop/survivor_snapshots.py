@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -76,6 +76,8 @@ class Images:
         """Before that place parameters have changed although no optimizer was seen to step."""
         self._behind_epoch = False
         """That place is the end of an epoch."""
+        self._last = False
+        """This process may be the last that has the state, though it is its only rank."""
         self._renewed = False
         """Since that place the script has registered more, or is about to."""
         self._eye = Fingerprints()
@@ -102,7 +104,8 @@ class Images:
     @property
     def wanted(self) -> bool:
         """Whether somebody keeps an image, should this rank lose a peer."""
-        several = self._run.world > 1 or self._run.joining  # else who dies leaves nobody behind that has the state
+        # Else who dies leaves nobody behind that has the state.
+        several = self._run.world > 1 or self._run.joining or self._last
         able = self._run.settings.image_file is not None and several and not self._never
         return able and not self._allowance.pauses(time.monotonic())
 
@@ -132,9 +135,14 @@ class Images:
         with self._lock:
             self._ranks = ranks
 
-    def stand_in(self, run: int, rank: int, alike: tuple[str, ...], ranks: tuple[Any, ...] = ()) -> None:
-        """This process is to be rank `rank` of a run that takes over `run`, holds all that this rank holds there, and
-        votes: an image that is made before it knows what came of it is that rank's."""
+    def stand_in(
+        self, run: int, rank: int, alike: tuple[str, ...], ranks: tuple[Any, ...] = (), own: Any = None
+    ) -> None:
+        """This process is to be of a run that takes over `run`, holds all that rank `rank` holds there, and votes: an
+        image that is made before it knows what came of it is that rank's.
+
+        `own` is what was that rank's alone, where this process does not go on with it: it was the only one.
+        """
         self._look_again()
         if not self.wanted or self._left:
             return
@@ -143,7 +151,17 @@ class Images:
             self._ranks = ranks
             self._seen = self._glance()
             self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
+            if self._standing and own is not None:
+                stamp = replace(self._standing.stamp, world=1)
+                self._standing = replace(self._standing, stamp=stamp, rank=own)
             self._touched = self._renewed = False
+
+    def hold_on(self) -> None:
+        """This rank ends right where it stands, and maybe nobody else has what it holds: a single one did not expect
+        that."""
+        if self._run.world == 1:
+            self._last = True
+            self.stand_in(self._run.settings.run or 0, 0, self.alike)
 
     def renew(self) -> None:
         """The script is about to register more: how that was at the last place nobody knows."""

@@ -49,8 +49,8 @@ from perdure.live.protocol.returning import (
     trains_on,
 )
 from perdure.live.protocol.state import Phase, State, Step, stay, to, waits_for
-from perdure.live.protocol.waiting import Answers, lost, waited
-from perdure.wire import HandoverWord
+from perdure.live.protocol.waiting import Answers, leave, lost, waited
+from perdure.wire import ExitKind, HandoverWord
 
 DECIDER_GONE = "the link to the decider is closed"
 NEWER_RUN = "a newer run was planned"
@@ -61,7 +61,7 @@ def step_old(state: State, event: Event) -> Step:
     if isinstance(event, Newer):
         state = replace(state, newer=event)
     if isinstance(event, (SeenBy, Gone)) or (isinstance(event, Silent) and event.lost):
-        state, closing = _not_needed_by(state, event.party)
+        state, closing = _not_needed_by(state, event)
         next_state, actions = _in_phase(state, event)
         return next_state, (*closing, *actions)
     return _in_phase(state, event)
@@ -159,17 +159,24 @@ def _ended(state: State) -> Step:
 def _lingers(state: State, event: Event) -> Step:
     match event:
         case Passed(Alarm.DEADLINE):
-            return to(state, Phase.ENDED, Exit(state.leaves_as))
+            return _has_lingered(state)
         case SeenBy() | Gone() | Silent() if not state.needed:
-            return to(state, Phase.ENDED, Exit(state.leaves_as))
+            return _has_lingered(state)
     return stay(state)
 
 
-def _not_needed_by(state: State, party: int) -> tuple[State, tuple[CloseStore, ...]]:
+def _has_lingered(state: State) -> Step:
+    if state.leaves_as is ExitKind.HANDED_OVER:
+        return leave(state)
+    return to(state, Phase.ENDED, Exit(state.leaves_as))
+
+
+def _not_needed_by(state: State, event: SeenBy | Gone | Silent) -> tuple[State, tuple[CloseStore, ...]]:
     """The decider keeps its store until each party knows the word, or is gone."""
-    left = state.needed - {party}
+    party, left = event.party, state.needed - {event.party}
+    missed = state.missed - {party} if isinstance(event, SeenBy) else state.missed | ({party} & state.needed)
     closing = (CloseStore(),) if state.needed and not left else ()
-    return replace(state, needed=left), closing
+    return replace(state, needed=left, missed=missed), closing
 
 
 def _why_not(state: State, event: Event) -> str:

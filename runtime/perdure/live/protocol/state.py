@@ -68,6 +68,8 @@ class State:
     """The agent knows that the attempt did not take place."""
     needed: frozenset[int] = frozenset()
     """Decider: parties that may still need its store."""
+    missed: frozenset[int] = frozenset()
+    """Decider: parties that were gone, or taken for that, before they knew the word."""
     leaves_as: ExitKind = ExitKind.HANDED_OVER
     """How it ends when it has lingered."""
 

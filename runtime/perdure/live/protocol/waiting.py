@@ -47,7 +47,7 @@ def waited(state: State, event: Event, answers: Answers) -> Step:
     """A voted party that is not the decider, in VOTED or ASKING."""
     match event:
         case Heard(HandoverWord.GO):
-            return went(state)
+            return went(state, heard=True)
         case Heard(word, why):
             return answers.word(state, word, why)
         case LogAnswered(verdict) if state.phase is Phase.ASKING:
@@ -67,14 +67,27 @@ def waited(state: State, event: Event, answers: Answers) -> Step:
     return stay(state)
 
 
-def went(state: State) -> Step:
-    """The newer run has taken over, and this party knows it."""
+def went(state: State, *, heard: bool = False) -> Step:
+    """The newer run has taken over, and this party knows it: of the log, or it has `heard` it of the decider."""
     state = replace(state, word=HandoverWord.GO)
-    if state.leaves:
-        if state.decides and state.needed:
-            return to(state, Phase.LINGERING, leaves_as=ExitKind.HANDED_OVER)
-        return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDED_OVER))
-    return to(state, Phase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
+    if not state.leaves:
+        return to(state, Phase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
+    if state.decides and state.needed:
+        return to(state, Phase.LINGERING, leaves_as=ExitKind.HANDED_OVER)
+    next_state, actions = leave(state, heard=heard)
+    return next_state, (SetSeen(), *actions)
+
+
+def leave(state: State, *, heard: bool = False) -> Step:
+    """A leaver ends that knows go. Where the newer run has one member, and that may have died before it knew, what this
+    process holds may be the last of the state: it keeps it, and appends nothing, for whoever is silent may live.
+    """
+    heir = state.attempt.of_new(0)
+    knows = heir.number not in state.needed | state.missed if state.decides else heard or not heir.decides
+    if state.attempt.new_world > 1 or knows:
+        return to(state, Phase.ENDED, Exit(ExitKind.HANDED_OVER))
+    kept = f"run {state.attempt.next} has taken over, and its only rank was not heard since: it may be lost"
+    return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, kept))
 
 
 def lost(state: State, why: str) -> Step:

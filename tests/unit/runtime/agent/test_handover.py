@@ -23,11 +23,13 @@ from perdure.agent.state import (
     MarkWarm,
     Offer,
     ProcessEnded,
+    Rescued,
     SigtermReceived,
     Start,
     Tick,
 )
 from perdure.wire import (
+    LINGER_SECONDS,
     AttemptRecord,
     Env,
     ExitKind,
@@ -73,6 +75,18 @@ def offered(assignment: Train | Leave = STAYS) -> Pod:
 def voting(assignment: Train | Leave = STAYS) -> Pod:
     pod = offered(assignment)
     assert pod.sees(VOTES) == (Acknowledge(1, 2),)
+    return pod
+
+
+WENT_AS_LAST = AttemptRecord(2, True, HandoverWord.GO)
+BOTH_LOST = Train(3, 0, 1, MASTER, cause="lost", lost=(1, 2))
+
+
+def keeps_the_state() -> Pod:
+    """A leaver that has read go, and does not know whether whoever goes on has."""
+    pod = voting(LEAVES)
+    pod.sees(reported(Imaged(120)))
+    assert told(pod, ExitKind.PEER_LOST, attempt=WENT_AS_LAST).sees(GONE) == (MarkIdle(),)
     return pod
 
 
@@ -310,6 +324,29 @@ class TestATrainerThatDiesUndecided:
         pod.sees(word, reported(Imaged(120)))
         told(pod, ExitKind.PEER_LOST)
         assert pod.sees(GONE)[-1] == CommitImage(1, aborted)
+
+    def test_of_a_leaver_that_has_read_go_and_may_be_the_last_keeps_the_state_in_its_seat(self) -> None:
+        pod = keeps_the_state()
+        assert stage_of(pod.state) is Stage.HELD
+        assert pod.state.handovers == (HandoverRecord(2, HandoverWord.GO),)
+        assert pod.sees(AssignmentRead(BOTH_LOST)) == (MarkWarm(), Start(BOTH_LOST))
+
+    @pytest.mark.parametrize(("lost", "heir"), [((1, 2), 2), ((1,), 0), ((), 0)])
+    def test_which_is_the_newer_runs_last_word_only_where_that_is_lost(self, lost: tuple[int, ...], heir: int) -> None:
+        """Whoever it does not hear may live."""
+        pod = keeps_the_state()
+        assert pod.sees(AssignmentRead(Leave(3, "lost", lost=lost))) == (CommitImage(1, heir=heir),)
+        outcome = pod.outcome(Rescued(COMMIT if heir else None, "run 2 has begun"))
+        assert (outcome.attempt, outcome.outcome) == (AttemptRecord(2, True, HandoverWord.GO), ExitKind.PEER_LOST)
+
+    def test_nor_where_nobody_says_anything_more(self) -> None:
+        pod = keeps_the_state()
+        assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
+
+    def test_without_an_image_it_has_nothing_to_keep(self) -> None:
+        pod = voting(LEAVES)
+        pod.sees(reported(Imaged(None, "parameters are on an accelerator")))
+        assert told(pod, ExitKind.PEER_LOST, attempt=WENT_AS_LAST).outcome(GONE).outcome is ExitKind.PEER_LOST
 
     def test_of_a_leaver_ends_the_pod(self) -> None:
         assert told(voting(LEAVES), ExitKind.PEER_LOST).outcome(GONE).outcome is ExitKind.PEER_LOST

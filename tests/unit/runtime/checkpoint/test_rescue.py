@@ -20,14 +20,25 @@ from perdure.checkpoint.rescue import Superfluous, rescue
 from perdure.checkpoint.state import Loaded
 from perdure.errors import Fenced, HandoverRefused, StorageError
 from perdure.group.peers import Peers
-from perdure.log.images import Stamp
+from perdure.log.images import Offer, Stamp
 from perdure.log.reader import Log
 from perdure.log.takeover import Takeover
+from perdure.log.writer import Resume
 from perdure.store import Store
 from perdure.store.file import FileStore
 from perdure.wire import Env
 from tests.support.store import MemoryStore, WatchedStore
-from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, save_solo, state, story
+from tests.unit.runtime.checkpoint.world import (
+    UID,
+    on_ranks,
+    opened,
+    position,
+    same_state,
+    save_solo,
+    state,
+    story,
+    writer,
+)
 
 STEP = 17
 OF_LOST = "made up from the one that is left"
@@ -59,11 +70,11 @@ def store() -> Store:
     return store
 
 
-def resumed(store: Store, world: int) -> list[Loaded]:
-    """What the ranks of run 2 begin with."""
+def resumed(store: Store, world: int, run: int = 2) -> list[Loaded]:
+    """What the ranks of the next run begin with."""
 
     def act(peers: Peers) -> Loaded | None:
-        return load(store, peers, opened(store, 2).commits() if peers.rank == 0 else None)
+        return load(store, peers, opened(store, run).commits() if peers.rank == 0 else None)
 
     found = on_ranks(world, act)
     for one in found:
@@ -97,7 +108,7 @@ def test_it_may_begin_with_any_number_of_ranks(tmp_path: Path, store: Store) -> 
 
 
 def test_the_run_that_was_to_take_over_never_opens_behind_it(tmp_path: Path, store: Store) -> None:
-    rescue(store, UID, 1, [Image(left(tmp_path, 1))], 2)
+    rescue(store, UID, 1, [Image(left(tmp_path, 1))], aborted=2)
     with pytest.raises(HandoverRefused):
         opened(store, 2)
     assert opened(store, 3).run == 3
@@ -134,6 +145,50 @@ def test_a_hand_over_that_is_in_the_log_has_taken_the_run_away(tmp_path: Path, s
     Takeover(Log(store), uid=UID, run=1, next_run=2).open(3, STEP, "its writer")
     with pytest.raises(Superfluous, match="run 2 has begun"):
         rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+
+
+def took_over(store: Store, step: int = STEP) -> None:
+    Takeover(Log(store), uid=UID, run=1, next_run=2).open(1, step, "its writer")
+
+
+def began_from_it(store: Store, step: int = STEP) -> None:
+    offer = Offer(0, Stamp(UID, 1, step, 1, 3), "a")
+    assert isinstance(writer(store, 2).try_open(1, wait_over=True, images=[offer]), Resume)
+
+
+@pytest.mark.parametrize("heir", [took_over, began_from_it])
+def test_it_is_the_last_word_of_a_lost_run_that_has_begun_right_there(
+    tmp_path: Path, store: Store, heir: Callable[[Store], None]
+) -> None:
+    heir(store)
+    image = Image(left(tmp_path, 1, ranks=("0's", "1's", "2's")))
+    commit = rescue(store, UID, 1, [image], heir=2)
+    assert rescue(store, UID, 1, [image], heir=2) == commit
+    assert story(store)[-1] == f"Committed 2 @{STEP}!"
+    assert [(one.commit, one.position) for one in resumed(store, 3, 3)] == [(commit, position(STEP))] * 3
+
+
+def followed(store: Store) -> None:
+    took_over(store)
+    opened(store, 3, wait_over=True)
+
+
+HAS_COME_ELSEWHERE: dict[str, Callable[[Store], Any]] = {
+    "at another step": lambda store: took_over(store, STEP - 1),
+    "from another image": lambda store: began_from_it(store, STEP - 1),
+    "from the newest commit": lambda store: opened(store, 2, wait_over=True),
+    "and has saved since": lambda store: save_solo(store, opened(store, 2, wait_over=True), STEP + 1),
+    "and another has followed": followed,
+}
+
+
+@pytest.mark.parametrize("then", HAS_COME_ELSEWHERE.values(), ids=HAS_COME_ELSEWHERE)
+def test_but_not_of_one_that_has_come_elsewhere(tmp_path: Path, store: Store, then: Callable[[Store], Any]) -> None:
+    then(store)
+    before = story(store)
+    with pytest.raises(Superfluous, match="has begun"):
+        rescue(store, UID, 1, [Image(left(tmp_path, 1))], heir=2)
+    assert story(store) == before
 
 
 def test_one_that_was_refused_has_not_and_the_last_word_says_so(tmp_path: Path, store: Store) -> None:
@@ -203,7 +258,7 @@ def test_a_store_that_does_not_answer_may_be_asked_again(tmp_path: Path, store: 
 def command(root: Path, *files: Path) -> dict[str, Any]:
     """What the process prints that an agent starts."""
     environ = {**os.environ, Env.ROOT: root.as_uri(), Env.UID: UID}
-    words = [sys.executable, "-P", "-m", "perdure.checkpoint.rescue", "1", "0", *map(str, files)]
+    words = [sys.executable, "-P", "-m", "perdure.checkpoint.rescue", "1", "0", "0", *map(str, files)]
     told: dict[str, Any] = json.loads(subprocess.run(words, env=environ, check=True, capture_output=True).stdout)
     return told
 

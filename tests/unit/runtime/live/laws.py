@@ -8,7 +8,7 @@ from perdure.live.protocol.machine import Phase, known
 from perdure.live.protocol.parties import Part
 from perdure.live.protocol.state import STANDING
 from perdure.wire import ExitKind, HandoverWord
-from tests.unit.runtime.live.moves import ENDS_OLDER, NEWER
+from tests.unit.runtime.live.moves import ENDS_OLDER, NEWER, keeps_what_went
 from tests.unit.runtime.live.small import ENDED, FROZEN, KILLED, NEXT, RUN, UP, Setting, World, spent
 
 OLDER = "ocfCFr"
@@ -60,7 +60,7 @@ def _went(world: World, phase: Phase, number: int) -> bool:
 def _loses(setting: Setting, world: World, number: int) -> bool:
     """Not who keeps its seat, because it may be the last: whoever it does not hear goes on."""
     state = setting.state(world, number)
-    keeps = state.joins and state.deaf and setting.attempt.world == 1
+    keeps = (state.joins and state.deaf and setting.attempt.world == 1) or keeps_what_went(setting, world, number)
     return world.ends[number] == ExitKind.PEER_LOST.value and not keeps
 
 
@@ -85,6 +85,8 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
         yield f"H10: {[setting.phase(world, number).value for number in waiting]} up to its deadline without a cause"
     if _last_is_thrown_away(setting, world):
         yield "H13: whoever held the newest state alone has ended, and kept nothing of it"
+    if _went_unheard(setting, world):
+        yield "H13: the only rank of the newer run has died before it knew, and each leaver has let go of the state"
     if _thrown_away(setting, world):
         yield f"H13: an old rank stood at the newest step, and nothing of it is left behind {world.log}"
     if world.plan and "n" not in world.log and world.clock == 3 and not any(p == FROZEN for p in world.procs):
@@ -113,6 +115,16 @@ def _last_is_thrown_away(setting: Setting, world: World) -> bool:
     voted = [number for number in world.voted if setting.state(world, number).joins]
     kept = any(world.procs[number] != ENDED or world.ends[number] == "peer-lost" for number in voted)
     return died and bool(voted) and not kept and not world.said and "h" not in world.log
+
+
+def _went_unheard(setting: Setting, world: World) -> bool:
+    """Whether all that may hold the state has ended, and the newer run's only rank has died before it knew."""
+    heir = setting.attempt.of_new(0).number
+    died = setting.attempt.new_world == 1 and world.procs[heir] == KILLED
+    if not died or setting.phase(world, heir) is Phase.TOOK_OVER or "h" not in world.log:
+        return False
+    left = [rank for rank in setting.attempt.leavers if world.procs[rank] != KILLED]
+    return bool(left) and all(world.ends[rank] == ExitKind.HANDED_OVER.value for rank in left)
 
 
 def slow(setting: Setting, world: World) -> Iterator[str]:

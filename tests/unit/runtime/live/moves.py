@@ -11,6 +11,7 @@ from perdure.live.protocol.machine import Phase, named
 from perdure.live.protocol.parties import Part
 from perdure.live.protocol.state import STANDING, UNVOTED
 from perdure.log.verdict import Verdict
+from perdure.wire import ExitKind, HandoverWord
 from tests.unit.runtime.live.small import (
     ENDED,
     FROZEN,
@@ -419,12 +420,19 @@ def _later_run(setting: Setting, world: World) -> Iterator[Move]:
         yield "r+2 opens", world._replace(log=world.log + "n")
 
 
+def keeps_what_went(setting: Setting, world: World, number: int) -> bool:
+    """Whether this leaver has read go, and keeps the state in its seat: to whoever looks it has not ended."""
+    return world.ends[number] == ExitKind.PEER_LOST and setting.state(world, number).word is HandoverWord.GO
+
+
 def _plans(setting: Setting, world: World) -> list[tuple[int | None, frozenset[int]]]:
     """Right in both worlds: the operator cannot know whether the hand-over has taken place."""
     dead = {
         party.part
         for party in setting.attempt.parties
-        if gone(world, party.number) and world.ends[party.number] != "handed-over"
+        if gone(world, party.number)
+        and world.ends[party.number] != "handed-over"
+        and not keeps_what_went(setting, world, party.number)
     }
     if Part.STAYER in dead:
         return [(None, frozenset({RUN, NEXT}))]

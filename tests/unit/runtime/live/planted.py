@@ -25,6 +25,8 @@ ONE_REPLACED = Attempt(1, 2, 1, (0,), (0,))
 SHRUNK = Attempt(1, 2, 3, (), (1,))
 ALL_REPLACED = Attempt(1, 2, 2, (0, 1), (0, 1))
 ONE_OF_THREE_REPLACED = Attempt(1, 2, 3, (2,), (2,))
+SHRUNK_TO_ONE = Attempt(1, 2, 2, (), (1,))
+ONE_COMES_FOR_TWO = Attempt(1, 2, 2, (0,), (0, 1))
 GROWN_BY_TWO = Attempt(1, 2, 1, (1, 2), ())
 REPLACED_BY_TWO = Attempt(1, 2, 1, (0, 1), (0,))
 SHAPES = {
@@ -178,6 +180,12 @@ def _who_is_the_last_ends(state: State, event: on.Event) -> Step:
     return state, tuple(ends) if state.joins else actions
 
 
+def _who_has_read_go_lets_go(state: State, event: on.Event) -> Step:
+    state, actions = step(state, event)
+    went = state.leaves and state.word is HandoverWord.GO
+    return state, tuple(on.Exit(ExitKind.HANDED_OVER) if went and isinstance(one, on.Exit) else one for one in actions)
+
+
 PLANTED: dict[str, Planted] = {
     "an entry is taken for one's own by its writer": Planted("H1", {"commit": 1}, without="bytes"),
     "a log that says nothing is taken for an answer": Planted("H", {}, 2, GROWN, react=_silence_is_an_answer),
@@ -216,6 +224,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "who may be the last that holds the state ends": Planted(
         "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
+    ),
+    "a leaver does not ask whether its heir knows": Planted(
+        "H13", {"kill": 1}, attempt=ONE_REPLACED, react=_who_has_read_go_lets_go
+    ),
+    "a leaver does not ask whether its heir has said it": Planted(
+        "H13", {"kill": 1}, attempt=SHRUNK_TO_ONE, react=_who_has_read_go_lets_go
     ),
     "a leaver's last word does not say that nobody takes over any more": Planted(
         "H9", {"freeze": 1}, attempt=SHRUNK, without="rescue-marks"

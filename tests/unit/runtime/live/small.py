@@ -229,7 +229,7 @@ def _essence(state: State) -> State:
         case Phase.SAVING if not state.decides:
             return State(state.attempt, state.me, state.phase)
         case Phase.VOTED | Phase.ASKING | Phase.DECIDING | Phase.ROUND | Phase.ABORTED if not state.leaves:
-            return replace(state, needed=frozenset(), deaf=state.deaf and state.joins)
+            return replace(state, needed=frozenset(), missed=frozenset(), deaf=state.deaf and state.joins)
     return state
 
 

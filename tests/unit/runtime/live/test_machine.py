@@ -18,6 +18,8 @@ REPLACED = Attempt(3, 4, 2, (1,), (1,))
 GROWN = Attempt(3, 4, 2, (2,), ())
 FIRST_LEAVES = Attempt(3, 4, 2, (0,), (0,))
 THREE = Attempt(3, 4, 3, (2,), (2,))
+ONE_REPLACED = Attempt(3, 4, 1, (0,), (0,))
+SHRUNK_TO_ONE = Attempt(3, 4, 2, (), (1,))
 D, LEAVER, NEWCOMER = 0, 1, 2
 GO, ABORT, RESTART = HandoverWord.GO, HandoverWord.ABORT, HandoverWord.RESTART
 
@@ -77,6 +79,42 @@ def said(actions: tuple[on.Action, ...]) -> HandoverWord | None:
 
 def wants(actions: tuple[on.Action, ...]) -> Choice | None:
     return next((action.choice for action in actions if isinstance(action, on.Round)), None)
+
+
+class TestTheLastThatHasTheState:
+    """A leaver that knows go, where the newer run has one rank."""
+
+    @pytest.mark.parametrize(
+        ("of_the_newcomer", "kind"),
+        [
+            ((on.Gone(1),), ExitKind.PEER_LOST),
+            ((on.Silent(1, lost=True),), ExitKind.PEER_LOST),
+            ((on.Passed(Alarm.DEADLINE),), ExitKind.PEER_LOST),
+            ((on.SeenBy(1),), ExitKind.HANDED_OVER),
+            ((on.Silent(1), on.SeenBy(1)), ExitKind.HANDED_OVER),
+        ],
+    )
+    def test_as_the_decider_keeps_it_unless_the_newcomer_knows_too(
+        self, of_the_newcomer: tuple[on.Event, ...], kind: ExitKind
+    ) -> None:
+        machine = deciding(ONE_REPLACED)
+        machine.sees(on.LogAnswered(Verdict.GO))
+        assert ended(machine.sees(*of_the_newcomer)) is kind
+        assert machine.state.word is GO
+
+    def test_also_where_it_was_gone_before_the_log_had_answered(self) -> None:
+        machine = deciding(ONE_REPLACED)
+        machine.sees(on.Gone(1))
+        assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
+
+    def test_lets_go_where_whoever_stays_has_said_it(self) -> None:
+        assert ended(voted(LEAVER, SHRUNK_TO_ONE).sees(on.Heard(GO))) is ExitKind.HANDED_OVER
+
+    def test_keeps_it_where_only_the_log_says_so(self) -> None:
+        assert ended(asking(LEAVER, SHRUNK_TO_ONE).sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
+
+    def test_lets_go_where_another_rank_has_it(self) -> None:
+        assert ended(asking(LEAVER).sees(on.LogAnswered(Verdict.GO))) is ExitKind.HANDED_OVER
 
 
 class TestTheWay:
@@ -140,7 +178,7 @@ class TestGo:
         assert machine.phase is Phase.ENDED
 
     def test_a_deciding_leaver_waits_for_nobody_beyond_its_own_deadline(self) -> None:
-        machine = deciding(Attempt(3, 4, 1, (0,), (0,)))
+        machine = deciding(Attempt(3, 4, 1, (0, 1), (0,)))
         machine.sees(on.LogAnswered(Verdict.GO))
         assert ended(machine.sees(on.Passed(Alarm.DEADLINE))) is ExitKind.HANDED_OVER
 

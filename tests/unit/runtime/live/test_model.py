@@ -15,11 +15,13 @@ from tests.unit.runtime.live.explore import explore
 from tests.unit.runtime.live.planted import (
     FIRST_GROWN,
     GROWN_BY_TWO,
+    ONE_COMES_FOR_TWO,
     ONE_OF_THREE_REPLACED,
     ONE_REPLACED,
     PLANTED,
     REPLACED_BY_TWO,
     SHAPES,
+    SHRUNK_TO_ONE,
 )
 from tests.unit.runtime.live.small import Setting
 
@@ -42,7 +44,7 @@ HURRIED: list[tuple[str, Faults]] = [
 ]  # fmt: skip
 """In these the limit may pass, for each party by itself, at any moment."""
 
-ALONE = {"1-to-1": ONE_REPLACED, "1-to-2": FIRST_GROWN}
+ALONE = {"1-to-1": ONE_REPLACED, "1-to-2": FIRST_GROWN, "2-to-1": SHRUNK_TO_ONE, "1-for-2": ONE_COMES_FOR_TWO}
 TWO_COME = {"1-to-3": GROWN_BY_TWO, "1-to-2-replaced": REPLACED_BY_TWO}
 EVERY = {**SHAPES, **ALONE, **TWO_COME, "1-of-3": ONE_OF_THREE_REPLACED}
 
@@ -64,6 +66,12 @@ def holds(shape: str, faults: Faults, late: int) -> frozenset[str]:
 def test_every_party_learns_the_same_in_time_or_is_safe(shape: str, faults: Faults) -> None:
     logs = holds(shape, faults, late=0)
     assert any("h" in log for log in logs)
+
+
+@pytest.mark.parametrize("faults", [{"kill": 1}, {"freeze": 1}, {"cut": 1}, {"reduce": 1}, {"flip": 1}], ids=name)
+@pytest.mark.parametrize("shape", ["2-to-1", "1-for-2"])
+def test_also_where_one_is_left(shape: str, faults: Faults) -> None:
+    assert any("h" in log for log in holds(shape, faults, late=0))
 
 
 @pytest.mark.parametrize("faults", [*ONCE[:10], {"kill": 2}, {"freeze": 1}], ids=name)

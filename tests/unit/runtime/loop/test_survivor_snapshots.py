@@ -309,6 +309,27 @@ def test_whoever_is_to_take_a_ranks_place_leaves_the_image_of_that_rank_until_it
     assert same(image, then)
 
 
+def test_whoever_may_be_the_last_that_has_what_was_the_only_ranks_own_leaves_that(training: Training) -> None:
+    training.run.progress.saved = False
+    training.run.images.stand_in(2, 0, (), own={"rng": {"torch": "the other one's"}, "asked": []})
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.rank, image.label.stamp.world) == (2, 0, 1)
+    assert decode(image.state)["rng"] == {"torch": "the other one's"}
+
+
+def test_a_single_rank_leaves_one_only_where_it_ends_and_may_be_the_last(training: Training) -> None:
+    training.run.settings = replace(training.run.settings, rank=0, world=1)
+    training.step()
+    assert not training.run.images.wanted
+    training.run.images.hold_on()
+    training.run.images.leave()
+    image = training.image
+    assert image
+    assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (3, 1, 0)
+
+
 def test_whoever_has_a_ranks_place_leaves_its_own_image(training: Training) -> None:
     training.run.progress.saved = False
     training.run.images.stand_in(2, 0, ("torch",))
