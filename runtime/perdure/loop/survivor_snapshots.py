@@ -150,7 +150,7 @@ class Images:
             self.join(alike)
             self._ranks = ranks
             self._seen = self._glance()
-            self._standing = self._copied_in_time(run, rank) if not self._run.progress.saved else None
+            self._standing = self._copied(run, rank) if not self._run.progress.saved else None
             if self._standing and own is not None:
                 stamp = replace(self._standing.stamp, world=1)
                 self._standing = replace(self._standing, stamp=stamp, rank=own)
