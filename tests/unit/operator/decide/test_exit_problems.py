@@ -87,7 +87,7 @@ class TestRefusedToTellToLeave:
         reason, message = _running(self._cordoned())
         assert reason == "PatchRefused"
         assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be told to leave: {DENIED}" in message
-        assert "deleted after 10 s" in message
+        assert "it deletes members that have to leave after 10 s" in message
 
     def test_it_is_tried_again_for_ten_seconds(self) -> None:
         here = self._cordoned()
