@@ -11,7 +11,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check quick format generate bench bench-runtime bench-scale prepare autoscaler dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check quick docs format generate bench bench-runtime bench-scale prepare autoscaler dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -24,7 +24,8 @@ help:
 	@echo "make bench      measure, print tables, write build/bench/*.json"
 	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
-	@echo "make check      format, lint, types, layers, generated files"
+	@echo "make check      format, lint, types, layers, docs, generated files"
+	@echo "make docs       build the pages into build/site; a link that leads nowhere is an error"
 	@echo "make quick      these, and the tests nearest to what differs from origin/main: 3 minutes at most"
 	@echo "make format     format the code"
 	@echo "make generate   write the CRD and the reference pages anew"
@@ -73,6 +74,9 @@ dev:
 
 check: dev
 	$(VENV)/python -m tests.support.checks
+
+docs: dev
+	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build
 
 quick: dev
 	$(VENV)/python -m tests.support.checks --nearest

@@ -171,7 +171,7 @@ def main() -> None:
         if epoch < WARM_ROUNDS:
             rounds.clear()
             calls.clear()
-    kept = session._run.images.wanted  # noqa: SLF001 - nobody else says so before a peer is lost
+    kept = session._core.run.images.wanted  # noqa: SLF001 - nobody else says so before a peer is lost
     print(
         json.dumps({"rounds": [vars(one) for one in rounds], "call": calls if session.rank == 0 else [], "kept": kept})
     )

@@ -131,7 +131,7 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
 
     for _ in session.epochs(args.epochs):  # perdure
         loss = 0.0
-        for number, (x, y) in enumerate(batches, start=session.batch_index + 1):  # perdure
+        for number, (x, y) in enumerate(batches, start=batches.batch_index + 1):
             part = session.weighted(error(model, x, y)) / MICRO_BATCHES  # perdure
             part.backward()
             loss += part.item()

@@ -24,7 +24,23 @@ if TYPE_CHECKING:
 
     from perdure.adapters.job import Job
     from perdure.checkpoint.history import Commit
+    from perdure.loop.position.stopping import max_seconds, max_steps
     from perdure.session.current import current_epoch, finished_epochs, remaining_epochs_until
+    from perdure.session.functions import (
+        Progress,
+        accumulator,
+        all_reduce,
+        describe,
+        exit_requested,
+        gather,
+        poll,
+        progress,
+        report,
+        report_every,
+        restore,
+        should_stop,
+        stop_when,
+    )
     from perdure.session.loading import Checkpoint, history, load
     from perdure.session.session import Session
 
@@ -37,28 +53,58 @@ __all__ = [
     "LogLost",
     "PeerLost",
     "PerdureError",
+    "Progress",
     "RootTakenOver",
     "Session",
     "StorageError",
     "StorageRefused",
     "UserError",
+    "accumulator",
+    "all_reduce",
     "current_epoch",
+    "describe",
+    "exit_requested",
     "finished_epochs",
+    "gather",
     "history",
     "load",
+    "max_seconds",
+    "max_steps",
+    "poll",
+    "progress",
     "remaining_epochs_until",
+    "report",
+    "report_every",
+    "restore",
+    "should_stop",
+    "stop_when",
 ]
 
 _LATER = {
     "Checkpoint": "perdure.session.loading",
     "Commit": "perdure.checkpoint.history",
     "Job": "perdure.adapters.job",
+    "Progress": "perdure.session.functions",
     "Session": "perdure.session.session",
+    "accumulator": "perdure.session.functions",
+    "all_reduce": "perdure.session.functions",
     "current_epoch": "perdure.session.current",
+    "describe": "perdure.session.functions",
+    "exit_requested": "perdure.session.functions",
     "finished_epochs": "perdure.session.current",
+    "gather": "perdure.session.functions",
     "history": "perdure.session.loading",
     "load": "perdure.session.loading",
+    "max_seconds": "perdure.loop.position.stopping",
+    "max_steps": "perdure.loop.position.stopping",
+    "poll": "perdure.session.functions",
+    "progress": "perdure.session.functions",
     "remaining_epochs_until": "perdure.session.current",
+    "report": "perdure.session.functions",
+    "report_every": "perdure.session.functions",
+    "restore": "perdure.session.functions",
+    "should_stop": "perdure.session.functions",
+    "stop_when": "perdure.session.functions",
 }
 """Where to import from what is loaded when it is first used."""
 

@@ -114,7 +114,7 @@ class Program:
     with_: bool = True
     """The session is used as a context manager."""
     restore: bool = False
-    """session.restore() is called before epochs()."""
+    """perdure.restore(session) is called before epochs()."""
     every_steps: int = 0
     every_epochs: int = 0
     check_seconds: float = 0.0
@@ -235,7 +235,7 @@ def _whole_batches(program: Program) -> Program:
 
 
 def _one_position(program: Program) -> Program:
-    """session.batch_index counts the batches of one loader, which accumulation and a cut need."""
+    """train.batch_index counts the batches of one loader, which accumulation and a cut need."""
     if program.source in ("one after another", "zip"):
         program = replace(program, noise_between=program.noise_between and program.source == "one after another")
         return replace(program, accumulate=1, cut=0)

@@ -1,7 +1,7 @@
 """A Program as the Python script that is run: what a person reads when a seed fails is what was executed.
 
-Pure text. Where a rule of docs/training.md asks something of a script (gradients are cleared above the batch loop,
-nothing is changed before an epoch's last poll), the text obeys it: the property is about scripts that obey.
+Pure text. Where a rule of docs/concepts/exactness.md asks something of a script (gradients are cleared above the batch
+loop, nothing is changed before an epoch's last poll), the text obeys it: the property is about scripts that obey.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
 
+import perdure
 from perdure import Session, remaining_epochs_until
 from tests.property.diary import Diary, fingerprint
 
@@ -102,9 +103,8 @@ def _set_up(program: Program) -> Iterator[str]:
     if program.source in ("one after another", "zip"):
         yield f"other = {_loader(program, 'other', program.samples - program.batch)}"
     if program.summed:
-        yield from (
-            f"{name} = session.accumulator({name!r})" for name in ("above", "scores", "often", "grand", "found")
-        )
+        names = ("above", "scores", "often", "grand", "found")
+        yield from (f"{name} = perdure.accumulator(session, {name!r})" for name in names)
     if program.positioned:
         yield f'valid = session.loader(valid_set, {program.world * 3}, name="valid", train=False)'
     elif any(evaluation.shared for evaluation in program.evaluations):
@@ -150,13 +150,13 @@ def _evaluate(program: Program, number: str, evaluation: Evaluation) -> Iterator
     )
     yield "            diary.moment()"
     if evaluation.poll:
-        yield "            session.poll()"
+        yield "            perdure.poll(session)"
     yield from ("    model.train()", f"    return {'found.sum()' if program.summed else 'total'}", "", "")
 
 
 def _main(program: Program) -> Iterator[str]:
     if program.restore:
-        yield "session.restore()"
+        yield "perdure.restore(session)"
     for number, phase in enumerate(program.phases):
         if number and not program.scheduler:
             yield from ("for group in optimizer.param_groups:", '    group["lr"] = 0.005')
@@ -237,7 +237,7 @@ def _batches(program: Program) -> Iterator[str]:
         if program.source == "in the loop":
             yield f"train = {train}"
         if indexed:
-            yield "for i, (inputs, targets, ids) in enumerate(train, session.batch_index):"
+            yield "for i, (inputs, targets, ids) in enumerate(train, train.batch_index):"
         else:
             yield "for inputs, targets, ids in train:"
     yield from body
@@ -269,7 +269,7 @@ def _body(program: Program) -> Iterator[str]:
         yield f"if i + 1 == {program.cut}:"
         yield "    break"
     if program.asks:
-        yield from ("if session.should_stop():", "    raise SystemExit")
+        yield from ("if perdure.should_stop(session):", "    raise SystemExit")
 
 
 def _length(program: Program) -> str:

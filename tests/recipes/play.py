@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perdure.session import current
-from perdure.session.session import Session
+from perdure.session.core import Core
 from tests.recipes.held import tell, tell_weights
 from tests.unit.runtime.live.scripts import await_ready
 
@@ -33,9 +33,9 @@ def count_steps(note: Path, interrupted: int | None, waits: int | None) -> None:
         if note.stat().st_size == interrupted:
             os.kill(os.getpid(), signal.SIGTERM)
         if note.stat().st_size == waits:
-            session = current._session("play")
-            if isinstance(session, Session) and session.run == 1:
-                await_ready(session)
+            core = current._core("play")
+            if isinstance(core, Core) and core.run.settings.run == 1:
+                await_ready(core)
 
     register_optimizer_step_post_hook(count)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.recipes.stage import Played, Stage, Theatre
 
-LEFT = 75  # saved and left: docs/training.md
+LEFT = 75  # saved and left: docs/concepts/completion.md
 
 EXACT = {
     "language": ("pretraining", "adapters", "preferences", "rewards", "carried_state"),

@@ -25,6 +25,7 @@ CHECKS: Mapping[str, Sequence[str | Path]] = {
     "format": [TOOLS / "ruff", "format", "--check", "."],
     "lint": [TOOLS / "ruff", "check", "."],
     "layers": [TOOLS / "lint-imports"],
+    "docs": [TOOLS / "mkdocs", "build"],
     "CRD": [PYTHON, "-m", "perdure_operator.schema.crd", "--check"],
     "reference": [PYTHON, "-m", "perdure_operator.schema.reference_page", "--check"],
     "signals": [PYTHON, "-m", "perdure_operator.schema.signals_page", "--check"],

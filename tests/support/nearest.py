@@ -70,8 +70,10 @@ def _imported(path: str, text: str) -> Iterator[str]:
 
 
 def _naming(path: str, sources: Mapping[str, str]) -> Iterator[str]:
-    """The test files whose text holds the file's name and its folder's."""
+    """The test files that name the file and its folder, or take all files of its kind from a folder above."""
     file = PurePosixPath(path)
     for other, text in sources.items():
-        if is_test(other) and file.name in text and file.parent.name in text:
+        named = file.name in text and file.parent.name in text
+        taken = f'rglob("*{file.suffix}")' in text and any(f'"{folder}"' in text for folder in file.parent.parts)
+        if is_test(other) and (named or taken):
             yield other

@@ -12,8 +12,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
-PAGES = sorted((REPOSITORY / "docs").glob("*.md"))
-DECISIONS = sorted((REPOSITORY / "docs" / "decisions").iterdir())
+PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
 MADE = {"log/", "data/", "operator/__init__.py"}
 """Named without being here: a bucket's prefixes, and a file that must never be."""
 
@@ -43,7 +42,7 @@ def test_no_framework_is_imported_before_its_adapter_is(module: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", *(str(d.relative_to(REPOSITORY)) for d in [*PAGES, *DECISIONS])],
+    ["README.md", "CONTRIBUTING.md", *(str(d.relative_to(REPOSITORY)) for d in PAGES)],
 )
 def test_every_path_that_a_page_names_exists(page: str) -> None:
     roots = [REPOSITORY, REPOSITORY / "operator" / "perdure_operator", REPOSITORY / "runtime" / "perdure"]

@@ -44,7 +44,7 @@ def main(root: str) -> dict[str, Any]:
         session.register(model=model, optimizer=optimizer, scheduler=scheduler)
         train = session.loader(digits(2, 96), batch_size=16)
         valid = session.loader(digits(3, 40), batch_size=8, name="valid", train=False)
-        scores = session.accumulator()
+        scores = perdure.accumulator(session)
         for epoch in perdure.remaining_epochs_until(EPOCHS):
             model.train()
             for images, labels in train:

@@ -50,13 +50,16 @@ def main(uploads: Path, resume_from: dict[str, int] | None) -> None:
             print("exit")
             (uploads / str(session.rank)).write_text(str(model.total.item()))
 
-        for epoch in session.epochs(stop=[lambda: (session.epoch or 0) * PER_EPOCH + PER_EPOCH >= ITEMS]):
+        def all_counted() -> bool:
+            return (perdure.progress(session).epoch or 0) * PER_EPOCH + PER_EPOCH >= ITEMS
+
+        for epoch in session.epochs(stop=[all_counted]):
             first = epoch * PER_EPOCH
             for i in session.steps(min(PER_EPOCH, ITEMS - first)):
                 mine = first + i if i % session.world == session.rank else 0
-                model.total += session.all_reduce(mine)
+                model.total += perdure.all_reduce(session, mine)
                 session.step()
-        print(f"ended after epoch {session.finished_epochs} with {model.total}")
+        print(f"ended after epoch {perdure.progress(session).finished_epochs} with {model.total}")
 
 
 if __name__ == "__main__":

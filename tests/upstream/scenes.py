@@ -62,7 +62,7 @@ def states(root: str) -> dict[str, Any]:
     found = {}
     with joined(root) as session:
         session.register(first=first, second=second)
-        session.restore()
+        perdure.restore(session)
         found["begun"] = [first.value, second.value]
         for _ in session.epochs(2):
             for _ in session.steps(3):
@@ -76,7 +76,7 @@ def accumulated(root: str) -> list[dict[str, float]]:
     read = []
     with joined(root) as session:
         session.register(state=Value(0))
-        accumulator = session.accumulator()
+        accumulator = perdure.accumulator(session)
         for _ in session.epochs(1):
             accumulator["a"] += 15
             accumulator["b"] -= 5
@@ -151,12 +151,12 @@ def samples(root: str) -> list[dict[int, list[int]]]:
 def collectives(root: str) -> dict[str, Any]:
     with joined(root) as session:
         rank = session.rank
-        told = [session.gather([which, rank]) for which in range(3)]
+        told = [perdure.gather(session, [which, rank]) for which in range(3)]
         return {
-            "sum": session.all_reduce(rank),
-            "union": sorted(set().union(*session.gather([rank, rank + 1]))),
+            "sum": perdure.all_reduce(session, rank),
+            "union": sorted(set().union(*perdure.gather(session, [rank, rank + 1]))),
             "told": told[::-1],
-            "first": session.gather(f"of rank {rank}")[0],
+            "first": perdure.gather(session, f"of rank {rank}")[0],
         }
 
 

@@ -135,7 +135,7 @@ def test_ac_cf_7_a_root_that_stops_taking_checkpoints_costs_no_epoch(
     with Session.from_env(folder) as session:
         session.register(model=nn.Linear(1, 1))
         for epoch in session.epochs(4):
-            failures.append(session.save_failures)
+            failures.append(perdure.progress(session).save_failures)
             if epoch == 0:
                 (folder / "data").write_text("in the way")
             for _ in session.steps(3):
@@ -149,7 +149,7 @@ def test_ac_cf_7_a_root_that_stops_taking_checkpoints_costs_no_epoch(
     refused = Session.from_env(folder.parent / "file")
     refused.register(model=nn.Linear(1, 1))
     with pytest.raises(StorageRefused):
-        refused.restore()
+        perdure.restore(refused)
     refused.close()
 
 

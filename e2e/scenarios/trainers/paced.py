@@ -35,6 +35,11 @@ class Paced(Session):
     """The run of the last step, and the steps done in it here."""
 
     @property
+    def run(self) -> int:
+        """The run's number."""
+        return perdure.progress(self).run
+
+    @property
     def here(self) -> int:
         """Steps done in this run by this process."""
         run, steps = self.stepped
@@ -44,7 +49,7 @@ class Paced(Session):
         super().step(*args, **kwargs)
         self.stepped = self.run, self.here + 1
         if PACE_RECORDED:
-            self._run.trace.flush()
+            self._core.run.trace.flush()
         print(f"PACE run {self.run}: {self.here} steps", flush=True)
         if self.run <= PACED_RUNS and not UNPACED.exists():
             self.rest(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)

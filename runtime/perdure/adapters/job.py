@@ -13,6 +13,7 @@ from torch import Tensor
 from perdure.console import say
 from perdure.errors import UserError
 from perdure.session.driven import Condition, Limit, NewCommit, Report, read_resume_from
+from perdure.session.functions import progress, report_every
 from perdure.session.session import Session
 
 
@@ -56,8 +57,8 @@ class Job:
             self.epoch(number + 1)
             session.save()
         if self.upload:
-            self.upload(session.finished_epochs)
-        return session.finished_epochs
+            self.upload(progress(session).finished_epochs)
+        return progress(session).finished_epochs
 
     def _attach(self, session: Session) -> list[str]:
         """Gives the session the phases that are its hooks. What comes back has something in it after `init`."""
@@ -71,12 +72,12 @@ class Job:
         if self.exit:
             session.on("exit", self.exit)
         for seconds, report in self.reports:
-            session.report_every(seconds, report)
+            report_every(session, seconds, report)
         return fresh
 
 
 def _begin_after(session: Session, epoch: int) -> None:
-    run = session._run
+    run = session._core.run
     if run.opening:
         raise UserError(f"run(resume_from_epoch={epoch}): training is restored already: run the job before epochs()")
     if run.settings.resume_from is None:

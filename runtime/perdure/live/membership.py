@@ -24,7 +24,7 @@ from perdure.wire.settings import Settings
 
 BEGAN_ANEW: Final = (
     "; a process has joined this run as it trained, and in it variables of the script's own have begun anew: where a "
-    "step depends on one, keep it in session.state, or take session.steps_done, session.epoch or session.batch_index"
+    "step depends on one, keep it in session.state, or take session.steps_done or perdure.progress(session)"
 )
 """What else may have made ranks come apart, once a newcomer is one of them."""
 

@@ -1,4 +1,4 @@
-"""What a script reports of its training: `session.report(loss=...)`, and `session.report_every(seconds, fn)`.
+"""What a script reports of its training: `perdure.report` and `perdure.report_every`.
 
 Values go to whoever listens: a line of rank 0 for people, the trace, the hooks `reported`. Functions are called by the
 main thread between two acts of the script, at its steps and polls, so they may look at everything it has; once more
@@ -29,7 +29,7 @@ Report = Callable[[], Mapping[str, Any] | None]
 def read_values(values: Mapping[str, Any]) -> dict[str, Value]:
     """The values of one report, as plain ones. UserError for what is none."""
     if not values:
-        raise UserError("report(): nothing is given: name what is reported, as in session.report(loss=loss)")
+        raise UserError("report(): nothing is given: name what is reported, as in perdure.report(session, loss=loss)")
     return {name: _plain(name, value) for name, value in values.items()}
 
 

@@ -11,36 +11,30 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from perdure.errors import UserError
+from perdure.loop.position.stopping import read_goal
+from perdure.loop.run import Run
+from perdure.session.job import EpochLoops
 
 
-class Session(Protocol):
-    """As much of a session as is asked here."""
+class Core(Protocol):
+    """As much as is asked here of what stands behind a session."""
 
-    @property
-    def epoch(self) -> int | None:
-        """The number of the epoch of the loop that is on."""
-        ...
-
-    @property
-    def finished_epochs(self) -> int:
-        """Of all loops."""
-        ...
-
-    def remaining_epochs_until(self, count: int) -> Iterator[int]:
-        """Those that are left."""
-        ...
+    run: Run
+    loops: EpochLoops
 
 
-_sessions: list[weakref.ref[Session]] = []
+_open: list[weakref.ref[Core]] = []
 """Those that are open, in the order in which they were made."""
 
 
 def remaining_epochs_until(count: int) -> Iterator[int]:
     """The epochs that are left until `count` are finished, of all loops and runs together, by their numbers from 0.
 
-    See `Session.remaining_epochs_until`. UserError without a session, too.
+    It is a loop as `Session.epochs` gives one, that ends earlier by `stop`, `stop_when` or `break`: one until 60 behind
+    one until 30 has the epochs 30 to 59, or those of them that earlier runs have left. UserError for a number below 1,
+    within another epoch, and without a session.
     """
-    return _session("remaining_epochs_until").remaining_epochs_until(count)
+    return _core("remaining_epochs_until").loops.epochs(read_goal(count or 0, ()), (), in_all=True)
 
 
 def current_epoch() -> int | None:
@@ -48,33 +42,33 @@ def current_epoch() -> int | None:
 
     UserError without a session.
     """
-    session = _session("current_epoch")
-    return None if session.epoch is None else session.finished_epochs
+    progress = _core("current_epoch").run.progress
+    return None if progress.epoch is None else progress.epochs_done
 
 
 def finished_epochs() -> int:
     """How many epochs are finished, of all loops and runs together; within one, its number.
 
-    It is 0 before anything is restored, by the first loop or by `Session.restore`. UserError without a session.
+    It is 0 before anything is restored, by the first loop or by `perdure.restore`. UserError without a session.
     """
-    return _session("finished_epochs").finished_epochs
+    return _core("finished_epochs").run.progress.epochs_done
 
 
-def opened(session: Session) -> None:
+def opened(core: Core) -> None:
     """This is the process's session from here on."""
-    _sessions.append(weakref.ref(session))
+    _open.append(weakref.ref(core))
 
 
-def closed(session: Session) -> None:
+def closed(core: Core) -> None:
     """It is no more."""
-    _sessions[:] = [one for one in _sessions if one() not in (None, session)]
+    _open[:] = [one for one in _open if one() not in (None, core)]
 
 
-def _session(call: str) -> Session:
-    session = _sessions[-1]() if _sessions else None
-    if session is None:
+def _core(call: str) -> Core:
+    core = _open[-1]() if _open else None
+    if core is None:
         raise UserError(
             f"perdure.{call}() goes by the process's session, and there is none: make it first, by "
             f"session = perdure.Session.from_env()"
         )
-    return session
+    return core

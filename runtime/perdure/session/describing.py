@@ -1,6 +1,6 @@
 """Looks at a session and says what it is about to do. Changes nothing, and talks to no other rank.
 
-Called by `Session.describe`.
+Called by `perdure.describe`.
 """
 
 from __future__ import annotations

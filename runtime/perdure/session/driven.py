@@ -15,7 +15,7 @@ from perdure.live.liveness import tell_attached
 from perdure.loop.data.loader import Loader
 from perdure.loop.position.stopping import Condition, Limit
 from perdure.loop.reports import Report
-from perdure.session.session import Session
+from perdure.session.session import Session, core_of
 from perdure.state.registry import Stateful
 from perdure.state.rng import apply as set_generators
 from perdure.state.rng import capture as get_generators
@@ -42,12 +42,10 @@ __all__ = [
     "sums_in_rank_order",
 ]
 
-# An adapter is a part of the Session, so it may look into it: here, and nowhere else.
-
 
 def drive(session: Session, framework: str) -> None:
     """`framework` drives the loop: its ranks change in place, by a save and a new start, never between two batches."""
-    run = session._run  # noqa: SLF001 - see above
+    run = core_of(session).run
     run.driven_by = framework
     tell_attached(run)
 
@@ -58,7 +56,7 @@ def keep(session: Session, name: str, state: Stateful, before_save: Callable[[],
 
     Rank 0's state_dict is saved, whatever the others' are.
     """
-    run = session._run  # noqa: SLF001 - see above
+    run = core_of(session).run
     run.registry.add(name, state, loose=True)
     run.before_save = before_save
 
@@ -68,22 +66,22 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
 
     An error on one rank is one on all of them; `name` is what it is called there.
     """
-    run = session._run  # noqa: SLF001 - see above
+    run = core_of(session).run
     _, told = on_all(run.peers, lambda: (None, encode(own(), name)))
     return [decode(found) for found in told]
 
 
 def root(session: Session) -> str:
     """Where its checkpoints are."""
-    return session._run.settings.root  # noqa: SLF001 - see above
+    return core_of(session).run.settings.root
 
 
 def sums_in_rank_order(session: Session) -> bool:
     """Whether gradients are to be added in one order, as a restart makes another one of more than two ranks'."""
-    return session._deterministic and session.world > WORLD_WITH_ONE_ORDER  # noqa: SLF001 - see above
+    return core_of(session).deterministic and session.world > WORLD_WITH_ONE_ORDER
 
 
 def offers_hand_over(session: Session) -> bool:
     """Whether somebody who does not know better may start a process that is to join this run while it trains."""
-    settings = session._run.settings  # noqa: SLF001 - see above
+    settings = core_of(session).run.settings
     return settings.live and settings.run is not None

@@ -1,4 +1,4 @@
-"""Small values that ranks tell each other: `session.gather(value)` and `session.all_reduce(value)`.
+"""Small values that ranks tell each other: `perdure.gather(session, value)` and `perdure.all_reduce(session, value)`.
 
 For scores, counts and decisions, over the connection that saves use; large tensors are torch.distributed's. What one
 rank cannot tell is an error on all of them, and so are ranks that call at different places. Sums are rounded once, so

@@ -1,4 +1,4 @@
-"""Objects that a script registers when its run has begun: an optimizer for what is unfrozen in the third epoch, say.
+"""What a script registers, before its run has begun or late: an optimizer for what is unfrozen in the third epoch, say.
 
 A checkpoint says which of its objects were registered late. A script that goes on from it registers these late again,
 and each gets what the checkpoint holds of it right then. That has to be before the first step, as the training that was
@@ -14,6 +14,22 @@ from perdure.checkpoint.stage import stage
 from perdure.console import say
 from perdure.errors import UserError
 from perdure.loop.run import Run
+from perdure.state.merging import Merge, check_merges
+
+
+def register(
+    run: Run, things: Mapping[str, Any], *, absent: str | None, rename: Mapping[str, str], merge: Mapping[str, Merge]
+) -> None:
+    """Adds these to what is saved and restored; the parameters are those of `Session.register`."""
+    if absent not in (None, "refuse", "keep"):
+        raise UserError(f"register(absent={absent!r}): write absent='keep' or absent='refuse'")
+    merges = check_merges(merge, list(things))
+    if run.opening:
+        register_late(run, things, rename, merges, absent)
+        return
+    run.registry.rename(rename)
+    for name, thing in things.items():
+        run.registry.add(name, thing, keeps=absent == "keep", merge=merges.get(name))
 
 
 def register_late(

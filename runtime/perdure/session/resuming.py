@@ -1,6 +1,6 @@
 """How a run goes on from the newest commit: it is opened in the log, then everything is put where it was left.
 
-Called once, by `Session.restore`.
+Called once, by perdure.session.core.
 """
 
 from __future__ import annotations

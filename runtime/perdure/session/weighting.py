@@ -16,6 +16,16 @@ from torch import Tensor
 from perdure.errors import UserError
 from perdure.group.collectives import on_all
 from perdure.group.peers import Peers
+from perdure.loop.run import Run
+
+
+def weighted(run: Run, loss: Tensor, n: Any, of: Any) -> Tensor:
+    """`loss` as `Session.weighted` gives it."""
+    if n is not None:
+        return weigh(loss, n, of, run.peers)
+    if of is not None:
+        raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
+    return run.progress.weighted(loss)
 
 
 def weigh(loss: Tensor, n: Any, of: Any, peers: Peers) -> Tensor:

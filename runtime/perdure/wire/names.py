@@ -32,56 +32,88 @@ DEFAULT_GRACE_SECONDS: Final = 120
 
 
 class Env:
-    """Names of the environment variables of container 0; the first block is set by the operator."""
+    """Environment variables of container 0. The operator sets the first block, the agent the third."""
 
-    ROOT: Final = "PERDURE_ROOT"  # checkpoint.uri: s3://bucket/prefix or file:///folder
-    UID: Final = "PERDURE_UID"  # the job's uid; absent outside Kubernetes: "local"
-    JOB: Final = "PERDURE_JOB"  # namespace/name
-    MEMBER: Final = "PERDURE_MEMBER"  # the pod's name
-    NODE: Final = "PERDURE_NODE"  # the node it runs on
-    PROCESSES: Final = "PERDURE_PROCESSES"  # processesPerReplica
-    GRACE_SECONDS: Final = "PERDURE_GRACE_SECONDS"  # terminationGracePeriodSeconds
-    FROM: Final = "PERDURE_FROM"  # checkpoint.from as a JSON object; absent without one
-    KEEP: Final = "PERDURE_KEEP"  # checkpoint.keep
+    ROOT: Final = "PERDURE_ROOT"
+    """`checkpoint.uri`: s3://bucket/prefix or file:///folder."""
+    UID: Final = "PERDURE_UID"
+    """The job's uid; absent outside Kubernetes."""
+    JOB: Final = "PERDURE_JOB"
+    """The job as namespace/name."""
+    MEMBER: Final = "PERDURE_MEMBER"
+    """The pod's name."""
+    NODE: Final = "PERDURE_NODE"
+    """The node it runs on."""
+    PROCESSES: Final = "PERDURE_PROCESSES"
+    """`processesPerReplica`."""
+    GRACE_SECONDS: Final = "PERDURE_GRACE_SECONDS"
+    """`terminationGracePeriodSeconds`."""
+    FROM: Final = "PERDURE_FROM"
+    """`checkpoint.from` as a JSON object; absent without one."""
+    KEEP: Final = "PERDURE_KEEP"
+    """`checkpoint.keep`."""
     EVERY_STEPS: Final = "PERDURE_EVERY_STEPS"
+    """`checkpoint.everySteps`."""
     EVERY_SECONDS: Final = "PERDURE_EVERY_SECONDS"
+    """`checkpoint.everySeconds`."""
     EVERY_EPOCHS: Final = "PERDURE_EVERY_EPOCHS"
+    """`checkpoint.everyEpochs`."""
     S3_ENDPOINT: Final = "PERDURE_S3_ENDPOINT"
+    """`checkpoint.s3.endpoint`."""
     S3_REGION: Final = "PERDURE_S3_REGION"
-    S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"  # "true" or "false"
-    S3_CREDENTIALS: Final = (
-        "PERDURE_S3_CREDENTIALS"  # a folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret
-    )
-    COMPLETION: Final = "PERDURE_COMPLETION"  # a Completion; absent: Log
-    GLOBAL_BATCH_SIZE: Final = "PERDURE_GLOBAL_BATCH_SIZE"  # elastic.globalBatchSize when the pod was made
+    """`checkpoint.s3.region`."""
+    S3_PATH_STYLE: Final = "PERDURE_S3_PATH_STYLE"
+    """`checkpoint.s3.pathStyle`: true or false."""
+    S3_CREDENTIALS: Final = "PERDURE_S3_CREDENTIALS"
+    """A folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret."""
+    COMPLETION: Final = "PERDURE_COMPLETION"
+    """A Completion; absent: Log."""
+    GLOBAL_BATCH_SIZE: Final = "PERDURE_GLOBAL_BATCH_SIZE"
+    """`elastic.globalBatchSize` when the pod was made."""
 
-    RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"  # how long ranks wait for each other (users set it)
-    CHECK_SECONDS: Final = (
-        "PERDURE_CHECK_SECONDS"  # how often ranks agree whether to stop; 0: at each step (users set it)
-    )
-    PRELOAD: Final = "PERDURE_PRELOAD"  # modules the zygote imports beside its own; "none": no zygote (users set it)
-    LIVE: Final = "PERDURE_LIVE"  # "no": members are replaced in place, never between two batches (users set it)
-    TRACE: Final = "PERDURE_TRACE"  # "1": record per step the time and the sample ids of the batch (users set it)
+    RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"
+    """How long ranks wait for each other (users set it)."""
+    CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"
+    """How often ranks agree whether to stop; 0: at each step (users set it)."""
+    PRELOAD: Final = "PERDURE_PRELOAD"
+    """Modules the zygote imports beside its own; "none": no zygote (users set it)."""
+    LIVE: Final = "PERDURE_LIVE"
+    """"no": members are replaced in place, never between two batches (users set it)."""
+    TRACE: Final = "PERDURE_TRACE"
+    """"1": record per step the time and the sample ids of the batch (users set it)."""
 
     # Set by the agent for each trainer process, beside torch's own RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
     # MASTER_ADDR and MASTER_PORT.
     RUN: Final = "PERDURE_RUN"
-    LOST: Final = "PERDURE_LOST"  # the assignment's `lost` as a JSON list
-    FLOOR: Final = "PERDURE_FLOOR"  # the assignment's `floor` as a JSON object; absent without one
-    WAIT: Final = "PERDURE_WAIT"  # seconds rank 0 waits for the previous run to end before it opens
-    REPORT_FD: Final = "PERDURE_REPORT_FD"  # see perdure.wire.channel
-    REQUEST_FILE: Final = "PERDURE_REQUEST_FILE"  # see perdure.wire.channel
-    HANDOVER_FILE: Final = "PERDURE_HANDOVER_FILE"  # where the agent offers a hand-over, see perdure.wire.channel
-    HANDOVER: Final = "PERDURE_HANDOVER"  # a newcomer's: the assignment's `handover` as a JSON object
-    IMAGE: Final = "PERDURE_IMAGE"  # where a trainer that has lost a peer leaves its image, see perdure.wire.channel
-    HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"  # the image that an earlier trainer of this pod has left
-    STARTED: Final = "PERDURE_STARTED"  # time.monotonic() at which the agent started this process
+    """The number of the run that this process is a rank of."""
+    LOST: Final = "PERDURE_LOST"
+    """The assignment's `lost` as a JSON list."""
+    FLOOR: Final = "PERDURE_FLOOR"
+    """The assignment's `floor` as a JSON object; absent without one."""
+    WAIT: Final = "PERDURE_WAIT"
+    """Seconds rank 0 waits for the previous run to end before it opens."""
+    REPORT_FD: Final = "PERDURE_REPORT_FD"
+    """A pipe to the agent, see perdure.wire.channel."""
+    REQUEST_FILE: Final = "PERDURE_REQUEST_FILE"
+    """Where the agent asks for a save, see perdure.wire.channel."""
+    HANDOVER_FILE: Final = "PERDURE_HANDOVER_FILE"
+    """Where the agent offers a hand-over, see perdure.wire.channel."""
+    HANDOVER: Final = "PERDURE_HANDOVER"
+    """A newcomer's: the assignment's `handover` as a JSON object."""
+    IMAGE: Final = "PERDURE_IMAGE"
+    """Where a trainer that has lost a peer leaves its image, see perdure.wire.channel."""
+    HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"
+    """The image that an earlier trainer of this pod has left."""
+    STARTED: Final = "PERDURE_STARTED"
+    """The `time.monotonic()` at which the agent started this process."""
 
     # Set by `perdure describe`.
-    PREVIEW: Final = "PERDURE_PREVIEW"  # a folder: this process leaves there what it would do, and trains nothing
+    PREVIEW: Final = "PERDURE_PREVIEW"
+    """A folder: this process leaves there what it would do, and trains nothing."""
 
     # Set by perdure.testing.
-    EXIT_AT_STEP: Final = "PERDURE_EXIT_AT_STEP"  # the step in which this process is asked to leave
+    EXIT_AT_STEP: Final = "PERDURE_EXIT_AT_STEP"
+    """The step in which this process is asked to leave."""
 
 
 PREVIEW_TEXT: Final = "text"

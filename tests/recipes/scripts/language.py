@@ -67,7 +67,7 @@ def pretraining() -> Held:
         session.state["norms"] = []
         batches = session.loader(TensorDataset(text(64)), batch_size=4)
         for _ in session.epochs(2):
-            for number, (x,) in enumerate(batches, session.batch_index + 1):
+            for number, (x,) in enumerate(batches, batches.batch_index + 1):
                 with torch.autocast("cpu", torch.bfloat16):
                     loss = session.weighted(next_token_loss(model, x)) / 2
                 loss.backward()
@@ -271,7 +271,7 @@ def carried_state() -> Held:
         session.register(model=net, optimizer=optimizer, scheduler=scheduler)
         batches = session.loader(TensorDataset(text(60, 6)), batch_size=5, shuffle=False)
         for _ in session.epochs(3):
-            if not session.epoch_resumed:
+            if not perdure.progress(session).epoch_resumed:
                 session.state["hidden"] = (torch.zeros(2, 5, 8), torch.zeros(2, 5, 8))
             total = session.state.get("total", 0.0)
             for (x,) in batches:

@@ -79,7 +79,7 @@ def restarts() -> Held:
         session.state["snapshots"] = []
         batches = session.loader(labelled(), batch_size=8)
         for epoch in session.epochs(3):
-            for i, (x, y) in enumerate(batches, session.batch_index):
+            for i, (x, y) in enumerate(batches, batches.batch_index):
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(model(x), y)).backward()
                 optimizer.step()

@@ -217,7 +217,7 @@ def torchvision() -> Held:
         session.register(model=model, optimizer=optimizer, scheduler=scheduler, ema=ema)
         batches = session.loader(labelled(), batch_size=8)
         for epoch in session.epochs(4):
-            for i, (x, y) in enumerate(batches, session.batch_index):
+            for i, (x, y) in enumerate(batches, batches.batch_index):
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(model(x), y, label_smoothing=0.1)).backward()
                 nn.utils.clip_grad_norm_(net.parameters(), 1.0)

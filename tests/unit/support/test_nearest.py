@@ -22,7 +22,8 @@ SOURCES = {
     "tests/unit/test_all.py": "from perdure.log.entry import Entry",
     "tests/unit/test_books.py": "from tests.support import books",
     "tests/unit/test_loop.py": "from perdure_operator.loop import run",
-    "tests/unit/test_page.py": 'PAGE = DOCS / "docs" / "training.md"',
+    "tests/unit/test_page.py": 'PAGE = DOCS / "guide" / "training.md"',
+    "tests/unit/test_pages.py": 'PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))',
     "tests/unit/test_far.py": "from perdure.log_of_others import entry",
 }
 
@@ -39,10 +40,21 @@ SOURCES = {
         ("tests/unit/log/test_entry.py", ["log/test_entry"]),
         (
             "tests/unit/conftest.py",
-            ["test_all", "test_books", "test_far", "test_loop", "test_page", "log/test_entry", "log/test_other"],
+            [
+                "test_all",
+                "test_books",
+                "test_far",
+                "test_loop",
+                "test_page",
+                "test_pages",
+                "log/test_entry",
+                "log/test_other",
+            ],
         ),
-        ("docs/training.md", ["test_page"]),
-        ("docs/other.md", []),
+        ("guide/training.md", ["test_page"]),
+        ("guide/other.md", []),
+        ("docs/how-to/data.md", ["test_pages"]),
+        ("docs/logo.svg", []),
     ],
 )
 def test_what_imports_it_is_near_and_what_is_named_after_it_is_nearest(changed: str, found: list[str]) -> None:

@@ -31,6 +31,7 @@ from perdure.session.driven import (
     set_generators,
     sums_in_rank_order,
 )
+from perdure.session.functions import gather, progress, restore
 from perdure.session.session import Session
 
 TRAINER: Final = "the Hugging Face Trainer"
@@ -44,7 +45,7 @@ class Driving:
         self._session = session
         self._batches: Batches = trainer.get_train_dataloader()
         begun = time.monotonic()
-        self._standing = Standing(trainer, session.gather, lambda: time.monotonic() - begun)
+        self._standing = Standing(trainer, partial(gather, session), lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())
         self._epoch = 0
         self._draws: dict[str, Any] | None = None
@@ -72,7 +73,7 @@ class Driving:
         if isinstance(model, DistributedDataParallel) and sums_in_rank_order(session):
             model.register_comm_hook(None, mean_in_rank_order)
         self._register()
-        session.restore()
+        restore(session)
         self.resumed = trainer.state.global_step > 0
         self._standing.check_batch()
         trainer.compute_loss = partial(trainer.losses.of_script, trainer.compute_loss)
@@ -82,7 +83,7 @@ class Driving:
         if first is None:
             self._standing.check_goal()
             return epochs
-        if first and not session.epoch_resumed:
+        if first and not progress(session).epoch_resumed:
             self._draws = get_generators()
         self._epoch = first
         return first

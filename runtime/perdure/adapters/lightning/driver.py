@@ -18,6 +18,7 @@ from perdure.adapters.lightning.inner import is_ahead, take_over
 from perdure.adapters.lightning.state import TrainerState
 from perdure.errors import UserError
 from perdure.session.driven import keep
+from perdure.session.functions import progress, restore
 from perdure.session.session import Session
 
 
@@ -43,7 +44,7 @@ class SessionDriver(Callback):
         self._trainer = trainer
         take_over(trainer)
         self._register(trainer)
-        self._session.restore()
+        restore(self._session)
         self._steps = trainer.global_step
 
     def _register(self, trainer: Any) -> None:
@@ -107,9 +108,8 @@ class SessionDriver(Callback):
     def trainer_has_stopped(self) -> bool:
         """Whether Lightning has ended the training before its limits. Its name is recorded as the reason."""
         limits = self._trainer.fit_loop
-        reached = (
-            self._trainer.global_step == limits.max_steps or self._session.finished_epochs + 1 == limits.max_epochs
-        )
+        epochs = progress(self._session).finished_epochs + 1
+        reached = self._trainer.global_step == limits.max_steps or epochs == limits.max_epochs
         return self._over and not reached
 
     # What Lightning tells.

@@ -200,7 +200,7 @@ class Source(ABC, Generic[T]):
         if walk is not None and counted_from(walk) == 0:
             self._session.warn(
                 f"{self} is resumed at batch {self.batch_index}, and the script's enumerate() counts from 0: if more "
-                f"than messages depends on the number, write enumerate(loader, session.batch_index)"
+                f"than messages depends on the number, write enumerate(loader, loader.batch_index)"
             )
 
     def _look(self, what: str) -> Iterator[T] | None:

@@ -1,4 +1,4 @@
-"""`session.accumulator(name)`: sums over all ranks and all runs of a training; no sample lacks, none counts twice.
+"""`perdure.accumulator(session)`: sums over all ranks and runs of a training; no sample is lost or counted twice.
 
 Each rank holds what it has added since the sum was read last. That is part of its own state, as its random generators
 are, and moves with them: where a resumed run would run the script's code again, a save holds what there was before that

@@ -27,7 +27,7 @@ Condition = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Limit:
-    """A condition that is a number: `session.max_steps(n)`, `session.max_seconds(s)`. A part of the goal."""
+    """A condition that is a number: `perdure.max_steps(n)`, `perdure.max_seconds(s)`. A part of the goal."""
 
     name: str
     value: float
@@ -180,7 +180,7 @@ class Stopping:
         if not (goal.limits() or self._loop or self._always):
             raise UserError(
                 "epochs(): nothing would ever end this loop: give a number of epochs, max_steps, max_seconds, "
-                "stop=[condition], or a condition by session.stop_when(name, condition)"
+                "stop=[condition], or a condition by perdure.stop_when(session, name, condition)"
             )
 
     def end(self) -> None:
@@ -227,7 +227,7 @@ def _named(stop: Sequence[Condition | Limit]) -> Iterable[Named]:
         if not callable(condition):
             raise UserError(
                 f"epochs: stop=[...] holds {condition!r}, which cannot be called: give functions without arguments, "
-                f"session.max_steps(n) or session.max_seconds(s)"
+                f"perdure.max_steps(n) or perdure.max_seconds(s)"
             )
         name = getattr(condition, "__name__", type(condition).__name__)
         yield Named(f"condition {number}" if name == "<lambda>" else _reason(name), condition)

@@ -197,7 +197,7 @@ with perdure.Session.from_env() as session:
         upload=lambda number: told("upload", number),
         collect=lambda tensors: told("collect", len(list(tensors))),
         exit=lambda: told("exit"),
-        stop=[session.max_steps(10)],
+        stop=[perdure.max_steps(10)],
     ).run(session)
 """
 

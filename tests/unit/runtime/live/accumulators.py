@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure.loop.leaving import Exit
 from perdure.loop.position.accumulating import Accumulator
 from perdure.session.session import Session
@@ -42,7 +43,7 @@ def train(
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer)
         valid = session.loader(numbered(VALID), 4, name="valid", shuffle=False)
-        scores, long = session.accumulator("scores"), session.accumulator("long")
+        scores, long = perdure.accumulator(session, "scores"), perdure.accumulator(session, "long")
 
         def evaluate() -> None:
             for _, ids in valid:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.live.scripts import network, take_part
@@ -54,7 +55,8 @@ def train(
         with suppress(Exit):
             for _ in session.epochs(2):
                 for inputs, ids in batches:
-                    mine = by_run.setdefault(session.run, {"rank": session.rank, "began": [*seen.ids]})
+                    run = perdure.progress(session).run
+                    mine = by_run.setdefault(run, {"rank": session.rank, "began": [*seen.ids]})
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), ids % 3)).backward()
                     optimizer.step()

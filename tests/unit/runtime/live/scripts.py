@@ -18,9 +18,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure.group.old_groups import OldGroups
 from perdure.loop.leaving import Exit
 from perdure.loop.telemetry.events import Event
+from perdure.session.core import Core
 from perdure.session.session import Session
 from perdure.wire.channel import HandoverEnded
 
@@ -83,7 +85,7 @@ def train(
     offers = dict(again)
     with Session.from_env(root, deterministic=deterministic) as session:
         if count_in:
-            session._run.old_groups = OldGroups(grace=0)
+            session._core.run.old_groups = OldGroups(grace=0)
         own = dist.new_group() if group and dist.is_initialized() else None
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
@@ -94,13 +96,13 @@ def train(
         session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         last: list[int] = []
-        session.report_every(1e6, lambda: last.append(session.steps_done))
+        perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
         ended = Ended()
-        session._run.reporter.add(ended)
+        session._core.run.reporter.add(ended)
         batches = session.loader(dataset(), BATCH, num_workers=workers)
         began = None
         if die:
-            session.restore()
+            perdure.restore(session)
         dies(die, "restored")
         if die == "error":
             raise ValueError("no data on this node")
@@ -112,9 +114,9 @@ def train(
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                     optimizer.step()
                     if session.rank == 0 and session.result is None:
-                        session.result = {"began": session.run}
-                    if session.run in count_in and session.run not in counted:
-                        counted[session.run] = threads_and_files(session)
+                        session.result = {"began": perdure.progress(session).run}
+                    if perdure.progress(session).run in count_in and perdure.progress(session).run not in counted:
+                        counted[perdure.progress(session).run] = threads_and_files(session)
                     if wait_for_end and session.steps_done == wait_at:
                         ended.once.wait(60)
                     else:
@@ -154,7 +156,7 @@ class Ended:
 
 def threads_and_files(session: Session) -> dict[str, int]:
     """How many this process has, once all that older runs have left is gone."""
-    assert session._run.old_groups.wait(60)
+    assert session._core.run.old_groups.wait(60)
     for thread in threading.enumerate():
         if thread.name.startswith(("perdure-handover", "perdure-old-groups")):
             thread.join(60)
@@ -185,12 +187,12 @@ def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) 
     """In a step: takes the offer that comes in it, and waits for one that is to be ready by its end."""
     if session.steps_done in offers:
         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
-    if (session.steps_done == wait_at and session.run == 1) or session.steps_done in offers:
-        await_ready(session)
+    if (session.steps_done == wait_at and perdure.progress(session).run == 1) or session.steps_done in offers:
+        await_ready(session._core)
 
 
-def await_ready(session: Session) -> None:
+def await_ready(core: Core) -> None:
     """Returns when this rank would vote for the hand-over that it was offered."""
-    session._boundary.handing.look()
-    if not session._boundary.handing.ready.wait(60):
+    core.boundary.handing.look()
+    if not core.boundary.handing.ready.wait(60):
         raise TimeoutError("the hand-over was never ready")

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.live.scripts import BATCH, await_ready, dataset, digest, network, take_part
@@ -155,10 +156,10 @@ def evaluated(wait_at: int | None) -> Callable[[Kit], Iterator[None]]:
             for inputs, _ in valid:
                 with torch.no_grad():
                     score = kit.model(inputs).sum().item()
-                kit.scores.append((session.run, session.steps_done, number, valid.remaining))
+                kit.scores.append((perdure.progress(session).run, session.steps_done, number, valid.remaining))
                 session.state["score"] = session.state.get("score", 0.0) + score
                 if wait_at is not None and kit.scores[-1] == (1, 7, 1, 4):
-                    await_ready(session)
+                    await_ready(session._core)
 
     return steps
 
@@ -257,8 +258,8 @@ def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any
         net = nn.Linear(8, 3)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         session.register(net=net, optimizer=optimizer)
-        if session.run == 2:
-            session.restore()
+        if perdure.progress(session).run == 2:
+            perdure.restore(session)
             DistributedDataParallel(net) if makes == "ddp" else dist.new_group()
         model = session.wrap(net)
         for _ in session.epochs(3):
@@ -319,18 +320,18 @@ def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
         session.register(model=wrapped, optimizer=optimizer)
         extra: dict[int, int] = {}
         before = ready = 0
-        if session.run == 2:
+        if perdure.progress(session).run == 2:
             joining.write_text(str(os.getpid()))
         made = _memory("VmRSS")
         for _ in session.epochs(1):
             for inputs, labels in session.loader(dataset(), BATCH):
-                if session.run not in extra:
-                    extra[session.run] = _memory("VmHWM") - before
+                if perdure.progress(session).run not in extra:
+                    extra[perdure.progress(session).run] = _memory("VmHWM") - before
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 if wait_at and session.steps_done == 0:
-                    await_ready(session)
+                    await_ready(session._core)
                     ready = _memory("VmRSS", joining.read_text())
                 Path("/proc/self/clear_refs").write_text("5")  # the most ever begins anew
                 before = _memory("VmRSS")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.loop.position.accumulating import Accumulator, Sums
@@ -134,14 +135,14 @@ def test_what_was_read_behind_a_step_is_in_no_save_that_is_made_there() -> None:
 
 def test_nothing_is_summed_before_anything_is_restored(join: Join) -> None:
     session = join()
-    scores = session.accumulator()
+    scores = perdure.accumulator(session)
     scores.add(n=1)
     with pytest.raises(UserError, match="nothing is restored yet"):
         scores.sum()
     with pytest.raises(UserError, match="give a name"):
-        session.accumulator("")
-    session.restore()
-    assert session.accumulator().sum() == {"n": 1}
+        perdure.accumulator(session, "")
+    perdure.restore(session)
+    assert perdure.accumulator(session).sum() == {"n": 1}
 
 
 # A script that adds and reads wherever one can, and what happens to it.
@@ -170,7 +171,8 @@ class Summing:
         self.second = session.loader(samples(12), 4, name="second")
         self.valid = session.loader(samples(9), 4, name="valid", shuffle=False)
         self.placed = session.loader(samples(9), 4, name="placed", train=False)
-        self.sums = {name: session.accumulator(name) for name in ("head", "often", "pass", "valid", "long", "own")}
+        names = ("head", "often", "pass", "valid", "long", "own")
+        self.sums = {name: perdure.accumulator(session, name) for name in names}
 
     def note(self, place: str, *what: Any) -> None:
         """A place has the same to say each time that its code runs."""
@@ -180,7 +182,8 @@ class Summing:
     def moment(self) -> None:
         self.passed += 1
         if self.passed == self._moment:
-            if self._kind == "dies" or self.session.epoch is None:  # between loops no session holds SIGTERM
+            between = perdure.progress(self.session).epoch is None
+            if self._kind == "dies" or between:  # no session holds SIGTERM between loops
                 raise Broken
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -208,7 +211,7 @@ class Summing:
         for number, valid in enumerate((self.valid, self.placed, self.placed)):
             self.evaluate(f"{place} rest {number}", valid)
         sums["head"].add(rest=1)
-        if session.epoch == 1:
+        if perdure.progress(session).epoch == 1:
             self.note(f"{place} head", sums["head"].sum())
 
     def train(self, place: str, batches: Any) -> None:
@@ -233,7 +236,7 @@ class Summing:
             for sample in ids.tolist():
                 self.sums["valid"].add(loss=0.1 * sample, n=1)
             self.moment()
-            self.session.poll()
+            perdure.poll(self.session)
         self.note(f"{place} valid", self.sums["valid"].sum())
 
 
@@ -287,7 +290,7 @@ def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool
     net = nn.Linear(4, 1)
     session.register(net=net, optimizer=torch.optim.SGD(net.parameters()))
     train, valid = session.loader(samples(32), 8), session.loader(samples(9), 4, name="valid")
-    trained, evaluated, read = session.accumulator("trained"), session.accumulator("evaluated"), []
+    trained, evaluated, read = perdure.accumulator(session, "trained"), perdure.accumulator(session, "evaluated"), []
     with session:
         for _ in session.epochs(1):
             for _, ids in train:
@@ -299,11 +302,11 @@ def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool
                         evaluated.add(n=len(some))
                         if ask:
                             os.kill(os.getpid(), signal.SIGTERM)
-                        session.poll()
+                        perdure.poll(session)
                     read.append(evaluated.sum())
                 if stops and session.steps_done == 2:
                     os.kill(os.getpid(), signal.SIGTERM)
-                if session.should_stop():
+                if perdure.should_stop(session):
                     return read
         read.append(trained.sum())
     return read

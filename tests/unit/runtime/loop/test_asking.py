@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import perdure
 from perdure import UserError
 from perdure.loop.asking import ExitFile, exit_signals
 from perdure.loop.leaving import Exit
@@ -160,12 +161,12 @@ def should_stop(training: Training, *, stop: int | None = None, breaks: bool = T
                 if stop == session.steps_done + 1:
                     os.kill(os.getpid(), signal.SIGTERM)
                 session.step()
-                told = session.should_stop()
+                told = perdure.should_stop(session)
                 if told and breaks:
                     break
             if told and breaks:
                 break
-        assert session.should_stop() is told
+        assert perdure.should_stop(session) is told
     return told
 
 
@@ -211,7 +212,7 @@ def test_between_the_batches_of_one_step_nobody_is_told_to_stop(join: Join) -> N
                 os.kill(os.getpid(), signal.SIGTERM)
             if number % 2 == 1:
                 training.session.step()
-            told.append(training.session.should_stop())
+            told.append(perdure.should_stop(training.session))
             if told[-1]:
                 break
         break
@@ -220,4 +221,4 @@ def test_between_the_batches_of_one_step_nobody_is_told_to_stop(join: Join) -> N
 
 def test_before_the_training_is_restored_the_question_is_a_mistake_that_is_named(join: Join) -> None:
     with pytest.raises(UserError, match="nothing is restored yet"):
-        join().should_stop()
+        perdure.should_stop(join())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import perdure
 from perdure import Session, UserError
 from perdure.errors import PeerLost
 from perdure.loop.reports import Reports, read_values
@@ -48,7 +49,7 @@ class TestValues:
             read_values({"loss": value})
 
     def test_nothing_at_all_is_refused_with_the_remedy(self) -> None:
-        with pytest.raises(UserError, match=r"session\.report\(loss=loss\)"):
+        with pytest.raises(UserError, match=r"perdure\.report\(session, loss=loss\)"):
             read_values({})
 
 
@@ -147,15 +148,15 @@ class TestTheLastCall:
     ) -> None:
         session, told = join(), list[Any]()
         session.on("exit", lambda: told.append("exit"))
-        session.report_every(1000, lambda: told.append(kinds(tmp_path)))
+        perdure.report_every(session, 1000, lambda: told.append(kinds(tmp_path)))
         Training(session).run()
         assert told == ["exit", ["Opened", "Committed"]]
 
     def test_a_loop_that_a_condition_ends_has_one_too(self, join: Join) -> None:
         session = join()
         told = listening(session)
-        session.report_every(1000, lambda: {"steps": session.steps_done})
-        session.stop_when("enough", lambda: True)
+        perdure.report_every(session, 1000, lambda: {"steps": session.steps_done})
+        perdure.stop_when(session, "enough", lambda: True)
         Training(session).run(9)
         assert told == [Reported(5, 1, {"steps": 5})]
 
@@ -164,14 +165,14 @@ class TestTheLastCall:
     ) -> None:
         session, told = join(), list[Any]()
         session.on("leaving", told.append)
-        session.report_every(1000, lambda: told.append(kinds(tmp_path)))
+        perdure.report_every(session, 1000, lambda: told.append(kinds(tmp_path)))
         Training(session).left(stop=3)
         assert told == ["SIGTERM", ["Opened", "Committed"]]
 
     def test_a_script_that_fails_has_one(self, join: Join) -> None:
         session = join()
         told = listening(session)
-        session.report_every(1000, lambda: {"steps": session.steps_done})
+        perdure.report_every(session, 1000, lambda: {"steps": session.steps_done})
         training = Training(session)
 
         def fails(*_: Any) -> None:
@@ -186,7 +187,7 @@ class TestTheLastCall:
     def test_a_script_that_saves_and_goes_on_by_itself_has_one(self, join: Join) -> None:
         session = join(CHECK_SECONDS="0")
         training, told = Training(session), listening(session)
-        session.report_every(1000, lambda: {"steps": session.steps_done})
+        perdure.report_every(session, 1000, lambda: {"steps": session.steps_done})
         with session:
             for _ in session.epochs(2):
                 for inputs, _ in training.batches:
@@ -194,16 +195,16 @@ class TestTheLastCall:
                     if session.steps_done:  # before the first step a request ends the process
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
-                    if session.should_stop():
+                    if perdure.should_stop(session):
                         break
-                if session.should_stop():
+                if perdure.should_stop(session):
                     break
-            session.report(after=True)
+            perdure.report(session, after=True)
         assert told == [Reported(2, 0, {"steps": 2}), Reported(2, 0, {"after": True})]
 
     def test_it_comes_after_the_error_was_told_to_whoever_decides_by_it(self, join: Join) -> None:
         session, told = join(), list[bool]()
-        session.report_every(1000, lambda: told.append(session._run.reporter.ended))
+        perdure.report_every(session, 1000, lambda: told.append(session._core.run.reporter.ended))
         with pytest.raises(ZeroDivisionError), session:
             raise ZeroDivisionError
         assert told == [True]
@@ -214,7 +215,7 @@ def test_a_report_is_said_and_goes_to_the_trace_and_to_the_hooks(
 ) -> None:
     session = join(TRACE="1")
     training, told = Training(session), listening(session)
-    session.on("epoch", lambda epoch: session.report(loss=torch.tensor(0.25), epoch=epoch, note="warm"))
+    session.on("epoch", lambda epoch: perdure.report(session, loss=torch.tensor(0.25), epoch=epoch, note="warm"))
     with caplog.at_level(logging.INFO, logger="perdure"):
         training.run(1)
     assert told == [Reported(5, 0, {"loss": 0.25, "epoch": 0, "note": "warm"})]
@@ -225,12 +226,12 @@ def test_a_report_is_said_and_goes_to_the_trace_and_to_the_hooks(
 
 def test_it_is_called_by_the_main_thread_at_steps_and_polls(join: Join) -> None:
     session, threads = join(), list[Any]()
-    session.report_every(1e-9, lambda: threads.append(threading.current_thread()))
+    perdure.report_every(session, 1e-9, lambda: threads.append(threading.current_thread()))
     with session:
         training = Training(session)
         for _ in session.epochs(1):
             for inputs, _ in training.batches:
                 training.net(inputs).sum().backward()
                 session.step()
-            session.poll()
+            perdure.poll(session)
     assert threads == [threading.main_thread()] * (5 + 1 + 1)

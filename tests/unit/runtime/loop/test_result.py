@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import perdure
 from perdure import UserError
 from perdure.loop.result import Result
 from perdure.wire import RESULT_BYTES
@@ -68,7 +69,7 @@ def test_it_is_saved_with_the_training_and_there_again_in_the_next_run(join: Joi
     first.session.on("epoch", lambda epoch: setattr(first.session, "result", {"epoch": epoch}))
     first.left(stop=7)
     again = Training(join())
-    again.session.restore()
+    perdure.restore(again.session)
     assert again.session.result == {"epoch": 0}
 
 
@@ -78,7 +79,7 @@ def test_a_checkpoint_of_a_session_without_one_has_none(join: Join, tmp_path: Pa
     (manifest,) = (tmp_path / entry["manifest"]["key"] for entry in entries(tmp_path) if entry["kind"] == "Committed")
     assert '"result"' not in manifest.read_text()
     again = Training(join())
-    again.session.restore()
+    perdure.restore(again.session)
     assert again.session.result is None
 
 
@@ -92,6 +93,6 @@ def test_the_agent_is_told_when_it_is_set_and_when_it_is_restored(join: Join, pi
     first.left(stop=3)
     assert told(pipe) == [None, {"best": 2}]
     again = Training(join(REPORT_FD=str(pipe[1])))
-    again.session.restore()
+    perdure.restore(again.session)
     assert told(pipe) == [{"best": 2}]
     again.session.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure import Session, UserError
 from perdure.errors import StorageError
 from perdure.wire import ErrorKind, ExitKind
@@ -25,8 +26,8 @@ def told(pipe: tuple[int, int]) -> list[Any]:
 def failing(session: Session, root: Path, times: int) -> Unreliable:
     """Its store fails so often in a row, from the first checkpoint on."""
     store = Unreliable(root)
-    session._run.store = store
-    session.restore()
+    session._core.run.store = store
+    perdure.restore(session)
     store.refusals = times
     return store
 
@@ -37,7 +38,7 @@ def test_training_goes_on_and_the_agent_is_told_how_many_have_failed(
     session = join(REPORT_FD=str(pipe[1]), EVERY_STEPS="1", CHECK_SECONDS="0")
     training, seen = Training(session), list[int]()
     failing(session, tmp_path, 3)
-    session.on("epoch", lambda _: seen.append(session.save_failures))
+    session.on("epoch", lambda _: seen.append(perdure.progress(session).save_failures))
     training.run(2)
     *failed, ending = told(pipe)
     assert [report.failures for report in failed] == [1, 2, 3]

@@ -233,7 +233,7 @@ def evaluate(session: Session, net: nn.Module) -> None:
     net.eval()
     for inputs, _ in DataLoader(dataset(), 51, shuffle=True):
         net(inputs)
-        session.poll()
+        perdure.poll(session)
     net.train()
 
 
@@ -255,12 +255,12 @@ def stopping(root: str, *, write: tuple[int, int] | None = None) -> dict[str, An
                     file.write_text('{"GracefulExit": true}')
                 session.step()
                 scheduler.step()
-                if session.should_stop():
+                if perdure.should_stop(session):
                     break
-            if session.should_stop():
+            if perdure.should_stop(session):
                 break
         file.unlink(missing_ok=True)
-        left = session.should_stop()
+        left = perdure.should_stop(session)
         return {"left": left, "steps": session.steps_done, "weights": weights(net), "rate": scheduler.get_last_lr()}
 
 
@@ -349,7 +349,7 @@ def miscounted(root: str) -> None:
     """One rank gives more items than it says to have."""
     with joined(root) as session:
         session.register(model=nn.Linear(1, 1))
-        session.restore()
+        perdure.restore(session)
         session.weighted(torch.ones(()), 2 + session.rank, of=2)
 
 
@@ -358,22 +358,22 @@ def exchange(root: str) -> dict[str, Any]:
     with joined(root) as session:
         own = session.rank + 1
         found: dict[str, Any] = {
-            "gathered": session.gather({"rank": session.rank, "text": "é"}),
-            "sum": session.all_reduce(own),
-            "mean": session.all_reduce([own, 0.5], "mean"),
-            "most": session.all_reduce({"a": own, "b": -own}, "max"),
-            "tensor": session.all_reduce(torch.tensor([[own, 0.25]])).tolist(),
+            "gathered": perdure.gather(session, {"rank": session.rank, "text": "é"}),
+            "sum": perdure.all_reduce(session, own),
+            "mean": perdure.all_reduce(session, [own, 0.5], "mean"),
+            "most": perdure.all_reduce(session, {"a": own, "b": -own}, "max"),
+            "tensor": perdure.all_reduce(session, torch.tensor([[own, 0.25]])).tolist(),
         }
         net = network()
         session.register(net=net, optimizer=torch.optim.SGD(net.parameters()))
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 51):
                 if session.rank == 1 and session.steps_done == 1:
-                    found["refused"] = refused(lambda: session.gather(1))
+                    found["refused"] = refused(lambda: perdure.gather(session, 1))
                 session.step()
                 if session.rank == 0 and session.steps_done == 2:
-                    found["refused"] = refused(lambda: session.gather(1))
-        found["tensors"] = refused(lambda: session.gather(torch.ones(2) if session.rank else 1))
+                    found["refused"] = refused(lambda: perdure.gather(session, 1))
+        found["tensors"] = refused(lambda: perdure.gather(session, torch.ones(2) if session.rank else 1))
     return found
 
 
@@ -397,7 +397,7 @@ def polls(root: str, polling: list[int]) -> None:
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
                 if session.rank in polling and session.steps_done == 2:
-                    session.poll()
+                    perdure.poll(session)
                 session.step()
 
 
@@ -487,7 +487,7 @@ def seconds(root: str) -> None:
         for _ in session.epochs(1):
             for _ in session.loader(dataset(), 16):
                 if session.steps_done == 2:
-                    session._run.schedule.saved_at -= 3601 * (session.rank == 0)
+                    session._core.run.schedule.saved_at -= 3601 * (session.rank == 0)
                 session.step()
 
 
@@ -499,7 +499,7 @@ def exhausted(root: str) -> bool:
             for _ in session.steps(1):
                 session.step(exhausted=session.rank == 1)
                 session.save()
-        return session.exhausted
+        return perdure.progress(session).exhausted
 
 
 def subgroup(root: str) -> list[float]:
@@ -558,7 +558,7 @@ def summing(root: str, *, leave: Sequence[int] = ()) -> dict[str, Any]:
             session.loader(TensorDataset(torch.ones(size, 4), torch.arange(size)), 6, name=name)
             for name, size in (("train", 50), ("valid", 17))
         )
-        scores, every = session.accumulator("scores"), session.accumulator("every")
+        scores, every = perdure.accumulator(session, "scores"), perdure.accumulator(session, "every")
         try:
             for epoch in session.epochs(3):
                 for inputs, ids in train:
@@ -573,7 +573,7 @@ def summing(root: str, *, leave: Sequence[int] = ()) -> dict[str, Any]:
                 for _, ids in valid:
                     for sample in ids.tolist():
                         scores.add(loss=0.1 * sample, n=1)
-                    session.poll()
+                    perdure.poll(session)
                 read[f"evaluated {epoch}"] = scores.sum()
             read["every"] = every.sum()
         except Exit:

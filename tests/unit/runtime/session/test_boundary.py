@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries
@@ -69,7 +70,7 @@ class Act:
                 total += self.net(inputs).sum().item()
                 self.at(f"evaluation {self.session.steps_done}.{number}")
                 if poll:
-                    self.session.poll()
+                    perdure.poll(self.session)
         return total
 
 
@@ -128,7 +129,7 @@ def evaluating_at_the_end(act: Act) -> None:
     """The body of an epoch begins and ends with random numbers, and with a loss of the batches before."""
     for _ in act.session.epochs(EPOCHS):
         torch.rand(1)
-        act.session.poll()
+        perdure.poll(act.session)
         for inputs, _ in act.train:
             act.backward(inputs)
             act.update()
@@ -142,10 +143,10 @@ def evaluating_at_the_end(act: Act) -> None:
 def accumulating(act: Act) -> None:
     """A step takes 2 batches, the last one of an epoch what is left."""
     for _ in act.session.epochs(EPOCHS):
-        for i, (inputs, _) in enumerate(act.train, act.session.batch_index):
+        for i, (inputs, _) in enumerate(act.train, perdure.progress(act.session).batch_index):
             act.backward(inputs, 2)
             act.at(f"batch {i} after {act.session.steps_done}")
-            act.session.poll()
+            perdure.poll(act.session)
             if (i + 1) % 2 == 0 or i + 1 == len(act.train):
                 act.at(f"step {act.session.steps_done}")
                 act.update()
@@ -226,17 +227,17 @@ def made_in_the_loop(act: Act) -> None:
             if act.session.steps_done % 2 == 0:
                 for more, _ in act.session.loader(samples(12), 4, name="validation", shuffle=False):
                     act.net(more)
-                    act.session.poll()
+                    perdure.poll(act.session)
                 act.scheduler.step()
         for more, _ in act.session.loader(samples(12), 4, name="validation", shuffle=False):
             act.net(more)
-            act.session.poll()
+            perdure.poll(act.session)
 
 
 def cut_short(act: Act) -> None:
     """An epoch takes 3 of 5 batches; its evaluation polls."""
     for _ in act.session.epochs(EPOCHS):
-        for i, (inputs, _) in enumerate(act.train, act.session.batch_index):
+        for i, (inputs, _) in enumerate(act.train, perdure.progress(act.session).batch_index):
             if i == 3:
                 break
             act.backward(inputs)
@@ -328,14 +329,16 @@ def test_the_length_of_a_loader_is_that_of_a_whole_epoch_also_in_a_resumed_one(j
     again = Act(join())
     with again.session as session:
         for epoch in session.epochs(EPOCHS):
-            index = session.batch_index
+            index = perdure.progress(session).batch_index
             assert (len(again.train), again.train.remaining) == (STEPS, STEPS - index)
-            assert (session.epoch, session.epoch_resumed, index) == (epoch, epoch == 0, 3 * (epoch == 0))
-            assert (session.finished_epochs, session.remaining) == (epoch, EPOCHS - epoch)
+            now = perdure.progress(session)
+            assert (now.epoch, now.epoch_resumed, index) == (epoch, epoch == 0, 3 * (epoch == 0))
+            assert (now.finished_epochs, now.remaining) == (epoch, EPOCHS - epoch)
             for number, _ in enumerate(again.train, index):
                 assert again.train.remaining == STEPS - number - 1
                 session.step()
-        assert (session.steps_done, session.epoch, session.remaining) == (EPOCHS * STEPS, None, None)
+        now = perdure.progress(session)
+        assert (session.steps_done, now.epoch, now.remaining) == (EPOCHS * STEPS, None, None)
 
 
 def consumed(root: Path) -> list[tuple[int, int, str]]:
@@ -354,7 +357,7 @@ def test_a_commit_that_falls_due_in_an_epochs_last_step_is_made_once_its_body_is
                 act.backward(inputs)
                 act.update()
                 session.step()
-            assert len(consumed(tmp_path)) == session.finished_epochs
+            assert len(consumed(tmp_path)) == perdure.progress(session).finished_epochs
     assert consumed(tmp_path) == [(1, 0, "cadence"), (2, 0, "cadence"), (3, 0, "goal")]
 
 
@@ -379,7 +382,7 @@ def test_a_poll_at_the_end_of_an_epochs_body_leaves_and_the_rest_runs_again(join
     again = Act(join())
     with again.session as session:
         for epoch in session.epochs(EPOCHS):
-            assert session.epoch_resumed == (epoch == 0)
+            assert perdure.progress(session).epoch_resumed == (epoch == 0)
             before = session.steps_done
             for _ in again.train:
                 session.step()
@@ -414,8 +417,8 @@ def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over(
             for _ in act.train:
                 act.at(f"step {act.session.steps_done}")
                 act.session.step()
-                for number in (1, 2, 3) if act.session.exit_requested else ():
-                    act.session.poll()
+                for number in (1, 2, 3) if perdure.exit_requested(act.session) else ():
+                    perdure.poll(act.session)
                     polled.append(number)
 
     left(Act(join(GRACE_SECONDS=grace), request="step 1"), script)
@@ -534,7 +537,7 @@ def test_a_poll_in_the_first_step_on_a_second_loader_only_votes(join: Join) -> N
                 for _ in second:
                     session.step()
                     os.kill(os.getpid(), signal.SIGTERM)
-                    session.poll()
+                    perdure.poll(session)
                     polled.append(session.steps_done)
 
     with pytest.raises(Exit):

@@ -90,9 +90,9 @@ def test_without_a_session_it_says_how_to_get_one(join: Join) -> None:
 def test_the_session_that_was_made_last_counts_while_it_is_open(join: Join, tmp_path: Path) -> None:
     script(Training(join()), 1)
     first = Training(join()).session
-    first.restore()
+    perdure.restore(first)
     second = perdure.Session.from_env(tmp_path / "other")
-    second.restore()
-    assert perdure.finished_epochs() == second.finished_epochs == 0
+    perdure.restore(second)
+    assert perdure.finished_epochs() == perdure.progress(second).finished_epochs == 0
     second.close()
-    assert perdure.finished_epochs() == first.finished_epochs == 1
+    assert perdure.finished_epochs() == perdure.progress(first).finished_epochs == 1

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+import perdure
 from e2e.harness.local_run import free_port
 from perdure import Session, UserError
 from perdure.session.description import Handed, Loop, Phase, Registered, Start
@@ -25,7 +26,7 @@ from tests.unit.runtime.session.training import Join, Training, samples
 
 REPOSITORY = Path(__file__).parents[4]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
-PAGE = REPOSITORY / "docs" / "training.md"
+PAGE = REPOSITORY / "docs" / "how-to" / "describe.md"
 PERDURE = str(Path(sys.executable).parent / "perdure")
 SECONDS = 120
 
@@ -53,7 +54,7 @@ class TestBeforeTraining:
         session.on("init", warm_start)
         session.on("epoch", lambda _: None)
 
-        found = session.describe()
+        found = perdure.describe(session)
 
         assert (found.root, found.rank, found.world, found.device) == (tmp_path.as_uri(), 0, 1, "cpu")
         assert (found.seed, found.deterministic, found.keep) == (7, False, 2)
@@ -82,7 +83,7 @@ class TestBeforeTraining:
             parameter.requires_grad_(False)
         session.loader(samples(), 16, name="valid", shuffle=False, drop_last=True)
         session.on("init", warm_start)
-        assert str(session.describe()) == textwrap.dedent(f"""\
+        assert str(perdure.describe(session)) == textwrap.dedent(f"""\
             {tmp_path.as_uri()}, 1 rank on cpu, seed 0
               run 1 would start afresh, step 0
               a checkpoint every 50 steps and every 1 epochs; 3 are kept
@@ -106,7 +107,7 @@ class TestBeforeTraining:
         session = join()
         training = Training(session)
         before = random.getstate()
-        session.describe()
+        perdure.describe(session)
         assert random.getstate() == before
         assert files(tmp_path / "log") == {}
         assert training.run().weights == undisturbed.weights
@@ -117,13 +118,13 @@ class TestBeforeTraining:
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
         model[1].weight = model[0].weight
         session.register(model=session.wrap(model))
-        assert session.describe().registered == (Registered("model", "Sequential", 1, 64, 16, 16),)
+        assert perdure.describe(session).registered == (Registered("model", "Sequential", 1, 64, 16, 16),)
 
     def test_what_the_opening_would_refuse_is_refused(self, join: Join) -> None:
         Training(join()).run()
         session = join({"resume_from": {"epoch": 9}})
         with pytest.raises(UserError, match="has no commit of epoch 9"):
-            session.describe()
+            perdure.describe(session)
 
 
 class TestOfATraining:
@@ -134,7 +135,7 @@ class TestOfATraining:
         training = Training(session)
         before = files(tmp_path)
 
-        start = session.describe().start
+        start = perdure.describe(session).start
 
         assert files(tmp_path) == before
         assert start == Start(2, False, last["step"], last["epoch"], last["seq"], "", last["time"])
@@ -144,16 +145,16 @@ class TestOfATraining:
 
     def test_in_an_epoch_it_says_where_it_stands_and_what_ends_it(self, join: Join) -> None:
         session = join()
-        session.stop_when("plateau", good_enough)
+        perdure.stop_when(session, "plateau", good_enough)
         training, told = Training(session), []
         with session:
-            for _ in session.epochs(2, stop=[good_enough, session.max_seconds(600)], max_steps=99):
+            for _ in session.epochs(2, stop=[good_enough, perdure.max_seconds(600)], max_steps=99):
                 for inputs, _ in training.batches:
                     training.net(inputs).square().mean().backward()
                     training.optimizer.step()
                     session.step()
                 session.save()
-                told.append(session.describe())
+                told.append(perdure.describe(session))
         conditions = ("plateau", "good_enough")
         limits = {"epochs": 2, "max_steps": 99, "max_seconds": 600}
         assert told[1].loop == Loop(1, limits, conditions, 1)
@@ -169,7 +170,7 @@ class TestOfATraining:
     def test_while_it_leaves_it_can_be_asked(self, join: Join, tmp_path: Path) -> None:
         session = join()
         told: list[Start] = []
-        session.on("leaving", lambda _: told.append(session.describe().start))
+        session.on("leaving", lambda _: told.append(perdure.describe(session).start))
         Training(session).left(stop=3)
         assert (told[0].step, told[0].commit) == (3, entries(tmp_path)[-1]["seq"])
 
@@ -177,7 +178,7 @@ class TestOfATraining:
         Training(join()).run()
         session = join()
         Training(session)
-        start = session.describe().start
+        start = perdure.describe(session).start
         assert start.goal == {"epochs": 2}
         assert str(start).startswith("already complete: epochs 2; entry ")
 
@@ -186,7 +187,7 @@ class TestOfATraining:
         first = Training(Session.from_env(other))
         first.run(epochs=1)
         first.session.close()
-        start = join({"resume_from": {"uri": str(other)}}).describe().start
+        start = perdure.describe(join({"resume_from": {"uri": str(other)}})).start
         assert (start.run, start.step, start.uri) == (1, 5, other.as_uri())
         assert f" of {other.as_uri()}, step 5" in str(start)
 
@@ -204,7 +205,7 @@ with perdure.Session.from_env() as session:
             optimizer.step()
             session.step()
             if session.rank == session.world - 1:
-                found = session.describe().plain()
+                found = perdure.describe(session).plain()
                 print(json.dumps([found["rank"], found["loaders"][0]["shares"], found["start"]["step"]]), flush=True)
 """
 
@@ -231,8 +232,8 @@ optimizer = torch.optim.Adam(model.parameters())
 session.register(model=model, optimizer=optimizer)
 for name in ("init", "resumed", "epoch", "committed", "leaving", "collect", "exit"):
     session.on(name, lambda *_, name=name: print("called", name))
-session.report_every(3600, lambda: print("called the report"))
-session.restore()
+perdure.report_every(session, 3600, lambda: print("called the report"))
+perdure.restore(session)
 session.save()
 for epoch in session.epochs(3):
     for inputs, in session.loader(torch.utils.data.TensorDataset(torch.ones(20, 4)), batch_size=5):
@@ -244,7 +245,7 @@ print("behind the loop")
 """
 
 
-def perdure(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> Any:
+def cli(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> Any:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     return subprocess.run(
         [PERDURE, *map(str, arguments)],
@@ -261,7 +262,7 @@ class TestCommand:
     def test_a_script_is_described_up_to_its_first_batch_and_nothing_is_written(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(SCRIPT)
         before = files(tmp_path)
-        done = perdure("describe", "--json", "--", sys.executable, "train.py", folder=tmp_path)
+        done = cli("describe", "--json", "--", sys.executable, "train.py", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         assert done.stderr == "the script's own words\n"
@@ -279,7 +280,7 @@ class TestCommand:
         root = tmp_path / "checkpoints"
         before, last = files(root), entries(root)[-1]
 
-        done = perdure("describe", "--", *command, folder=tmp_path)
+        done = cli("describe", "--", *command, folder=tmp_path)
 
         assert done.returncode == 0, done.stderr
         assert files(root) == before
@@ -287,7 +288,7 @@ class TestCommand:
         assert "loop 1 ends at epochs 3; epochs done: 1" in done.stdout
         subprocess.run(command, cwd=tmp_path, check=True)
         assert entries(root)[-1]["step"] == 12
-        complete = perdure("describe", "--", *command, folder=tmp_path)
+        complete = cli("describe", "--", *command, folder=tmp_path)
         assert complete.returncode == 0, complete.stderr
         assert "already complete: epochs 3; entry" in complete.stdout
         assert "behind the loop" not in complete.stderr, "an export would be of weights that are not restored"
@@ -296,7 +297,7 @@ class TestCommand:
         (tmp_path / "train.py").write_text(SCRIPT)
         torchrun = str(Path(sys.executable).parent / "torchrun")
         ports = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-        done = perdure(
+        done = cli(
             "describe",
             "--",
             torchrun,
@@ -319,29 +320,29 @@ class TestCommand:
             r"^\$ perdure describe -- python train\.py --epochs 20\n(.*?)^```", PAGE.read_text(), re.M | re.S
         )
         (tmp_path / "train.py").write_text(DIGITS.read_text())
-        done = perdure("describe", "--", sys.executable, "train.py", "--epochs", "20", folder=tmp_path)
+        done = cli("describe", "--", sys.executable, "train.py", "--epochs", "20", folder=tmp_path)
         assert done.stdout.replace(tmp_path.as_uri(), "file:///…") == shown
 
     def test_a_script_that_fails_has_nothing_to_describe(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(
             "import perdure\nsession = perdure.Session.from_env()\nsession.register(m=3)\n"
         )
-        done = perdure("describe", "--", sys.executable, "train.py", folder=tmp_path)
+        done = cli("describe", "--", sys.executable, "train.py", folder=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         assert "a int has no state_dict" in done.stderr
         assert "ended with status 1 before its first batch, and no session has said" in done.stderr
 
     def test_a_command_that_is_none_is_refused(self, tmp_path: Path) -> None:
-        done = perdure("describe", "--", "no-such-command", folder=tmp_path)
+        done = cli("describe", "--", "no-such-command", folder=tmp_path)
         assert done.returncode == 2
         assert "no-such-command cannot be started" in done.stderr
-        assert perdure("describe", folder=tmp_path).returncode == 2
+        assert cli("describe", folder=tmp_path).returncode == 2
 
     def test_a_script_that_catches_the_exit_gets_no_batch_all_the_same(self, tmp_path: Path) -> None:
         loop = SCRIPT[SCRIPT.index("for epoch in") : SCRIPT.index('print("behind')]
         caught = f"try:\n{textwrap.indent(loop, '    ')}except SystemExit:\n    print('caught')\n"
         (tmp_path / "train.py").write_text(SCRIPT.replace(loop, caught + loop))
-        done = perdure("describe", "--", sys.executable, "train.py", folder=tmp_path)
+        done = cli("describe", "--", sys.executable, "train.py", folder=tmp_path)
         assert (done.returncode, done.stderr) == (0, "the script's own words\ncaught\n")
         assert files(tmp_path / "checkpoints") == {}
 

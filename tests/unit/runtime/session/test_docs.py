@@ -1,4 +1,4 @@
-"""Every example of docs/training.md runs, and ends with an undisturbed run's weights although it was interrupted."""
+"""Every example of the docs runs, and ends with an undisturbed run's weights although it was interrupted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,23 @@ from perdure import Session
 from perdure.loop.leaving import Exit
 from tests.unit.runtime.session.training import Join
 
-PAGE = Path(__file__).parents[4] / "docs" / "training.md"
-EXAMPLES = [textwrap.dedent(found) for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)]
-LAUNCHED = [example for example in EXAMPLES if "init_process_group" in example]
+DOCS = Path(__file__).parents[4] / "docs"
+ELSEWHERE = {"frameworks.md"}
+"""Run by the tests of the adapters."""
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.name not in ELSEWHERE]
+BLOCK = re.compile(r"^ *```(?:python|py)\b.*?\n(.*?)^ *```", re.M | re.S)
+EXAMPLES = {
+    f"{page.relative_to(DOCS).with_suffix('')}-{number}": textwrap.dedent(found)
+    for page in PAGES
+    for number, found in enumerate(BLOCK.findall(page.read_text()), 1)
+}
+LAUNCHED = {name for name, example in EXAMPLES.items() if "init_process_group" in example}
 """They need ranks, and run in test_found_groups."""
 TRAINS = re.compile(r"session\.epochs|_epochs_until|job\.run")
-TRAININGS = [found for found in EXAMPLES if TRAINS.search(found) and found not in LAUNCHED]
-TESTS = [example for example in EXAMPLES if "perdure.testing" in example]
-OTHERS = [example for example in EXAMPLES if example not in (*TRAININGS, *LAUNCHED, *TESTS)]
+TRAININGS = [name for name, example in EXAMPLES.items() if TRAINS.search(example) and name not in LAUNCHED]
+TESTS = [name for name, example in EXAMPLES.items() if "perdure.testing" in example]
+OTHERS = [name for name in EXAMPLES if name not in {*TRAININGS, *LAUNCHED, *TESTS}]
+FIRST = EXAMPLES["first-job-1"]
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "train.py"
 
 
@@ -103,44 +112,45 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # torch counts within a process
-@pytest.mark.parametrize("number", range(len(TRAININGS)))
+@pytest.mark.parametrize("name", TRAININGS)
 def test_an_example_ends_as_if_it_had_not_been_interrupted(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    example = EXAMPLES[name]
     join().close()  # the environment is as on a laptop
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(perdure, "Session", Interrupted)
-    if '"pretrained"' in TRAININGS[number]:
-        run(TRAININGS[0], tmp_path / "pretrained")
-    expected = run(TRAININGS[number], tmp_path / "undisturbed")
+    if '"pretrained"' in example:
+        run(FIRST, tmp_path / "pretrained")
+    expected = run(example, tmp_path / "undisturbed")
     for before in (2, 5):
         root = tmp_path / f"{before}"
-        with nullcontext() if "should_stop" in TRAININGS[number] else pytest.raises(Exit):
-            assert run(TRAININGS[number], root, before) != expected
-        assert run(TRAININGS[number], root) == expected
+        with nullcontext() if "should_stop" in example else pytest.raises(Exit):
+            assert run(example, root, before) != expected
+        assert run(example, root) == expected
 
 
-@pytest.mark.parametrize("number", range(len(OTHERS)))
+@pytest.mark.parametrize("name", OTHERS)
 def test_an_example_that_trains_nothing_runs_beside_a_finished_training(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     join().close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(perdure, "Session", Interrupted)
-    expected = run(TRAININGS[0], tmp_path / "checkpoints")
+    expected = run(FIRST, tmp_path / "checkpoints")
     found = names()
-    exec(OTHERS[number], found)  # noqa: S102 - our own page
+    exec(EXAMPLES[name], found)  # noqa: S102 - our own page
     assert [value for parameter in found["model"].parameters() for value in parameter.flatten().tolist()] == expected
 
 
-@pytest.mark.parametrize("number", range(len(TESTS)))
+@pytest.mark.parametrize("name", TESTS)
 def test_an_example_of_a_test_passes_for_a_script_of_this_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "train.py").write_text(DIGITS.read_text())
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
-    exec(TESTS[number], found)  # noqa: S102 - our own page
+    exec(EXAMPLES[name], found)  # noqa: S102 - our own page
     tests = [test for name, test in found.items() if name.startswith("test_")]
     assert tests
     for test in tests:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.wire import ExitKind
@@ -32,7 +33,7 @@ class Scores:
         self.act, self.handed = act, handed
         session = act.session
         self.valid = session.loader(samples(14), 4, name="valid", train=False)
-        self.sums = session.accumulator("ids")
+        self.sums = perdure.accumulator(session, "ids")
         self.test = session.loader(samples(12), 4, name="test", train=False, shuffle=True)
 
     def over(self, loader: Any, name: str) -> float:
@@ -208,7 +209,7 @@ def test_a_poll_within_a_batch_of_an_evaluation_only_votes(join: Join) -> None:
                 seen.extend(ids.tolist())
                 if stop and ids[0] == 4:
                     os.kill(os.getpid(), signal.SIGTERM)
-                session.poll()
+                perdure.poll(session)
                 seen.append(-1)
 
     with pytest.raises(Exit):
@@ -316,7 +317,7 @@ def test_a_loader_is_for_training_or_for_an_evaluation(join: Join) -> None:
 def test_what_an_epoch_trains_on_cannot_be_evaluated_on_in_its_middle(join: Join) -> None:
     Training(join()).left(stop=3)
     training = Training(join(), loader=None)
-    training.session.restore()
+    perdure.restore(training.session)
     with pytest.raises(UserError, match="in the middle of an epoch that trains on it: make it without train=False"):
         training.session.loader(samples(), 8, train=False)
 
@@ -349,7 +350,7 @@ class Averaged:
                 kept = copy.deepcopy(self.net.state_dict())
                 self.net.load_state_dict(self.average.state_dict())
                 if self.way == "polling":
-                    session.poll()
+                    perdure.poll(session)
                 for _ in valid if self.way == "a pass" else range(2):
                     pass
                 if self.way == "saving":

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import perdure
 from perdure.errors import UserError
 from perdure.group.peers import Peers, Solo
 from perdure.session.exchanging import EXCHANGED_BYTES, all_reduce, gather
@@ -111,10 +112,10 @@ def test_what_is_large_is_refused_with_the_remedy() -> None:
 
 def test_a_process_that_joins_a_living_run_has_nobody_to_talk_to_yet(join: Join) -> None:
     session = join()
-    assert session.gather(1) == [1]
-    session._run.joining = True
+    assert perdure.gather(session, 1) == [1]
+    session._core.run.joining = True
     with pytest.raises(UserError, match="no rank of it before its first batch"):
-        session.gather(1)
+        perdure.gather(session, 1)
     with pytest.raises(UserError, match="no rank of it before its first batch"):
-        session.all_reduce(1)
-    session._run.joining = False
+        perdure.all_reduce(session, 1)
+    session._core.run.joining = False

@@ -28,7 +28,7 @@ from perdure.wire.channel import Attached, Exiting
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.test_processes import together
 
-PAGE = Path(__file__).parents[4] / "docs" / "training.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "launchers.md"
 (EXAMPLE,) = (
     textwrap.dedent(found)
     for found in re.findall(r"^ *```python\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)
@@ -57,7 +57,7 @@ class Interrupted(perdure.Session):
     def step(self, **said):
         if self.rank == 0 and self.steps_done + 1 == int(sys.argv[1]):
             os.kill(os.getppid(), signal.SIGTERM)
-            while not self.exit_requested:
+            while not perdure.exit_requested(self):
                 time.sleep(0.01)
         super().step(**said)
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure import Session, UserError
 from perdure.loop.data.loader import Loader
 from perdure.loop.leaving import Exit
@@ -176,7 +177,7 @@ def test_a_break_for_a_request_is_the_requests_exit(
             for _ in numbers(session):
                 session.step()
             os.kill(os.getpid(), signal.SIGTERM)
-            if session.exit_requested:
+            if perdure.exit_requested(session):
                 break
         with pytest.raises(Exit):
             next(iter(session.epochs(3)))
@@ -211,7 +212,7 @@ def test_a_second_loop_is_a_phase_of_its_own(join: Join, tmp_path: Path) -> None
         batches = numbers(session)
         assert train(session, 2, batches=batches) == [0, 1]
         assert train(session, 1, batches=batches) == [0]
-        assert session.finished_epochs == 3
+        assert perdure.progress(session).finished_epochs == 3
     assert [(entry.get("final"), entry["step"]) for entry in entries(tmp_path)[1:-1]] == [
         (True, 4),
         (False, 4),
@@ -244,7 +245,7 @@ def test_a_script_that_only_evaluates_completes_nothing_and_says_so(
     join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Training(join()).session as session:
-        session.restore()
+        perdure.restore(session)
     assert kinds(tmp_path) == ["Opened", "Closed"]
     assert "nothing is completed" in capfd.readouterr().err
 
@@ -257,7 +258,7 @@ def test_what_a_run_starts_from_is_said(join: Join, tmp_path: Path, capfd: pytes
     Training(join()).left(stop=3)
     assert f"starting fresh at {root}, step 0" in said()
     with contextlib.suppress(ZeroDivisionError), Training(join()).session as session:
-        session.restore()
+        perdure.restore(session)
         assert re.search(rf"resumed from commit 2, step 3, made 20\S+ by 1 rank, at {root}\n", said())
         raise ZeroDivisionError
     Training(join()).run()

@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_not_claimed_by_that(join: Join) -> None:
     Unfreezing(join()).left(leave=22)
     with join() as session:
         training = Unfreezing(session)
-        session.restore()
+        perdure.restore(session)
         with pytest.raises(UserError, match="optimizer 'late' has other parameters"):
             session.register(late=torch.optim.Adam([training.body.weight]))
         with pytest.raises(UserError, match="the checkpoint holds late"):
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_not_claimed_by_that(join: Join) -> None:
 
 def test_what_no_checkpoint_could_hold_is_refused_at_once(join: Join) -> None:
     with join() as session:
-        session.restore()
+        perdure.restore(session)
         with pytest.raises(UserError, match="object"):
             session.register(odd=Counting(object()))
 
@@ -172,7 +172,7 @@ def test_what_the_checkpoint_does_not_hold_begins_or_is_refused_where_that_is_sa
     Unfreezing(join()).left(leave=13)
     with join() as session:
         training = Unfreezing(session)
-        session.restore()
+        perdure.restore(session)
         with pytest.raises(
             UserError, match=r"register\(late, absent='refuse'\): the checkpoint does not hold it: name"
         ):
@@ -274,7 +274,7 @@ def undisturbed(schedule: Callable[[Any], Any], *, capturable: bool) -> list[tup
 
 def test_what_is_each_ranks_own_is_not_registered_late(join: Join) -> None:
     with join() as session:
-        session.restore()
+        perdure.restore(session)
         with pytest.raises(UserError, match="register meter before epochs"):
             session.register(meter=Counting(1), merge={"meter": lambda states, *_: states[0]})
 
@@ -285,7 +285,7 @@ def test_parts_of_a_late_module_may_have_other_names_now(join: Join, said: str) 
     for name in ("first", "other"):
         with join() as session:
             session.register(net=nn.Linear(1, 1), rename=renames if said == "early" else None)
-            session.restore()
+            perdure.restore(session)
             session.register(one=nn.Linear(1, 1), rename=renames if said == "with another" else None)
             head, part = nn.Sequential(), nn.Linear(1, 1)
             head.add_module(name, part)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure import Session, UserError
 from perdure.checkpoint.state import NewCommit
 from perdure.loop.leaving import Exit
@@ -109,7 +110,7 @@ def test_every_commit_is_told_and_leaving_comes_after_it(join: Join) -> None:
     script = Script(join(), listen=("leaving", "committed")).left(2, stop_at=2)
     (_, made), left = script.told
     here = Member(socket.gethostname(), socket.gethostname())
-    root = script.session._run.store.uri
+    root = script.session._core.run.store.uri
     assert made == NewCommit(2, 2, 0, root, world=1, members=(here,), seconds=made.seconds, slowest=0)
     assert [set(seconds) for seconds in made.seconds] == [{"stage", "upload", "commit"}]
     assert left == ("leaving", "SIGTERM")
@@ -155,7 +156,7 @@ def test_a_failing_init_ends_the_script_and_is_run_again_by_the_next_run(join: J
 @pytest.mark.parametrize("name", ["init", "resumed", "ranks"])
 def test_a_hook_whose_moment_is_over_is_refused(join: Join, name: str) -> None:
     session = join()
-    session.restore()
+    perdure.restore(session)
     with pytest.raises(UserError, match=rf"on\('{name}'\).*restored already"):
         session.on(name, print)
 
@@ -167,7 +168,7 @@ def test_the_scripts_values_come_back(join: Join) -> None:
     script.left(2, stop_at=2)
     again = Script(join())
     again.session.state["best"], again.session.state["new"] = (0.0, 0), "default"
-    again.session.restore()
+    perdure.restore(again.session)
     weights = again.session.state["weights"]["all"]
     assert again.session.state == {"best": (0.5, 7), "weights": {"all": weights}, "new": "default"}
     assert [tensor.tolist() for tensor in weights] == [[1, 1, 1], [0]]
@@ -184,7 +185,7 @@ def plateau() -> bool:
         ({"max_steps": 5}, 2, ["max_steps"]),
         ({"max_steps": 8}, 2, ["max_steps"]),
         ({"max_seconds": 1e-9, "stop": [plateau]}, 1, ["max_seconds", "plateau"]),
-        ({"stop": [Session.max_steps(9)]}, 3, ["max_steps"]),
+        ({"stop": [perdure.max_steps(9)]}, 3, ["max_steps"]),
     ],
     ids=["condition", "between", "exactly", "two", "in the list"],
 )
@@ -200,7 +201,7 @@ def test_a_loop_ends_after_the_epoch_in_which_a_condition_came_true_and_the_log_
 
 def test_a_condition_for_every_loop_ends_a_loop_without_a_number(join: Join, tmp_path: Path) -> None:
     script = Script(join())
-    script.session.stop_when("12 steps", lambda: script.session.steps_done >= 12)
+    perdure.stop_when(script.session, "12 steps", lambda: script.session.steps_done >= 12)
     assert script.run() == [0, 1, 2]
     assert completed(tmp_path) == [{"stop": ["12 steps"]}]
 
@@ -233,7 +234,7 @@ def test_a_reason_that_was_given_in_an_epoch_outlives_an_exit_in_that_epoch(join
 
 def test_time_counts_over_all_runs(join: Join, tmp_path: Path) -> None:
     first = Script(join())
-    first.session._run.stopping.clock.resume(500.0)
+    first.session._core.run.stopping.clock.resume(500.0)
     first.left(7, stop_at=2)
     assert Script(join()).run(7, max_seconds=500) == [0]
     assert completed(tmp_path) == [{"epochs": 7, "max_seconds": 500, "stop": ["max_seconds"]}]
@@ -289,7 +290,7 @@ def test_what_an_epoch_hook_sets_is_in_that_epochs_commit(join: Join, monkeypatc
     script.session.on("epoch", lambda epoch: script.session.state.update(seen=epoch))
     script.left(7, stop_at=2 * STEPS_PER_EPOCH + 1)
     again = Script(join())
-    again.session.restore()
+    perdure.restore(again.session)
     assert dict(again.session.state) == {"seen": 1}
 
 
@@ -356,6 +357,6 @@ def test_a_later_loop_has_conditions_of_its_own_and_collect_waits_for_it(join: J
         assert list(script.loop(3, stop=[plateau])) == [0]
         assert script.told == []
         assert list(script.loop(2)) == [0, 1]
-        assert session.finished_epochs == 3
+        assert perdure.progress(session).finished_epochs == 3
     assert [told[0] for told in script.told] == ["collect"]
     assert completed(tmp_path) == [{"epochs": 2}]

@@ -34,7 +34,7 @@ SECONDS = 120
 STUCK = """
 import threading, perdure
 session = perdure.Session.from_env()
-session.restore()
+perdure.restore(session)
 threading.Event().wait()
 """
 

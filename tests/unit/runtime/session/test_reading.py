@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries
@@ -67,7 +68,7 @@ def test_an_epoch_takes_the_next_samples_until_all_are_used(join: Join, tmp_path
     reading = Reading(join(), batch).run()
     assert reading.totals == TOTALS
     assert reading.read == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    assert reading.session.finished_epochs == 4
+    assert perdure.progress(reading.session).finished_epochs == 4
     completed = entries(tmp_path)[-1]
     assert (completed["kind"], completed["epoch"], completed["goal"]) == ("Completed", 4, {"stop": ["exhausted"]})
     assert Reading(join(), batch).run().read == [], "it is done"
@@ -79,13 +80,13 @@ def test_a_resumed_run_reads_on(join: Join, stop: int) -> None:
     second = Reading(join()).run()
     assert list(chain(*first.read, *second.read)) == list(range(10))
     assert second.totals == TOTALS[-len(second.totals) :]
-    assert second.session.finished_epochs == 4
+    assert perdure.progress(second.session).finished_epochs == 4
 
 
 def test_it_says_how_much_of_its_epoch_is_left(join: Join) -> None:
     Reading(join(), 2, per_epoch=5).left(2)
     reader = (second := Reading(join(), 2, per_epoch=5)).reader
-    second.session.restore()
+    perdure.restore(second.session)
     assert (len(reader), reader.remaining, reader.batch_index, reader.exhausted()) == (3, 1, 2, False)
     second.run()
     assert (len(reader), reader.remaining, reader.exhausted()) == (0, 0, True)
@@ -180,14 +181,14 @@ def test_a_checkpoint_that_it_cannot_go_on_from_is_refused(join: Join, options: 
     Reading(join()).left(5)
     second = Reading(join(), **options)
     with pytest.raises(UserError, match=words):
-        second.session.restore()
+        perdure.restore(second.session)
 
 
 def test_a_plain_loaders_checkpoint_is_none_of_its_own_in_the_middle_of_an_epoch(join: Join) -> None:
     Reading(join(), per_epoch=None, rewind=True).left(5, count=2)
     second = Reading(join())
     with pytest.raises(UserError, match="in the middle of epoch 0 without per_epoch"):
-        second.session.restore()
+        perdure.restore(second.session)
 
 
 def test_asked_for_again_it_is_the_same(join: Join) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import perdure
 from perdure import Session, UserError, load
 from perdure.loop.leaving import Exit
 from tests.unit.runtime.records import entries
@@ -29,7 +30,7 @@ def test_a_sum_in_the_first_batch_that_a_loader_is_ever_trained_on_is_not_read_a
     def script(stop: int | None) -> list[dict[str, float]]:
         session = Training(join(), loader=None).session
         first, second = (session.loader(samples(16), 8, name=name) for name in ("first", "second"))
-        seen, read = session.accumulator("seen"), []
+        seen, read = perdure.accumulator(session, "seen"), []
         with session:
             for _ in session.epochs(2):
                 seen.add(above=1)
@@ -59,7 +60,7 @@ def test_nothing_is_read_in_a_hook_that_a_resumed_run_calls_elsewhere(join: Join
 
     def script(stop: int | None) -> list[dict[str, float]]:
         session = Training(join(EVERY_EPOCHS="1"), loader=None).session
-        batches, seen, read = session.loader(samples(16), 8), session.accumulator("seen"), []
+        batches, seen, read = session.loader(samples(16), 8), perdure.accumulator(session, "seen"), []
 
         def act(*_: Any) -> None:
             with pytest.raises(UserError, match=f"within the hook '{hook}': .*: read it in an epoch") as error:
@@ -71,7 +72,7 @@ def test_nothing_is_read_in_a_hook_that_a_resumed_run_calls_elsewhere(join: Join
             for _ in session.epochs(2):
                 for _, ids in batches:
                     seen.add(n=len(ids))
-                    session.report(n=1)
+                    perdure.report(session, n=1)
                     leave(when=session.steps_done + 1 == stop)
                     session.step()
                 read.append(seen.sum())
@@ -86,7 +87,7 @@ def test_nothing_is_read_in_a_hook_that_a_resumed_run_calls_elsewhere(join: Join
 def evaluating_in_init(session: Session, stop: int | None) -> list[tuple[str, dict[str, float]]]:
     """Evaluates in its hook, and before its first loop; asked to leave there behind sample `stop`."""
     Training(session, loader=None)
-    valid, seen = session.loader(samples(12), 4, name="valid", train=False), session.accumulator("seen")
+    valid, seen = session.loader(samples(12), 4, name="valid", train=False), perdure.accumulator(session, "seen")
     read: list[tuple[str, dict[str, float]]] = []
 
     def evaluate(name: str) -> None:
@@ -97,7 +98,7 @@ def evaluating_in_init(session: Session, stop: int | None) -> list[tuple[str, di
 
     session.on("init", lambda: evaluate("init"))
     with session:
-        session.restore()
+        perdure.restore(session)
         evaluate("before")
         for _ in session.epochs(1):
             for _ in session.steps(2):
@@ -119,11 +120,11 @@ def test_nothing_is_saved_in_the_middle_of_init(join: Join, tmp_path: Path) -> N
     def init() -> None:
         session.save()
         for _ in session.loader(samples(12), 4, name="valid", train=False):
-            session.poll()
+            perdure.poll(session)
         begun.append([entry["kind"] for entry in entries(tmp_path)])
 
     session.on("init", init)
-    session.restore()
+    perdure.restore(session)
     assert begun == [["Opened"]], "the next run resumes from what is saved, and calls no init"
 
 

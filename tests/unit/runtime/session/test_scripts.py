@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+import perdure
 from perdure import UserError
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training
@@ -85,7 +86,7 @@ def test_a_script_that_exits_with_status_0_in_its_loop_is_told_that_nothing_was_
 
 
 def test_a_script_that_registers_nothing_is_told_so(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
-    join().restore()
+    perdure.restore(join())
     assert "no model and no optimizer is registered, so none is saved" in capfd.readouterr().err
-    Training(join()).session.restore()
+    perdure.restore(Training(join()).session)
     assert "is registered, so none is saved" not in capfd.readouterr().err

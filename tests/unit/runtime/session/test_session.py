@@ -40,7 +40,7 @@ def test_random_numbers_and_weights_go_on_as_if_nothing_had_happened(
 ) -> None:
     first = Training(join()).left(stop=stop)
     second = Training(join())
-    second.session.restore()
+    perdure.restore(second.session)
     torch.manual_seed(99)  # what a script draws or seeds before its first batch is forgotten
     second.run()
     straight = Training(Session.from_env(tmp_path_factory.mktemp("straight"))).run()
@@ -127,7 +127,7 @@ def test_checkpoint_0_changes_nothing(join: Join, tmp_path: Path, tmp_path_facto
     saved = Training(join())
     hooks = []
     saved.optimizer.register_step_pre_hook(lambda *_: hooks.append(1))
-    saved.session.restore()
+    perdure.restore(saved.session)
     saved.session.save()
     for _ in saved.session.epochs(2):
         next(iter(saved.batches))
@@ -200,7 +200,7 @@ def test_the_trace_tells_each_sample_once_an_epoch_and_when_the_request_was_seen
 
 def test_a_run_that_a_newer_one_has_replaced_writes_nothing_more(join: Join, tmp_path: Path) -> None:
     training = Training(join())
-    training.session.restore()
+    perdure.restore(training.session)
     newer = Writer(Log(FileStore(tmp_path)), uid="local", run=2)
     assert isinstance(newer.try_open(1, wait_over=True), Resume)
     with pytest.raises(Fenced, match="run 2 has written after it"):
@@ -213,14 +213,14 @@ def test_a_script_with_samples_of_its_own_learns_that_they_are_used_up(join: Joi
     for _ in session.epochs(1):
         for number in session.steps(2):
             session.step(exhausted=number == 1)
-            assert session.exhausted == (number == 1)
+            assert perdure.progress(session).exhausted == (number == 1)
 
 
 def test_a_step_outside_of_a_restored_training_is_a_mistake_that_is_named(join: Join) -> None:
     session = join()
     with pytest.raises(UserError, match="restored"):
         session.step()
-    session.restore()
+    perdure.restore(session)
     with pytest.raises(UserError, match="outside of an epoch"):
         session.step()
 
@@ -267,8 +267,8 @@ def test_the_ending_is_told_before_what_can_wait(
     join: Join, tmp_path: Path, pipe: tuple[int, int], stop: int | None
 ) -> None:
     session = join(TRACE="1", REPORT_FD=str(pipe[1]), EVERY_STEPS="100")
-    store = Witness(tmp_path, lambda: session._run.reporter.ended)
-    session._run.store = store
+    store = Witness(tmp_path, lambda: session._core.run.reporter.ended)
+    session._core.run.store = store
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
     told = [type(report).__name__ for report in reports(pipe[0])]
@@ -288,7 +288,7 @@ def test_after_the_goal_an_agents_sigterm_does_not_kill_what_the_script_still_do
     assert signal.getsignal(signal.SIGTERM) != before[0]
     assert signal.getsignal(signal.SIGINT) == before[1]
     os.kill(os.getpid(), signal.SIGTERM)
-    assert training.session.exit_requested
+    assert perdure.exit_requested(training.session)
 
 
 def test_a_forked_child_tells_the_agent_nothing(join: Join, pipe: tuple[int, int]) -> None:
@@ -308,9 +308,9 @@ def test_only_rank_0_stops_a_run_before_its_first_step(
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     session = join()
-    session.restore()
-    monkeypatch.setattr(session._run, "settings", replace(session._run.settings, rank=1))
-    stop_without_step(session._run)
+    perdure.restore(session)
+    monkeypatch.setattr(session._core.run, "settings", replace(session._core.run.settings, rank=1))
+    stop_without_step(session._core.run)
     assert (ended, kinds(tmp_path)) == ([], ["Opened"])
 
 
@@ -383,7 +383,7 @@ def test_what_is_pinned_behind_the_last_loop_is_saved_before_the_job_is_complete
 def test_what_is_saved_already_is_saved_once_more_to_be_pinned(join: Join, tmp_path: Path) -> None:
     Training(join()).left(stop=4)
     training = Training(join())
-    training.session.restore()
+    perdure.restore(training.session)
     training.session.save(pin="before")
     training.run()
     assert pinned(tmp_path) == [(4, "before", False)]
@@ -394,7 +394,7 @@ def test_a_name_that_is_none_is_refused_at_once_and_a_save_that_fails_pins_nothi
 ) -> None:
     training = Training(join())
     session = training.session
-    session.restore()
+    perdure.restore(session)
     with pytest.raises(UserError, match=r"save\(pin='my best'\): give a name"):
         session.save(pin="my best")
     for _ in session.epochs(1):
@@ -485,13 +485,13 @@ def test_what_comes_from_another_root_is_committed_here_before_it_is_trained_on_
     refused = Unreliable(tmp_path)
     refused.refused, refused.refusals = "data/1/10-", 1000
     training = Training(join(options, RENDEZVOUS_SECONDS="0"))
-    training.session._run.store = refused
+    training.session._core.run.store = refused
     with pytest.raises(StorageError, match="no route to the store"):
         training.run(3)
     assert (training.draws, kinds(tmp_path)) == ([], ["Opened"])
     refused.refused, refused.refusals = "data/2/10-", 1
     training = Training(join(options))
-    training.session._run.store = refused
+    training.session._core.run.store = refused
     training.run(3)
     assert [entry["step"] for entry in entries(tmp_path) if entry["kind"] == "Committed"] == [10, 15]
 
@@ -515,9 +515,9 @@ def test_above_the_loop_over_numbers_of_steps_a_resumed_epoch_says_where_it_was_
         with contextlib.suppress(Exit), join() as session:
             session.register(net=nn.Linear(1, 1))
             for epoch in session.epochs(3):
-                found.append((epoch, session.epoch_resumed, session.batch_index))
+                found.append((epoch, perdure.progress(session).epoch_resumed, perdure.progress(session).batch_index))
                 for number in session.steps(4):
-                    assert number >= session.batch_index
+                    assert number >= perdure.progress(session).batch_index
                     if leave == session.steps_done + 1:
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()

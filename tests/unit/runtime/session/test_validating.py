@@ -625,9 +625,9 @@ def test_nothing_is_found_in_a_script_that_is_right(
 ) -> None:
     session = join()
     step = script(session)
-    assert session.describe().findings == ()
+    assert perdure.describe(session).findings == ()
     train(session, step)
-    assert session.describe().findings == ()
+    assert perdure.describe(session).findings == ()
     assert WORDS not in capfd.readouterr().err
 
 
@@ -637,10 +637,10 @@ def test_a_mistake_is_found_before_the_first_batch_and_said_once_by_the_training
 ) -> None:
     session = join()
     step = mistake.script(session)
-    (finding,) = session.describe().findings
+    (finding,) = perdure.describe(session).findings
     assert (finding.name, finding.certain) == (mistake.name, mistake.certain)
     assert mistake.words in finding.text
-    assert f"{'wrong' if mistake.certain else 'doubtful'}  {finding.text}" in str(session.describe())
+    assert f"{'wrong' if mistake.certain else 'doubtful'}  {finding.text}" in str(perdure.describe(session))
     train(session, step)
     told = capfd.readouterr().err
     assert told.count(mistake.words) == told.count(WORDS) == int(mistake.said)
@@ -652,7 +652,7 @@ def test_what_steps_change_and_nobody_registered_is_said_once(
 ) -> None:
     session = join()
     step = script(session)
-    assert session.describe().findings == ()
+    assert perdure.describe(session).findings == ()
     train(session, step)
     told = capfd.readouterr().err
     assert told.count(CHANGED[script]) == told.count(WORDS) == 1
@@ -684,7 +684,7 @@ def test_a_scaler_that_has_scaled_nothing_in_two_steps_is_not_said_to_be_forgott
 ) -> None:
     session = join()
     idle, step = torch.amp.GradScaler("cpu"), frozen(session)
-    (finding,) = session.describe().findings
+    (finding,) = perdure.describe(session).findings
     assert (finding.name, finding.certain) == ("unregistered-scaler", False), "it may be used yet"
     train(session, step)
     assert idle.is_enabled()
@@ -695,11 +695,11 @@ def test_an_optimizer_without_its_module_is_found_before_training_refuses_it(joi
     session = join()
     model = network()
     session.register(optimizer=adam(model))
-    (finding,) = session.describe().findings
+    (finding,) = perdure.describe(session).findings
     assert (finding.name, finding.certain) == ("optimizer-without-module", True)
     assert "optimizer 'optimizer' owns 6 parameters (25 numbers) in no registered module" in finding.text
     with pytest.raises(perdure.UserError, match="register the module too"):
-        session.restore()
+        perdure.restore(session)
 
 
 def test_one_that_has_stepped_in_a_single_step_is_not_said_to_train(
@@ -751,7 +751,7 @@ def previewed(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, found: d
 
 MISTAKES = {
     "no-end": ("for epoch in session.epochs(): pass", "nothing would ever end this loop"),
-    "no-epochs": ("session.restore()", "nothing is trained"),
+    "no-epochs": ("perdure.restore(session)", "nothing is trained"),
     "not-saved": ("session.register(odd=Odd())\nfor epoch in session.epochs(1): next(iter(train))", "object"),
 }
 
@@ -795,16 +795,16 @@ for epoch in session.epochs(5): pass
     assert "the checkpoint holds ['critic', 'generator', 'of_critic', 'of_generator'" in finding["text"]
 
 
-@pytest.mark.parametrize("number", range(len(test_docs.TRAININGS)))
+@pytest.mark.parametrize("name", test_docs.TRAININGS)
 def test_nothing_is_found_in_an_example_of_the_page(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, capfd: pytest.CaptureFixture[str]
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     join().close()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(perdure, "Session", test_docs.Interrupted)
-    example = test_docs.TRAININGS[number]
+    example = test_docs.EXAMPLES[name]
     if '"pretrained"' in example:
-        test_docs.run(test_docs.TRAININGS[0], tmp_path / "pretrained")
+        test_docs.run(test_docs.FIRST, tmp_path / "pretrained")
     test_docs.run(example, tmp_path / "root")
     assert WORDS not in capfd.readouterr().err
     monkeypatch.setenv("PERDURE_PREVIEW", str(tmp_path))

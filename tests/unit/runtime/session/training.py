@@ -60,7 +60,7 @@ class Training:
     def left(self, **options: Any) -> Training:
         with pytest.raises(Exit) as exit_:
             self.run(**options)
-        told = self.session._run.settings.report_fd is not None
+        told = self.session._core.run.settings.report_fd is not None
         assert exit_.value.code == (0 if told else 75)  # an agent is told the outcome in words
         return self
 

@@ -221,7 +221,7 @@ def test_another_group_than_the_checkpoint_holds_is_refused_where_it_is_added(jo
     Growing(join(), "registered parameters").left(17)
     with join() as session:
         training = Growing(session, "registered parameters")
-        session.restore()
+        perdure.restore(session)
         with pytest.raises(UserError, match="has other parameters or parameter groups than in the checkpoint: group 1"):
             training.optimizer.add_param_group({"params": [training.net.body.bias]})
 
@@ -230,7 +230,7 @@ def test_a_part_of_another_shape_than_the_checkpoint_holds_is_refused(join: Join
     Growing(join(), "new parameters").left(17)
     with join() as session:
         training = Growing(session, "new parameters")
-        session.restore()
+        perdure.restore(session)
         training.net.more = nn.Sequential(nn.Linear(8, 9))
         with pytest.raises(UserError, match=r"model.more.0.bias is float32 \[4\] in the checkpoint and float32 \[9\]"):
             training.optimizer.add_param_group({"params": [training.net.body.weight, training.net.body.bias]})
@@ -247,11 +247,11 @@ def test_it_may_be_there_from_the_start_instead(join: Join, tmp_path_factory: py
 def test_a_process_that_joins_is_compared_by_what_training_began_with(join: Join) -> None:
     session = join()
     training = Growing(session, "new parameters")
-    session.restore()
-    begun = session._run.registry.kind()
+    perdure.restore(session)
+    begun = session._core.run.registry.kind()
     training.grow()
-    session._run.state()
-    assert session._run.registry.kind() == begun
+    session._core.run.state()
+    assert session._core.run.registry.kind() == begun
 
 
 def growing(root: str, *, leave: int | None = None) -> dict[str, Any]:

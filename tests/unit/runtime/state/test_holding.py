@@ -151,7 +151,7 @@ def test_an_optimizer_around_another_one_goes_on_as_if_nothing_had_been(
         Training(join(), make).registered().run(stop=4)
     session = join()
     found = Training(session, make).registered()
-    assert session.describe().findings == ()
+    assert perdure.describe(session).findings == ()
     assert found.run() == Training(Session.from_env(tmp_path_factory.mktemp("straight")), make).registered().run()
     assert "unregistered" not in capfd.readouterr().err
 
@@ -175,8 +175,8 @@ def test_a_script_that_registers_it_by_itself_has_its_own_name(join: Join, first
     if first:
         session.register(**base)
     training.registered(**{} if first else base)
-    assert {one.name for one in session.describe().registered} == {"net", "optimizer", "scheduler", "base"}
-    assert session.describe().findings == ()
+    assert {one.name for one in perdure.describe(session).registered} == {"net", "optimizer", "scheduler", "base"}
+    assert perdure.describe(session).findings == ()
     training.run()
 
 
@@ -211,7 +211,7 @@ def test_state_that_is_shared_out_over_the_ranks_is_refused_where_it_is_register
     for optimizer in (zero(net.parameters(), lr=0.1), SAM(net.parameters(), zero, lr=0.1)):
         with pytest.raises(UserError, match="a ZeroRedundancyOptimizer keeps a part of its state on each rank"):
             session.register(optimizer=optimizer)
-    assert session.describe().registered == ()
+    assert perdure.describe(session).registered == ()
 
 
 @pytest.mark.parametrize("base", [nn.Module, SGD])
@@ -221,7 +221,7 @@ def test_what_deepspeed_has_made_is_refused_where_it_is_registered(join: Join, b
     session = join()
     with pytest.raises(UserError, match=r"register\(it=...\): DeepSpeed's Mine keeps a part of the state on each rank"):
         session.register(it=own())
-    assert session.describe().registered == ()
+    assert perdure.describe(session).registered == ()
 
 
 def test_a_state_dict_that_is_none_of_an_optimizer_is_refused_where_it_is_registered(join: Join) -> None:

@@ -125,8 +125,8 @@ def test_describe_says_that_it_is_of_each_rank(join: Join) -> None:
     seen = Seen()
     seen.ids = [1, 2]
     session.register(seen=seen, merge={"seen": dealt})
-    assert session.describe().registered == (Registered("seen", "Seen", 1, 16, by_rank=True),)
-    assert "seen  Seen, 1 tensor, 16 B, of each rank\n" in str(session.describe())
+    assert perdure.describe(session).registered == (Registered("seen", "Seen", 1, 16, by_rank=True),)
+    assert "seen  Seen, 1 tensor, 16 B, of each rank\n" in str(perdure.describe(session))
 
 
 def test_alone_it_goes_on_where_it_was(join: Join, tmp_path: Path) -> None:

@@ -1,0 +1,240 @@
+"""What stands behind a `Session`: it ties the rooms below together, and holds no rule of its own.
+
+How a process joins its run (joining) and goes on from a commit (resuming), where the run may stop (boundary), what
+the work is (job), how a process leaves (leaving), and who is told (reporting). One thread uses it. Made by `Session`,
+used by it, by perdure.session.functions, and by the adapters through perdure.session.driven.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from perdure.console import fall_silent, say, warn
+from perdure.errors import PerdureError
+from perdure.group.found import with_found_group
+from perdure.live.joining import attach, meet, meet_in_place
+from perdure.loop.asking import ExitFile
+from perdure.loop.asking import exit_signals as ask_signals
+from perdure.loop.data.randomness import in_no_checkpoint, own_generators
+from perdure.loop.ending import tell_failed
+from perdure.loop.leaving import Exit
+from perdure.loop.reporting import Watch, classify, exit_status, explained, shown_in_words, tell_error
+from perdure.loop.run import Run
+from perdure.session import current
+from perdure.session.boundary import Boundary
+from perdure.session.describing import describe, scripts_own
+from perdure.session.description import Description
+from perdure.session.gradients import HeldGradients
+from perdure.session.job import EpochLoops, Status
+from perdure.session.loop_exit import has_ended, main_frame
+from perdure.session.options import read_limit
+from perdure.session.preview import Preview
+from perdure.session.resuming import receive, resume
+from perdure.session.unregistered_check import FirstSteps
+from perdure.state import wrapping
+from perdure.wire import ExitKind
+from perdure.wire.settings import RESOLVER, Settings, read_settings, unknown
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Asks:
+    """What asks the run to save and leave, and what ends it: the options of `Session.from_env`."""
+
+    signals: Sequence[int]
+    file: str | Path | None
+    max_save_failures: int | None
+
+
+def join(
+    root: str | Path | None,
+    resume_from: Mapping[str, Any] | None,
+    asks: Asks,
+    *,
+    deterministic: bool,
+    seed: int,
+    timeout: float,
+) -> Core:
+    """Joins the run this process was started for; returns when all its ranks are connected."""
+    with shown_in_words():
+        limit = read_limit(asks.max_save_failures)
+        asked = ask_signals(asks.signals), None if asks.file is None else ExitFile(Path(asks.file))
+        settings = with_found_group(read_settings(os.environ, root, resume_from))
+    if settings.rank == 0:
+        for told in unknown(os.environ):
+            warn(told)
+    os.environ.setdefault(*RESOLVER)
+    core = Core(settings, deterministic=deterministic, seed=seed, timeout=timeout, asked=asked)
+    core.run.max_save_failures = limit
+    return core
+
+
+class Core:
+    """One process's part in one run."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        deterministic: bool,
+        seed: int,
+        timeout: float,
+        asked: tuple[Sequence[signal.Signals], ExitFile | None],
+    ) -> None:
+        self.deterministic = deterministic
+        self.seed = seed
+        self.run = Run(settings)
+        self.boundary = Boundary(self.run)
+        self.loops = EpochLoops(self.run, self.boundary, self.restore)
+        self.run.requests.take(*asked)
+        self.preview: Preview | None = None
+        if settings.preview:
+            self.preview = Preview(self.run, self.describe, settings.preview)
+            self.boundary, self.loops = self.preview.boundary, self.preview.loops
+        else:
+            attach(self.run)
+        tells = settings.rank == 0 and not settings.preview
+        self._firsts = FirstSteps() if tells else None
+        self._held = HeldGradients() if tells else None
+        self._watch = Watch(self._tell_error, self._explained)
+        self._main = main_frame()
+        atexit.register(self._at_exit)
+        in_child = weakref.WeakMethod(self._leave_to_child)
+        os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
+        self.device = wrapping.take_device(settings.local_rank)
+        meet(self.run, timeout)
+        current.opened(self)
+
+    def restore(self) -> None:
+        """Opens the run in the log and puts everything registered where the newest commit left it, once."""
+        run = self.run
+        if self.preview:
+            self.preview.restore()
+        elif run.opening is None and run.joining:
+            self.boundary.newcomer = receive(run, seed=self.seed)
+            if self.boundary.newcomer is None:
+                meet_in_place(run)
+        if run.opening is None:
+            resume(run, seed=self.seed)
+            if run.rank == 0 and run.world > wrapping.WORLD_WITH_ONE_ORDER and not self.deterministic:
+                say(
+                    f"with {run.world} ranks a resumed run is exact in samples, not in bits: gradients are summed in "
+                    f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
+                )
+
+    def describe(self) -> Description:
+        """What this session is about to do, as it stands now."""
+        return describe(
+            self.run,
+            loop=self.loops.begun,
+            goal=self.loops.goal,
+            start=self.preview.start if self.preview else None,
+            device=self.device,
+            deterministic=self.deterministic,
+            seed=self.seed,
+        )
+
+    def step(self, *, exhausted: bool) -> None:
+        """One optimizer step is done."""
+        self.boundary.step(exhausted=exhausted)
+        if self._firsts:
+            self._firsts.stepped(scripts_own(self.run), self.run.user_state)
+        if self._held and self._held.stepped(self.run):
+            self._held = None
+
+    def add_hook(self, name: str, hook: Hook) -> Hook:
+        """Has `hook` called at the moment of this name."""
+        self.warn_of_generators(f"the hook {name!r}", hook)
+        return self.run.hooks.add(name, hook)
+
+    def warn_of_generators(self, whose: str, thing: Any) -> None:
+        """Of those that a dataset or a hook draws from, and no checkpoint holds."""
+        for path in own_generators(thing) if self.run.rank == 0 else ():
+            say(in_no_checkpoint(whose, path))
+
+    def end(self, error: BaseException | None) -> None:
+        """The script's `with` is left. What is told here is what counts, whatever the script does with the error."""
+        if isinstance(error, Exit) or exit_status(error) == 0:
+            self._finish()
+            self.close()
+        elif error:
+            clear = self._explained(error)
+            self._tell_error(clear)
+            tell_failed(self.run)
+            self._report_last()
+            if clear is not error:
+                raise clear from error
+
+    def close(self) -> None:
+        """Gives back signals, hooks and its process groups."""
+        run = self.run
+        current.closed(self)
+        atexit.unregister(self._at_exit)
+        if hasattr(run, "pulse"):  # else it has met nobody
+            run.pulse.stop()
+        run.requests.before_first_step(None)
+        run.requests.release()
+        run.images.end()
+        for looks in (self._firsts, self._held):
+            if looks:
+                looks.end()
+        self._watch.stop()
+        run.trace.close()
+        with contextlib.suppress(PerdureError):
+            run.trace.flush()
+        if dist.is_initialized() and not run.settings.joined:
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+        run.let_go()
+        fall_silent()
+
+    def _finish(self, status: Status = Status.GOOD) -> None:
+        if not self.run.reporter.ended:
+            self.loops.finish(status)
+
+    def _report_last(self) -> None:
+        """What counts is told by then: nobody waits for what the script still has to say."""
+        if not self.run.joining and not self.preview:  # else it has trained nothing
+            self.run.reports.end()
+
+    def _explained(self, error: BaseException) -> BaseException:
+        return explained(error) if self.run.joining else error
+
+    def _tell_error(self, error: BaseException) -> ExitKind:
+        run = self.run
+        if classify(error)[0] is ExitKind.PEER_LOST:
+            run.images.leave()
+        kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
+        asked_early = (lambda: False) if run.joining else run.requests.came_early
+        return tell_error(run.reporter, lambda: run.ending(kind), error, asked_early)
+
+    def _at_exit(self) -> None:
+        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
+        self._watch.tell_last_error()
+        if self._watch.status == 0:
+            try:
+                known = self._main is None or has_ended(self._main) or self._watch.exited
+                self._finish(Status.EXPECTED if known else Status.UNKNOWN)
+            except BaseException as error:  # noqa: BLE001 - nobody else would tell
+                sys.excepthook(type(error), error, error.__traceback__)
+        if self._watch.status:
+            tell_failed(self.run)
+        self._report_last()
+        self.close()
+
+    def _leave_to_child(self) -> None:
+        """A forked child is no rank: how it ends is nobody's outcome."""
+        atexit.unregister(self._at_exit)
+        self._watch.stop()

@@ -1,0 +1,81 @@
+"""Where a script's batches come from: loaders over a dataset, and the numbers of steps for samples of its own.
+
+Made for `Session.loader` and `Session.steps`, and added to the run's position, which a commit holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from perdure.errors import UserError
+from perdure.loop.data.evaluating import Evaluation
+from perdure.loop.data.loader import Loader, check_arguments
+from perdure.loop.data.randomness import own_generators
+from perdure.loop.data.reading import Reader, read_portion
+from perdure.loop.data.sampling import SamplingPlan
+from perdure.loop.position.counting import NAME as STEPS
+from perdure.loop.position.counting import Steps
+from perdure.loop.position.progress import RESERVED
+from perdure.session.core import Core
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How a loader goes over its dataset."""
+
+    train: bool
+    per_epoch: int | None
+    rewind: bool
+
+
+def loader_of(
+    core: Core,
+    dataset: Dataset[Any],
+    order: tuple[str, int, int | None, bool | None, bool],
+    passes: Passes,
+    *,
+    fingerprint: bool,
+    options: dict[str, Any],
+) -> Loader:
+    """The loader of that name, made if there is none. `order`: name, batch size, seed, shuffle and drop_last."""
+    name, batch_size, seed, shuffle, drop_last = order
+    check_arguments(name, dataset, batch_size, options)
+    run, size = core.run, len(dataset)  # type: ignore[arg-type]
+    seed, shuffle = core.seed if seed is None else seed, passes.train if shuffle is None else shuffle
+    plan = SamplingPlan(name, size, batch_size, seed, shuffle, drop_last)
+    known = run.progress.source(name)
+    if isinstance(known, Loader):
+        return known.same(dataset, plan, options, **asdict(passes))
+    if name in RESERVED:
+        raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
+    core.warn_of_generators(f"loader {name!r}: the dataset", dataset)
+    portion = read_portion(plan, passes.per_epoch, train=passes.train, rewind=passes.rewind)
+    kind = (Loader if passes.train else Evaluation) if portion is None else partial(Reader, portion=portion)
+    loader = kind(
+        dataset,
+        plan,
+        core.boundary,
+        rank=run.rank,
+        world=run.world,
+        options=options,
+        sized_for=run.settings.global_batch_size,
+        fingerprint=fingerprint and not own_generators(dataset),
+    )
+    if run.joining:
+        loader.postpone_look()
+    run.progress.add(loader)
+    return loader
+
+
+def steps_of(core: Core, count: int) -> Steps:
+    """The numbers of so many steps, made if there are none, or others whose loop has not begun."""
+    known = core.run.progress.source(STEPS)
+    if isinstance(known, Steps) and (known.end == count or known.handed):
+        return known
+    steps = Steps(core.boundary, count)
+    core.run.progress.add(steps)
+    return steps
