@@ -36,7 +36,7 @@ class Job:
     epochs: int | None = None
     """How many epochs there are at most, of all runs together."""
     reports: Sequence[tuple[float, Report]] = ()
-    """Seconds, and a function that is called so often, and once more at the end: `session.report_every`."""
+    """Seconds, and a function that is called so often, and once more at the end: `perdure.report_every`."""
 
     def run(self, session: Session, *, resume_from_epoch: int | None = None) -> int:
         """Trains what is left, and returns the number of the last epoch. `collect` and `exit` come where the session

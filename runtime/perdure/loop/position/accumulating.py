@@ -281,7 +281,7 @@ class Accumulator:
     """Sums by name, over all ranks and runs, since they were read last."""
 
     def __init__(self, name: str, sums: Sums, gather: Gather) -> None:
-        """Scripts call `session.accumulator`."""
+        """Scripts call `perdure.accumulator`."""
         self.name = name
         self._sums = sums
         self._gather = gather
