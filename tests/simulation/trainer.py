@@ -198,7 +198,7 @@ class Process:
             return
         self._keep(image)
         self.host.tell("imaged", run=image.run, rank=image.rank, uid=image.uid, step=image.step)
-        self._tell(Imaged(image.step))
+        self._tell(Imaged(image.step, of=image.run))
 
     def _image(self) -> Image | None:
         """Of the last step that all have finished, if it is in no commit; a newcomer with its state has one, too."""

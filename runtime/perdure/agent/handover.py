@@ -121,11 +121,13 @@ def attempt_of(state: State, told: AttemptRecord | None) -> AttemptRecord | None
 
 
 def ended_by_rescue(state: State, trainer: Trainer) -> int:
-    """The run that was to take over the trainer's, where its last word is its rank's image; 0 if there is none.
+    """The run that was to take over the image's, where its last word is that image; 0 if there is none.
 
-    Nobody begins it in place behind that: it was given up by who stood in the hand-over, or its own members are lost.
+    Of a newcomer that is its own run. Nobody begins it in place behind that: it was given up by who stood in the
+    hand-over, or its own members are lost.
     """
-    offered = (offer.run for offer in trainer.offered)
+    own = () if trainer.image_of == trainer.run else (trainer.run,)
+    offered = (*own, *(offer.run for offer in trainer.offered))
     return max((run for run in offered if word_of(state, run) in (None, HandoverWord.ABORT)), default=0)
 
 
@@ -133,11 +135,13 @@ def heir_of(state: State, trainer: Trainer, image_of: int) -> int:
     """The run that may have begun where that image is of, and is lost too; 0 if there is none.
 
     The trainer's own, where that has not come to commit what was left before it; else one that has taken over from it,
-    and that a newer assignment names: for that it was not heard is no sign.
+    or that it was a newcomer of, and that a newer assignment names: for that it was not heard is no sign.
     """
-    if image_of != trainer.run:
+    if not trainer.left_image:
         return trainer.run
     went = [record.run for record in state.handovers if record.word is HandoverWord.GO]
+    if image_of != trainer.run:
+        went.append(trainer.run)
     return max((run for run in went if state.current and run in state.current.lost), default=0)
 
 

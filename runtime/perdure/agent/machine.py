@@ -331,7 +331,7 @@ def _rescued(state: State, event: Rescued) -> Noted:
     if trainer is None or trainer.rescuing is None or trainer.rescued:
         return state, []
     made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else ""
-    run = trainer.run if trainer.left_image else state.image_of
+    run = trainer.image_of or state.image_of
     words = f"is committed {made}" if made else f"is not committed: {event.why}"
     say = Say(f"what run {run} has left {words}")
     return replace(state, trainer=replace(trainer, rescued=event)), [say]
@@ -398,7 +398,7 @@ def _start(state: State, train: Train) -> Noted:
     joins = train.handover is not None and state.trainer is None
     trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
     keeps_images, stood = state.keeps_images or state.trainer is not None, _stood(state)
-    image_of = state.trainer.run if state.trainer and state.trainer.left_image else state.image_of
+    image_of = (state.trainer.image_of if state.trainer else 0) or state.image_of
     train = replace(train, floor=_floor(state, train))
     marks: list[Action] = [MarkWarm()] if state.idle else []
     state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images, stood=stood)
@@ -608,10 +608,10 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
     Also one of an older run, where the trainer has not come to begin from it.
     """
     too_late = state.shutdown and now >= state.shutdown.deadline
-    run = trainer.run if trainer.left_image else state.image_of
+    run = trainer.image_of or state.image_of
     if not run or trainer.rescuing is not None or too_late or _is_suspect(_newer(state, trainer)):
         return _finish(state, outcome)
-    never = handover.ended_by_rescue(state, trainer) if run == trainer.run else 0
+    never = handover.ended_by_rescue(state, trainer) if run == trainer.image_of else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
     heir = handover.heir_of(state, trainer, run)
     say = Say(f"run {run} has left an image: it is to be committed before this pod ends")

@@ -202,6 +202,12 @@ class Trainer:
         return any(one.imaged and one.imaged.step is not None for one in self.processes)
 
     @property
+    def image_of(self) -> int:
+        """The run of which it has left an image, its own or the one that it was to take over; 0: none."""
+        left = (one.imaged for one in self.processes if one.imaged and one.imaged.step is not None)
+        return max((imaged.of or self.run for imaged in left), default=0)
+
+    @property
     def completed(self) -> bool:
         """Whether its work is done and in the log; whatever still runs is the script's own affair."""
         return any(process.completed for process in self.processes)

@@ -265,7 +265,8 @@ class Images:
                 step, why = None, str(error)
             except Exception as error:  # noqa: BLE001 - of a script's own object: who leaves has an end to tell
                 step, why = None, f"what is registered cannot be read: {error!r}"
-            self._run.tell(Imaged(step, why))
+            of = self._standing.stamp.run if self._standing and step is not None else 0
+            self._run.tell(Imaged(step, why, of))
         if step is None:
             say(f"no image of this rank is left: {why}")
         else:

@@ -256,6 +256,8 @@ class Imaged:
     step: int | None
     why: str = ""
     """Why there is none."""
+    of: int = 0
+    """The run whose ranks stood there: the process's own, or the one that it was to take over; 0: its own."""
 
 
 @dataclass(frozen=True)

@@ -343,6 +343,18 @@ class TestATrainerThatDiesUndecided:
         pod = keeps_the_state()
         assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
 
+    @pytest.mark.parametrize(
+        ("word", "lost", "aborted", "heir"),
+        [(VOTES, (), 2, 0), (ABORTED, (), 2, 0), (VOTES, (1,), 2, 0), (VOTES, (1, 2), 2, 2)],
+    )
+    def test_of_a_newcomer_leaves_an_image_of_the_run_that_it_was_to_take_over(
+        self, word: Event, lost: tuple[int, ...], aborted: int, heir: int
+    ) -> None:
+        pod = newcomer()
+        pod.sees(VOTES, word, reported(Imaged(120, of=1)))
+        told(pod, ExitKind.PEER_LOST).sees(GONE)
+        assert pod.sees(AssignmentRead(Leave(3, "evicted", lost=lost)))[-1] == CommitImage(1, aborted, heir)
+
     def test_without_an_image_it_has_nothing_to_keep(self) -> None:
         pod = voting(LEAVES)
         pod.sees(reported(Imaged(None, "parameters are on an accelerator")))

@@ -375,7 +375,7 @@ def test_how_large_it_will_be_is_told_before_it_is_written(training: Training) -
     training.step()
     training.run.images.leave()
     assert training.image
-    assert told.events == [Imaging(training.image.size), Imaged(1, "")]
+    assert told.events == [Imaging(training.image.size), Imaged(1, "", training.run.settings.run or 0)]
 
 
 def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) -> None:

@@ -214,7 +214,7 @@ class TestAPeerIsLost:
             leaving.lose_peers(rank.run, "rank 1 was not heard")
         kinds = [event for event in rank.told.events if isinstance(event, Imaged | Exiting)]
         assert [type(event) for event in kinds] == [Imaged, Exiting]
-        assert kinds[0] == Imaged(1, "")
+        assert kinds[0] == Imaged(1, "", rank.run.settings.run or 0)
         assert rank.left
 
 
