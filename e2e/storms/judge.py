@@ -57,7 +57,7 @@ class Fault:
     start: float
     end: float
     stands: bool = False
-    """A process stood still meanwhile, the store's among them."""
+    """Nobody could train meanwhile: a process, maybe the store, stood still, or ranks did not reach each other."""
     alone: bool = True
     """Nothing else was wrong."""
     killed: tuple[tuple[int, int], ...] = ()

@@ -178,7 +178,8 @@ class Storm:
     def cuts(self, rank: int, others: Sequence[int], seconds: float) -> None:
         """The links between one member and these others."""
         pod, peers = self.training.member(rank), [self.training.member(other) for other in others]
-        with self._fault(f"cut rank {rank} from {list(others)}"), self._processes.cut_off(pod, *peers):
+        what = f"cut rank {rank} from {list(others)}"
+        with self._fault(what, stands=True), self._processes.cut_off(pod, *peers):  # docs/decisions/043
             self._waits(seconds)
 
     def harms_the_store(self, harm: Harm, seconds: float) -> None:
