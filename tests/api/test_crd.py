@@ -586,7 +586,7 @@ def test_the_schema_is_the_one_of_the_pinned_api_server(api_server: ApiServer) -
 
 def test_kubectl_explains_a_field(jobs: Jobs) -> None:
     told = " ".join(jobs.kubectl("explain", "ptj.spec.disruption.exitTimeoutSeconds").stdout.split())
-    assert "How long members that must leave may take to save." in told
+    assert "How long leaving members may take to save." in told
 
 
 def _seen(raw: Json) -> Snapshot:
