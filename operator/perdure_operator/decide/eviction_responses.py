@@ -21,7 +21,7 @@ from perdure_operator.state.snapshot import EvictionView, PodView
 
 AGAIN_SECONDS: Final = 60
 SOONEST_SECONDS: Final = 20
-"""EventDeduplicator wait so long, and an answer that was refused is not tried again before."""
+"""A new message waits so long, and an answer that was refused is not tried again before."""
 
 _TURN: Final = "Active"
 

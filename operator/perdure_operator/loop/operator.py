@@ -79,7 +79,7 @@ def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | Non
 
     async def start(**_: Any) -> None:
         leader.start()
-        looks.append(asyncio.create_task(loop_lag.tell(), name="lateness"))
+        looks.append(asyncio.create_task(loop_lag.tell(), name="loop lag"))
 
     async def stop(**_: Any) -> None:
         for look in looks:

@@ -31,7 +31,7 @@ class _BackOff:
     failures: int = 0
     until: float = 0.0
     soonest: float = 0.0
-    """EventDeduplicator do not bring the key forward to before this."""
+    """News do not bring the key forward to before this."""
     calm_at: float = 0.0
     """When what was spent of EARLY_AT_ONCE is there again."""
 
