@@ -122,10 +122,9 @@ def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
 
 
 def planned_in(history: Sequence[Seen], run: int) -> set[str]:
-    """The uids of the pods that this run was planned with."""
-    plans = (seen.object.get("status", {}).get("current") or {} for seen in history if seen.kind == "TrainingJob")
-    found = [now["plan"] for now in plans if (now.get("plan") or {}).get("run") == run]
-    return {str(member["uid"]) for plan in found for member in plan["members"]}
+    """The uids of the pods that were told to be members of this run; status shows no plan of a run that is over first."""
+    told = ((seen.uid, assignment(seen.object)) for seen in history if seen.kind == "Pod")
+    return {uid for uid, given in told if given.get("run") == run and "rank" in given}
 
 
 def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
