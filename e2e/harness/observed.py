@@ -122,7 +122,7 @@ def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
 
 
 def planned_in(history: Sequence[Seen], run: int) -> set[str]:
-    """The uids of the pods that were told to be members of this run; status shows no plan of a run that is over first."""
+    """The uids of the pods that were told to be members of this run, which may be over before any status shows it."""
     told = ((seen.uid, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return {uid for uid, given in told if given.get("run") == run and "rank" in given}
 

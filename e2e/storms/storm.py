@@ -139,7 +139,7 @@ class Storm:
 
     def moves(self, move: Move) -> None:
         """Drains a member's node, and harms somebody in the middle of the hand-over; waits until all is well again."""
-        number = int(self.status["run"]) + 1
+        number = max(int(self.status["run"]), self._opened()) + 1
         node, parties = self._cast(move.victim)
         holder = Victim.DECIDER if move.act in (Act.PUTTING, Act.PUT) or move.harm.of_the_store else move.victim
         print(f"{self.clock} {move}: run {number} is to come, {node} is drained", flush=True)
@@ -164,20 +164,20 @@ class Storm:
 
     def kills(self, rank: int, *, everything: bool) -> None:
         """A member in the middle of its training: its trainer, or all of its pod."""
-        run, pod = self.run, self.training.member(rank)
+        run, pod = self._opened(), self._member(rank)
         what = "everything-killed" if everything else "killed"
         with self._fault(f"{what} rank {rank} of run {run}", killed=self._seats(pod, int(self.status["run"]))):
             (self._processes.kill_all if everything else self._processes.kill)(pod)
 
     def freezes(self, rank: int, seconds: float) -> None:
         """A member's trainer in the middle of its training."""
-        pod = self.training.member(rank)
-        with self._fault(f"frozen rank {rank} of run {self.run}", stands=True), self._processes.frozen(pod):
+        pod = self._member(rank)
+        with self._fault(f"frozen rank {rank} of run {self._opened()}", stands=True), self._processes.frozen(pod):
             self._waits(seconds)
 
     def cuts(self, rank: int, others: Sequence[int], seconds: float) -> None:
         """The links between one member and these others."""
-        pod, peers = self.training.member(rank), [self.training.member(other) for other in others]
+        pod, peers = self._member(rank), [self._member(other) for other in others]
         what = f"cut rank {rank} from {list(others)}"
         with self._fault(what, stands=True), self._processes.cut_off(pod, *peers):  # docs/decisions/043
             self._waits(seconds)
@@ -197,8 +197,7 @@ class Storm:
             pods = observed.pods(self.training.watch.history)
             there = [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
             whole = len(there) == self.training.config.members and all(map(observed.ready, there))
-            runs = [entry.run for entry in self.training.job.root.entries() if entry.kind == "Opened"]
-            newest = bool(runs) and runs[-1] == int(self.status.get("run") or 0)
+            newest = 0 < self._opened() == int(self.status.get("run") or 0)
             return self.over or (whole and newest and self.status["phase"] == "Running")
 
         steps: dict[int, int] = {}
@@ -229,14 +228,9 @@ class Storm:
         """The newest."""
         return observed.status(self.training.watch.history)
 
-    @property
-    def run(self) -> int:
-        """The run that is said to be on."""
-        return int((self.status.get("current") or {}).get("run") or 0)
-
     def _cast(self, victim: Victim) -> tuple[str, dict[Victim, Object]]:
         """A node to drain, and who plays which part then; the newcomer is not there yet."""
-        members = [self.training.member(rank) for rank in range(self.training.config.members)]
+        members = [self._member(rank) for rank in range(self.training.config.members)]
         by_node: dict[str, list[Object]] = {}
         for pod in members:
             by_node.setdefault(str(pod["spec"]["nodeName"]), []).append(pod)
@@ -247,6 +241,16 @@ class Storm:
         if victim is Victim.STAYER and stay[0] is stay[-1]:
             print(f"{self.clock} there is no stayer besides the decider", flush=True)
         return node, parts
+
+    def _opened(self) -> int:
+        """The run that trains by the log; status may know for minutes only that it was offered."""
+        return max((entry.run for entry in self.training.job.root.entries() if entry.kind == "Opened"), default=0)
+
+    def _member(self, rank: int) -> Object:
+        """Of the run that trains: the pod of this rank, as last seen."""
+        history = self.training.watch.history
+        name = self.training.job.root.members(self._opened())[rank]
+        return next(seen.object for seen in reversed(history) if seen.kind == "Pod" and seen.name == name)
 
     def _harms(self, move: Move, number: int, parties: dict[Victim, Object]) -> None:
         newcomer = observed.joined(self.training.watch.history, number)
@@ -275,7 +279,7 @@ class Storm:
     def _seats(self, pod: Pod, number: int) -> tuple[tuple[int, int], ...]:
         """(run, rank) of what this pod is, and may have become meanwhile."""
         history, name = self.training.watch.history, str(pod["metadata"]["name"])
-        ranked = [(run, observed.ranked_in(history, run)) for run in {self.run, number}]
+        ranked = [(run, observed.ranked_in(history, run)) for run in {self._opened(), number}]
         return tuple((run, ranks[name]) for run, ranks in ranked if name in ranks)
 
     def _goes_on(self) -> None:
