@@ -1,8 +1,8 @@
-"""The announcements that Perdure knows by itself: rows of the table that the configuration may change.
+"""The signals that Perdure ships: rows of a table that the configuration may change.
 
-What was not seen in the source or the documents of whoever sets it ships disabled. Of two rows that match the same
-thing the first counts. Conditions of damaged hardware, for which a run would end without a save, ship disabled too: a
-false alarm on all nodes stops a job, so it is a person's choice.
+If two rows match the same thing, the first counts. A signal ships disabled if neither source nor documents of the tool
+that sets it confirm it. Hardware faults, which end a run without a save, ship disabled too: a false alarm on all nodes
+stops a job, so enabling them is a person's choice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KUBERNETES: Final = (
         name="node-deletion",
         source=Source.NODE_DELETION,
         reaction=Reaction.VACATE,
-        set_by="whoever deletes the Node object: a cloud's node controller, Karpenter, a person",
+        set_by="a cloud's node controller, Karpenter or a person that deletes the Node object",
         warning="none, or until its finalizers are done",
         url=_NODES,
     ),
@@ -56,7 +56,7 @@ _KUBERNETES: Final = (
         name="node-silence",
         source=Source.SILENCE,
         reaction=Reaction.GIVE_UP,
-        set_by="the node controller, when the kubelet is not heard of",
+        set_by="the node controller, when the kubelet is silent",
         warning="none: it is after the fact",
         url=_NODES,
     ),
@@ -64,8 +64,8 @@ _KUBERNETES: Final = (
         name="eviction-request",
         source=Source.EVICTION,
         reaction=Reaction.VACATE,
-        set_by="whoever makes an EvictionRequest for a member (KEP-4563, alpha in Kubernetes 1.37, off by default)",
-        warning="as long as the operator answers: see Requests to evict",
+        set_by="an EvictionRequest for a member (KEP-4563, alpha in Kubernetes 1.37, off by default)",
+        warning="as long as the operator answers: see Eviction requests",
         url=_EVICTION,
     ),
     _taint(
@@ -91,7 +91,7 @@ _AUTOSCALERS: Final = (
         AUTOSCALER_TAINT,
         says="cluster-autoscaler removes node {node}",
         set_by="cluster-autoscaler, when it removes a node",
-        warning="5 s, then evictions are tried for 2 min; then it gives up and takes the taint away",
+        warning="5 s, then it tries evictions for 2 min; then it gives up and removes the taint",
         url=_AUTOSCALER,
     ),
     _taint(
@@ -129,7 +129,7 @@ _CLOUDS: Final = (
         "aws-node-termination-handler/rebalance-recommendation",
         says="AWS is likely to take the spot instance of node {node}",
         set_by="aws-node-termination-handler with tainting switched on",
-        warning="more than 2 min, not known how long",
+        warning="more than 2 min; unknown how long",
         url=_NTH,
     ),
     _taint(
@@ -174,7 +174,7 @@ _CLOUDS: Final = (
         deadline_in_value=True,
         enabled=False,
         set_by="GKE, when maintenance of the host of a GPU or TPU node is scheduled; the value is its time",
-        warning="days: members would leave as soon as it is there",
+        warning="days: members would leave as soon as the label is there",
         url=_GKE,
     ),
     SignalRow(
@@ -225,7 +225,7 @@ _AKS_ROWS: Final = tuple(
     )
 )
 _EKS_XIDS: Final = (46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158)
-"""Errors of the NVIDIA driver after which EKS replaces or reboots a node; what others do there is an Event."""
+"""Errors of the NVIDIA driver after which EKS replaces or reboots a node; for others it only makes an Event."""
 _EKS_XID: Final = _condition(
     "eks-nvidia-xid",
     "AcceleratedHardwareReady",
@@ -302,7 +302,7 @@ _OTHERS: Final = (
         "node.kubernetes.io/out-of-service",
         unless_tolerated=True,
         set_by="a person or a remediation tool, once the node is known to be down",
-        warning="none: its pods are deleted without a grace",
+        warning="none: its pods are deleted without a grace period",
         url=_TAINTS,
     ),
     _taint(
@@ -327,7 +327,7 @@ _OTHERS: Final = (
         "readiness.k8s.io/*",
         Reaction.AVOID,
         effect="NoSchedule",
-        set_by="node-readiness-controller: no new pods, those that are there may stay",
+        set_by="node-readiness-controller: no new pods; present ones may stay",
         warning="none",
         url="https://github.com/kubernetes-sigs/node-readiness-controller",
     ),
@@ -344,7 +344,7 @@ _OTHERS: Final = (
         "drain-in-progress",
         "DrainInProgress",
         says="node {node} is being drained",
-        set_by="whoever drains it (KEP-5683, alpha in Kubernetes 1.37)",
+        set_by="the tool that drains the node (KEP-5683, alpha in Kubernetes 1.37)",
         warning="as long as a budget blocks",
         url=_LIFECYCLE,
     ),
@@ -380,7 +380,7 @@ _JOB: Final = SignalRow(
     name="vacate-job",
     source=Source.JOB,
     reaction=Reaction.VACATE,
-    set_by=f"whoever may edit the job: kubectl annotate trainingjob NAME {VACATE_ANNOTATION}=NODE,POD or =true",
+    set_by=f"a user of the job: kubectl annotate trainingjob NAME {VACATE_ANNOTATION}=NODE,POD or =true",
     warning="as long as that person waits",
     url="https://kubernetes.io/docs/reference/kubectl/generated/kubectl_annotate/",
 )
@@ -393,7 +393,7 @@ _PODS: Final = tuple(
         reaction=Reaction.VACATE,
         says=says,
         set_by=set_by,
-        warning="none: it is about to be deleted, and has its grace",
+        warning="none: the pod is about to be deleted and has its grace period",
         url="https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions",
     )
     for name, reason, says, set_by in (
@@ -407,7 +407,7 @@ _PODS: Final = tuple(
             "pod-evicted",
             "EvictionByEvictionAPI",
             "somebody evicts {pod}",
-            "the API server, once it has let an eviction pass",
+            "the API server, once it has allowed an eviction",
         ),
         (
             "pod-untolerated-taint",
@@ -419,7 +419,7 @@ _PODS: Final = tuple(
             "pod-garbage",
             "DeletionByPodGC",
             "the node of {pod} is gone for good",
-            "the garbage collector of pods, where the Node object is gone or out of service",
+            "the pod garbage collector, when the Node object is gone or out of service",
         ),
     )
 )
@@ -441,13 +441,13 @@ _DEVICES: Final = tuple(
             "device-unhealthy",
             "Unhealthy",
             Reaction.FAULT,
-            "the kubelet, by what the device plugin or DRA driver says (KEP-4680)",
+            "the kubelet, as the device plugin or DRA driver reports (KEP-4680)",
         ),
         (
             "device-unknown",
             "Unknown",
             Reaction.IGNORE,
-            "the kubelet, where the device plugin or DRA driver is not heard of: the device itself may work",
+            "the kubelet, when the device plugin or DRA driver is silent: the device itself may work",
         ),
     )
 )
@@ -456,7 +456,7 @@ _PRESSURES: Final = tuple(
         name,
         key,
         Reaction.CHECKPOINT_NOW,
-        set_by="the kubelet; it evicts pods by itself, a Guaranteed one last",
+        set_by="the kubelet; it evicts pods by itself, Guaranteed ones last",
         warning="none, or eviction-soft-grace-period",
         url=_PRESSURE,
     )
@@ -472,8 +472,8 @@ _LAST: Final = (
         "*",
         effect=NO_EXECUTE,
         unless_tolerated=True,
-        set_by="an administrator or a controller: every taint NoExecute that is not in another row",
-        warning="none: pods without a toleration are deleted, and have their grace",
+        set_by="an administrator or a controller: every NoExecute taint without a row of its own",
+        warning="none: pods without a toleration are deleted and have their grace period",
         url=_TAINTS,
     ),
     SignalRow(

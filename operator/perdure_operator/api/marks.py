@@ -1,7 +1,7 @@
-"""What a pod tells autoscalers of nodes about itself: its marks, annotations that they read. Pure.
+"""A pod's marks: annotations that autoscalers of nodes read. Pure.
 
-Only of jobs that set disruption.autoscaler. Called by `decide.autoscaler_marks` for pods that live, and by
-`cluster.member` for one that is created.
+Only jobs that set disruption.autoscaler have marks. Called by `decide.autoscaler_marks` for existing pods, and by
+`cluster.member` for new ones.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from perdure_operator.api.names import ANNOTATION_AUTOSCALER
 from perdure_operator.api.spec import DO_NOT_DISRUPT, SAFE_TO_EVICT, Autoscaler
 
 MARKS: Final = (SAFE_TO_EVICT, DO_NOT_DISRUPT, ANNOTATION_AUTOSCALER)
-"""Every annotation that a mark may have."""
+"""Every annotation that the operator may set as a mark."""
 
 
 def marks(mode: Autoscaler | None, role: str) -> dict[str, str]:
-    """Of a pod with this role in a job of this mode.
+    """The marks of a pod with this role in a job with this mode.
 
-    A standby is worth its warm-up alone and has no budget: no autoscaler takes its node, whatever the mode, until it
-    is promoted or written off.
+    A standby has no budget. So in any mode, its marks keep autoscalers from its node until it is promoted or written
+    off.
     """
     if mode is None or role == Role.FORMER:
         return {}
@@ -31,5 +31,5 @@ def marks(mode: Autoscaler | None, role: str) -> dict[str, str]:
 
 
 def marked(found: Mapping[str, str]) -> bool:
-    """Whether the operator has marked this pod: only then are its marks the operator's to take away."""
+    """Whether the operator marked this pod. Only then it may remove the marks."""
     return ANNOTATION_AUTOSCALER in found

@@ -1,4 +1,4 @@
-"""The base of every value that crosses a boundary: frozen, camelCase outside, unknown fields refused."""
+"""Base models of values that cross a boundary: frozen, camelCase in JSON, unknown fields refused."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Model(BaseModel):
 
 
 class TolerantModel(Model):
-    """A value an older operator may have to read after a newer one wrote it: unknown fields are ignored."""
+    """A value that an older operator may read after a newer one wrote it: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")

@@ -1,7 +1,7 @@
-"""Every condition type and every reason the operator can give, each with its meaning and what the user should do.
+"""Every condition type and every reason that the operator can give, with its meaning and the remedy.
 
-The reference in the documentation is compared with this file. A reason is used in conditions, in events, or in both;
-`decide` is the only one that gives them. Nothing here may depend on a snapshot.
+The reference in the documentation is generated from this file. Conditions, events or both use a reason; only `decide`
+gives them. Nothing here may depend on a snapshot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """The `type` of a condition, in the order in which status lists them: what people look for comes first."""
+    """The `type` of a condition, in the order of status: what people look for comes first."""
 
     RUNNING = "Running"
     DISRUPTED = "Disrupted"
@@ -147,12 +147,12 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Explained:
-    """What a reason means and what to do about it; `remedy` is "" where there is nothing to do."""
+    """What a reason means and what to do about it; `remedy` is "" if there is nothing to do."""
 
     meaning: str
     remedy: str = ""
     ends: str = ""
-    """What ends a wait for this reason that has no time limit; "" where the message names the time."""
+    """What ends a wait without a time limit; "" if the message names the time."""
 
 
 REASONS: Final[Mapping[Reason, Explained]] = {

@@ -1,7 +1,7 @@
-"""What a node or a pod can announce, as rows of a table: what it looks like, who sets it, what Perdure does about it.
+"""Signals of nodes and pods as rows of a table: how each looks, who sets it, how Perdure reacts.
 
-The operator ships rows (`api.default_signals`); its configuration may change them, and add others. A value here is
-checked when it is made, because a person writes it. Nothing here may depend on a snapshot.
+The operator ships rows (`api.default_signals`); its configuration may change them and add others. Rows are validated
+when they are made, because people write them. Nothing here may depend on a snapshot.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 class Source(StrEnum):
-    """Where an announcement is seen."""
+    """Where a signal is seen."""
 
     CORDON = "Cordon"  # spec.unschedulable
-    NODE_DELETION = "NodeDeletion"  # the node object is going, or gone
+    NODE_DELETION = "NodeDeletion"  # the node object is being deleted, or gone
     SILENCE = "Silence"  # the node's condition Ready is not True
-    EVICTION = "Eviction"  # the operator is asked, by an object, to let a pod go
+    EVICTION = "Eviction"  # an Eviction object asks the operator to move a pod
     TAINT = "Taint"
     CONDITION = "NodeCondition"
     LABEL = "Label"
     ANNOTATION = "Annotation"
     POD_CONDITION = "PodCondition"
-    DEVICE = "DeviceHealth"  # of a device that a container of the pod has
+    DEVICE = "DeviceHealth"  # of a device of one of the pod's containers
     JOB = "JobAnnotation"  # perdure.dev/vacate of the job itself
 
 
 class Reaction(StrEnum):
-    """What Perdure does about an announcement."""
+    """How Perdure reacts to a signal."""
 
     VACATE = "Vacate"
     VACATE_BY_DEADLINE = "VacateByDeadline"
@@ -47,29 +47,29 @@ class Reaction(StrEnum):
 
 
 REACTIONS: Final = {
-    Reaction.VACATE: "members leave the node: replacements start elsewhere while the run trains on, then it goes over "
-    "to them; no new member trains there",
-    Reaction.VACATE_BY_DEADLINE: "as Vacate, and at the deadline the node is gone: the wait for replacements and the "
+    Reaction.VACATE: "members leave the node; replacements start elsewhere while the run keeps training, then take "
+    "over; no new member trains on the node",
+    Reaction.VACATE_BY_DEADLINE: "as Vacate, but the node goes away at a deadline: the wait for replacements and the "
     "time to save end before it",
-    Reaction.VACATE_IF_ROOM: "as Vacate, but nobody has to leave: the run trains on where it is until replacements are "
+    Reaction.VACATE_IF_ROOM: "as Vacate, but no member has to leave: the run keeps training until replacements are "
     "Ready elsewhere, without a time limit",
-    Reaction.FAULT: "what members there have computed is suspect: all members stop without a save, and the job goes on "
-    "elsewhere from its last commit; the steps since then are lost",
-    Reaction.CHECKPOINT_NOW: "nobody leaves: the run saves at once, and trains on",
-    Reaction.AVOID: "members that train there stay, and nobody new trains there, as long as nobody has to: who makes a "
-    "run larger, a spare, whoever takes the place of a member that need not leave",
+    Reaction.FAULT: "what members computed on the node is suspect: all members stop without a save, and the job "
+    "resumes elsewhere from its last commit; the steps since then are lost",
+    Reaction.CHECKPOINT_NOW: "no member leaves; the run saves at once and keeps training",
+    Reaction.AVOID: "members on the node stay; joiners, spares and replacements of members that need not leave do not "
+    "train there, as long as no member has to leave",
     Reaction.IGNORE: "nothing",
-    Reaction.GIVE_UP: "nobody there can be asked: members are given up after `failure.lostNodeSeconds`, and the job "
-    "goes on without them",
+    Reaction.GIVE_UP: "members on the node cannot be asked to leave: they are given up after "
+    "`failure.lostNodeSeconds`, and the job continues without them",
 }
-"""In words, for people."""
+"""Each reaction in words, for the documentation."""
 
 NO_DEADLINE: Final[Mapping[str, Any]] = {"deadlineSeconds": None, "deadlineInValue": False, "deadlineInClaim": False}
 
 OF_PODS: Final = frozenset({Source.POD_CONDITION, Source.DEVICE})
-"""Seen at a pod of the job itself; all others at its node."""
+"""Sources seen on a pod of the job; all others are seen on its node, or on the job."""
 BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEVICE: "Unhealthy"}
-"""The value of a row that names none; of the other sources it is any."""
+"""The default value of a row. Other sources match any value by default."""
 
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 _KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
@@ -79,55 +79,55 @@ WELL: Final[Mapping[Source, frozenset[str]]] = {
         {"Ready", "ContainersReady", "Initialized", "PodScheduled", "PodReadyToStartContainers"}
     ),
 }
-"""Conditions that are True of whatever is well: no `*` stands for them."""
+"""Conditions that are True on healthy nodes and pods: `*` does not match them."""
 _EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
 _STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
 _BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB})
-"""One row each, the shipped one: there is nothing to match."""
+"""Sources with exactly one row, the shipped one: there is nothing to match."""
 
 
 class SignalRow(Model):
-    """One announcement."""
+    """One signal."""
 
     name: str = Field(pattern=_NAME)
-    """By which it is changed, and by which a job's spec.disruption.signals calls it."""
+    """The row's name, in the configuration and in a job's spec.disruption.signals."""
     source: Source
-    """Where it is seen."""
+    """Where the signal is seen."""
     key: str = Field(default="", max_length=317)
-    """Of the taint, label or annotation, or the condition's type, or the device's resource; `*` stands for any
-    characters, but never for a condition that is True of whatever is well, such as Ready."""
+    """Key of the taint, label or annotation; type of the condition; resource of the device. `*` matches any characters,
+    but never a condition that is True on healthy nodes and pods, such as Ready."""
     value: str | None = None
-    """Of the taint, label or annotation, or the condition's status, or the device's health; absent: any, of a condition
-    True, of a device Unhealthy."""
+    """Value of the taint, label or annotation; status of the condition; health of the device. Absent: True for a
+    condition, Unhealthy for a device, otherwise any."""
     reasons: tuple[str, ...] = ()
-    """Of the condition, one of these words; absent: any."""
+    """The condition has one of these reasons. Absent: any."""
     effect: str = ""
-    """Of the taint; absent: any."""
+    """Effect of the taint. Absent: any."""
     unless_tolerated: bool = False
-    """True: it does not count for pods that tolerate the taint."""
+    """True: the signal does not count for pods that tolerate the taint."""
     reaction: Reaction
-    """What is done about it."""
+    """How the operator reacts."""
     deadline_seconds: int | None = Field(default=None, ge=1, le=604800)
-    """For VacateByDeadline: so long after the taint was added, or the condition has changed, the node is gone; counted
-    from the first sight where that is not told."""
+    """For VacateByDeadline: the node goes away this many seconds after the taint was added or the condition changed; if
+    that time is not given, after the operator saw it first."""
     deadline_in_value: bool = False
     """For VacateByDeadline: the value of the label or annotation is the deadline, in seconds since 1970 or as an RFC
     3339 time."""
     deadline_in_claim: bool = False
-    """For VacateByDeadline, of a taint: the deadline is that of the NodeClaim to which Karpenter's node belongs. Where
-    the NodePool has no terminationGracePeriod, or the operator may not look (the chart's value nodeClaims), there is
-    none, and it is as Vacate."""
+    """For VacateByDeadline and taints: the deadline is that of the Karpenter NodeClaim of the node. The row acts as
+    Vacate if the NodePool has no terminationGracePeriod, or if the operator may not read NodeClaims (the chart's value
+    nodeClaims)."""
     enabled: bool = True
-    """False: it is in the table for whoever wants it, and does nothing."""
+    """False: the row has no effect unless a configuration or a job switches it on."""
     says: str = Field(default="", max_length=200)
-    """The cause in words, with {node} for the node's name and {pod} for the pod's, of sources that are seen at one;
-    absent: what was seen."""
+    """The cause in words, with {node} for the node's name and {pod} for the pod's, for sources that have one. Absent:
+    what was seen."""
     set_by: str = ""
     """Who sets it, for the documentation."""
     warning: str = ""
     """How long before the node is gone, for the documentation."""
     url: str = ""
-    """Where it is described."""
+    """Where the signal is documented."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -205,7 +205,7 @@ class SignalRow(Model):
 
     @property
     def matched(self) -> str:
-        """What it looks like, for people."""
+        """How the signal looks, for people."""
         value = self.value if self.value is not None else BAD.get(self.source, "")
         text = f"{self.key}={value}" if value else self.key
         text += f" ({', '.join(self.reasons)})" if self.reasons else ""
@@ -213,10 +213,10 @@ class SignalRow(Model):
 
 
 def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tuple[SignalRow, ...]:
-    """Rows that a person has written, complete: one with the name of a shipped row changes what it names of that row.
+    """Completes the rows of a configuration: a row named like a shipped one changes only the fields that it gives.
 
-    Raises ValidationError, or ValueError where two have one name or match the same, or a built-in source gets another
-    row.
+    Raises ValidationError for a row that makes no sense, and ValueError if two rows have the same name or match the
+    same thing, or if a row adds to a built-in source or changes it.
     """
     known, rows = {row.name: row for row in shipped}, dict[str, SignalRow]()
     for one in given:
@@ -239,13 +239,13 @@ def changed(shipped: Iterable[SignalRow], given: Iterable[dict[str, Any]]) -> tu
 
 
 def _shadows(first: SignalRow, second: SignalRow) -> bool:
-    """Whether the second would never count, as the first that matches does."""
+    """Whether the second can never count, because the first that matches wins."""
     alike = (first.source, first.matched) == (second.source, second.matched)
     return alike and first.enabled and second.enabled
 
 
 def _base(old: SignalRow, given: dict[str, Any]) -> dict[str, Any]:
-    """What a changed row keeps: a deadline goes with the reaction that has one."""
+    """The fields that a changed row keeps. Its deadline goes if it gives another one or another reaction."""
     base = old.model_dump(by_alias=True)
     others = given.get("reaction", old.reaction) != Reaction.VACATE_BY_DEADLINE
     if others or any(given.get(name) for name in NO_DEADLINE):

@@ -1,7 +1,7 @@
-"""What a user writes: TrainingJob.spec. Only fields that work are here.
+"""The spec of a TrainingJob, as users write it.
 
-Durations are integers named `...Seconds`. Everything CEL can check is checked by the API server (see `api.rules`), so
-these models read what it has let through. The string under a field is its description in the CRD and in the reference.
+Durations are integers named `...Seconds`. The API server checks everything that CEL can check (see `schema.cel`);
+these models read what it has accepted. The string under a field is its description in the CRD and in the reference.
 """
 
 from __future__ import annotations

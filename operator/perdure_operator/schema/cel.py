@@ -2,9 +2,8 @@
 
 A rule's message is all a user sees of a mistake, so ranges are rules too: `minimum` would answer in the API server's
 words, and both together would report one mistake twice. Lengths stay in the schema, because the API server computes
-from them what a rule may cost. Used by the models and the template's schema; `api.crd` carries the result over, and
-`api.docs` prints the messages. Nothing here is checked by the models themselves: they read what the API server has let
-through.
+the cost of a rule from them. The models and the template's schema carry these rules; `schema.crd` copies them, and
+`schema.reference_page` prints the messages. The models do not check them: the API server has.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ VALIDATIONS = "x-kubernetes-validations"
 
 @dataclass(frozen=True)
 class Rule:
-    """A CEL expression that holds for every good value, and what to say where it does not."""
+    """A CEL expression that holds for every valid value, and the message for an invalid one."""
 
     holds: str
     message: str
     field: str = ""
     """Path below the value that carries the rule, such as `.replicas`: shown as the place of the mistake."""
     forbids: bool = False
-    """The mistake is that the field is there at all: its value is not repeated in the answer."""
+    """The field must be absent: the answer does not repeat its value."""
 
     def schema(self) -> Json:
-        """As `x-kubernetes-validations` wants it."""
+        """The rule as an item of `x-kubernetes-validations`."""
         schema: Json = {"rule": self.holds, "message": self.message}
         if self.field:
             schema["fieldPath"] = self.field
@@ -40,7 +39,7 @@ class Rule:
 
 
 def checked(*rules: Rule, **schema: Any) -> Json:
-    """Schema with these rules; for `json_schema_extra` and for schemas written by hand."""
+    """A schema with these rules, for `json_schema_extra` and for schemas written by hand."""
     return {**schema, VALIDATIONS: [rule.schema() for rule in rules]}
 
 
@@ -57,8 +56,8 @@ def at_least(name: str, least: int, hint: str = "") -> Json:
 def one_of(name: str, words: Sequence[str], length: int) -> Json:
     """The words of an enumeration."""
     allowed = ", ".join(f"'{word}'" for word in words)
-    told = f"{', '.join(words[:-1])} or {words[-1]}"
-    return checked(Rule(f"self in [{allowed}]", f"{name} must be {told}"), maxLength=length)
+    choices = f"{', '.join(words[:-1])} or {words[-1]}"
+    return checked(Rule(f"self in [{allowed}]", f"{name} must be {choices}"), maxLength=length)
 
 
 def forbidden(field: str, message: str) -> Rule:

@@ -1,12 +1,11 @@
 """Makes the CustomResourceDefinition from the models; `crds/` and the chart hold the result.
 
-Kubernetes wants a *structural* schema: no references, no unions, a type everywhere. What a model cannot say (CEL rules,
-list types) it carries along as `json_schema_extra`. A keyword this module does not know is an error, so that nothing
-that a model says gets lost on the way.
+Kubernetes wants a *structural* schema: no references, no unions, a type everywhere. Models carry what pydantic cannot
+express (CEL rules, list types) as `json_schema_extra`. An unknown keyword is an error, so that nothing gets lost.
 
     python -m perdure_operator.schema.crd            print it
     python -m perdure_operator.schema.crd --write    write the generated files, from the repository's root
-    python -m perdure_operator.schema.crd --check    exit status 1 where they differ
+    python -m perdure_operator.schema.crd --check    exit status 1 if they differ
 """
 
 from __future__ import annotations
@@ -61,18 +60,18 @@ _RUNNING: Final = '.status.conditions[?(@.type=="Running")]'
 _COLUMNS: Final = (
     ("Phase", "string", ".status.phase", "Where the job is in its life."),
     ("Run", "integer", ".status.run", "The newest run."),
-    ("Members", "integer", ".status.replicas", "Members of the run that is on, alive now."),
+    ("Members", "integer", ".status.replicas", "Living members of the current run."),
     ("How", "string", ".status.how", "How the newest run took over: live, in place or by new members."),
-    ("Step", "integer", ".status.step", "Step of the last commit that an outcome has told."),
-    ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what is awaited, where it is False."),
+    ("Step", "integer", ".status.step", "Step of the last commit that an outcome reported."),
+    ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what the job waits for, if it is False."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
 _WIDE: Final = (
-    ("Epoch", "integer", ".status.epoch", "Epochs finished when that commit was told."),
-    ("Result", "string", ".status.result", "What the script has given as its result, once a run of it has ended."),
-    ("Message", "string", f"{_RUNNING}.message", "The same in words: whom, until when, what to do."),
+    ("Epoch", "integer", ".status.epoch", "Epochs finished when that commit was reported."),
+    ("Result", "string", ".status.result", "The script's result, once a run has ended."),
+    ("Message", "string", f"{_RUNNING}.message", "The same in words: whom the job waits for, until when, what to do."),
 )
-"""Columns of `kubectl get --output wide` alone."""
+"""Columns of `kubectl get --output wide` only."""
 
 
 def crd() -> Json:
@@ -134,7 +133,7 @@ def status_schema() -> Json:
 
 
 def structural(schema: Json, *, defaults: bool = True) -> Json:
-    """Pydantic's JSON schema as a structural one; TypeError for what has no structural form."""
+    """Pydantic's JSON schema as a structural one; raises TypeError for what has no structural form."""
     return _structural(schema, schema.get("$defs", {}), defaults)
 
 

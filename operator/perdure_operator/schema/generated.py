@@ -1,4 +1,4 @@
-"""Prints, writes or checks files that are made from the models; shared by `api.crd` and `api.docs`."""
+"""Prints, writes or checks files generated from the models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(command: str, text: Callable[[], str], files: Sequence[Path], argv: Seq
     parser = argparse.ArgumentParser(prog=command)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the generated files")
-    what.add_argument("--check", action="store_true", help="exit status 1 where they differ")
+    what.add_argument("--check", action="store_true", help="exit status 1 if they differ")
     options = parser.parse_args(argv)
     if options.check:
         return _check(command, text(), files)

@@ -1,13 +1,13 @@
-"""What a pod's spec may hold, as a structural schema: taken from the API server's own OpenAPI document.
+"""The structural schema of a pod's spec, taken from the API server's own OpenAPI document.
 
-`pod.json` beside this module is the part of that document that is needed, with its words shortened: the CRD is made
-without a network, and a newer Kubernetes is one command and one readable diff. The Python client's models would be the
-wrong source: a Quantity is a string there, and `cpu: 1` would be refused.
+`pod.json` beside this module holds the needed part of that document with shortened descriptions. So the CRD is made
+without a network, and a newer Kubernetes is one command and a readable diff. The Python client's models would be the
+wrong source: they declare a Quantity as a string, and would refuse `cpu: 1`.
 
     kubectl get --raw /openapi/v3/api/v1 | python -m perdure_operator.schema.pod > pod.json
 
-Left out are enumerations, which a newer API server may extend, defaults, which are the API server's to give when the
-pod is created, and what no template may have. Used by `template`.
+Left out: enumerations, which a newer API server may extend; defaults, which the API server sets when the pod is
+created; fields that no template may have. Used by `template`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ ROOT: Final = "PodSpec"
 
 _INT_OR_STRING: Final = ("Quantity", "IntOrString")
 _METADATA: Final = "ObjectMeta"
-"""Only of a volume claim's template, where it holds labels and annotations."""
+"""Occurs only in a volume claim's template, where it holds labels and annotations."""
 _NEVER: Final = frozenset(((ROOT, "ephemeralContainers"),))
 _SCALARS: Final = ("string", "integer", "number", "boolean")
 _DESCRIPTION: Final = 150
-"""The longest description: everything together has to fit into the annotation of a client-side apply."""
+"""The longest description. The whole CRD has to fit into the annotation of a client-side apply."""
 
 _STRINGS: Final[Json] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 def extract(document: Json) -> Json:
-    """The definitions below a pod's spec, by their short names, in the source's form."""
+    """The definitions below a pod's spec, by their short names, in the form of `pod.json`."""
     known = {_short(name): schema for name, schema in document["components"]["schemas"].items()}
     found: Json = {}
     waiting = [ROOT]
@@ -64,7 +64,7 @@ def source() -> Json:
 
 
 def schema(name: str = ROOT) -> Json:
-    """The structural schema of one definition, with the others inside it; a fresh value each time."""
+    """The structural schema of one definition, with its references expanded; a fresh value each time."""
     expanded: Json = _expanded(source()["definitions"][name])
     return expanded
 
@@ -76,10 +76,10 @@ def _definition(name: str, given: Json) -> Json:
 
 
 def _field(given: Json) -> Json:
-    """One field: its type or its reference, and what it means."""
+    """One field: its type or its reference, and its description."""
     given = {**given, **(given["allOf"][0] if "allOf" in given else {})}
-    told = _shortened(given.get("description", ""))
-    return {**({"description": told} if told else {}), **_type(given)}
+    description = _shortened(given.get("description", ""))
+    return {**({"description": description} if description else {}), **_type(given)}
 
 
 def _type(given: Json) -> Json:
@@ -126,7 +126,7 @@ def _short(name: str) -> str:
 
 
 def _shortened(description: str) -> str:
-    """The first sentence, cut between words where it is too long."""
+    """The first sentence, cut between words if it is too long."""
     sentence = re.split(r"(?<=[a-z)\"'`])\.(?:\s|$)|\n\n|More info:", " ".join(description.split()), maxsplit=1)[0]
     sentence = sentence.strip().rstrip(".")
     if len(sentence) <= _DESCRIPTION:

@@ -1,8 +1,8 @@
-"""Writes docs/reference.md from the models and the reasons: what users can look up is what the code says.
+"""Writes docs/reference.md from the models and the reasons, so that the page always matches the code.
 
 python -m perdure_operator.schema.reference_page            print it
 python -m perdure_operator.schema.reference_page --write    write the generated file, from the repository's root
-python -m perdure_operator.schema.reference_page --check    exit status 1 where it differs
+python -m perdure_operator.schema.reference_page --check    exit status 1 if the file differs
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _HEAD: Final = f"""# Reference
 applied and when a job is scaled; `kubectl explain ptj.spec` shows the fields in a terminal."""
 
 _TEMPLATE: Final = f"""The template has every field of a pod of Kubernetes {pod.source()["kubernetes"]}:
-`kubectl explain ptj.spec.template.spec` shows them. A field that it does not have, mistyped or newer, is refused by
-`kubectl apply`, and dropped with a warning where a client does not ask for strictness. A quantity with a fraction is
-written as a string: `cpu: "0.5"`.
+`kubectl explain ptj.spec.template.spec` shows them. `kubectl apply` refuses unknown fields, mistyped or newer ones;
+clients without strict validation get a warning, and the field is dropped. Write a fractional quantity as a string:
+`cpu: "0.5"`.
 
-Perdure has a say in the fields below and passes every other field on as it is. The operator has the API server try the
-resulting pod in a dry run: what is wrong with it is told by the condition `Running` with the reason `TemplateInvalid`.
+Perdure sets or checks the fields below and passes all others on unchanged. The operator has the API server try the
+resulting pod in a dry run. If that fails, the condition `Running` says why, with the reason `TemplateInvalid`.
 
-Three things are worth knowing. A volume of type `emptyDir` makes `kubectl drain` refuse the node unless it is told
-`--delete-emptydir-data`. A sidecar belongs under `initContainers` with `restartPolicy: Always`, else it keeps the pod
-alive after the trainer has ended. `terminationGracePeriodSeconds`, 120 unless the template says otherwise, is the time
-in which a pod that somebody deletes saves."""
+Three things are worth knowing. `kubectl drain` refuses a node with `emptyDir` volumes unless you add
+`--delete-emptydir-data`. A sidecar belongs under `initContainers` with `restartPolicy: Always`; otherwise it keeps the
+pod alive after the trainer has ended. A pod that somebody deletes has `terminationGracePeriodSeconds` (default 120) to
+save."""
 
-_STATUS: Final = """The operator's memory of the job, and what it tells. Only the operator writes it."""
+_STATUS: Final = """The operator's memory of the job. Only the operator writes it."""
 
-_CONDITIONS: Final = """`kubectl describe ptj NAME` shows them. A job that waits says in `Running` for whom it waits and
-why, until when (or that there is no time limit, and what ends the wait), and what to do. `kubectl get ptj` shows the
-reason of `Running` in the column `WHY`, with `--output wide` its message too. The operator learns how far a run
-has come when its members end: `Running` with the reason `Assigned` does not say that they get on."""
+_CONDITIONS: Final = """`kubectl describe ptj NAME` shows them. While a job waits, `Running` says whom it waits for and
+why, until when (or what ends the wait, if there is no time limit), and what to do. `kubectl get ptj` shows the
+reason of `Running` in the column `WHY`, with `--output wide` its message too. The operator learns how far a run came
+only when its members end: `Running` with the reason `Assigned` does not say that training makes progress."""
 
 _REASONS: Final = """A reason belongs to a condition, to an event of the job, or to both."""
 
@@ -75,7 +75,7 @@ def text() -> str:
         _REASONS,
         _table(
             ("Reason", "Meaning", "What to do"),
-            ((f"`{name}`", _meaning(told), told.remedy) for name, told in REASONS.items()),
+            ((f"`{name}`", _meaning(reason), reason.remedy) for name, reason in REASONS.items()),
         ),
     ]
     return "\n\n".join(sections) + "\n"
@@ -93,27 +93,27 @@ def fields(schema: Json, path: str = "") -> Iterator[tuple[str, Json, bool]]:
 
 
 def messages(schema: Json) -> dict[str, list[str]]:
-    """What the API server answers to a mistake, by the path that it names as the mistake's place."""
-    told: dict[str, list[str]] = {}
+    """The API server's messages about mistakes, by the path that they name."""
+    found: dict[str, list[str]] = {}
     for path, field, _ in [("", schema, True), *fields(schema)]:
         for rule in field.get(VALIDATIONS, ()):
-            told.setdefault((path + rule.get("fieldPath", "")).lstrip("."), []).append(rule["message"])
-    return told
+            found.setdefault((path + rule.get("fieldPath", "")).lstrip("."), []).append(rule["message"])
+    return found
 
 
 def _spec_rows(spec: Json) -> Iterator[Sequence[str]]:
-    told = messages(spec)
+    by_path = messages(spec)
     for path, field, required in fields(spec):
         if path.endswith("[]"):
             continue
         default = json.dumps(field["default"]) if field.get("default", {}) != {} else ""
-        rules = "; ".join(told.get(path, ()))
+        rules = "; ".join(by_path.get(path, ()))
         yield f"`{path}`", _type(field), "*required*" if required else default, field["description"], rules
 
 
 def _template_rows(template: Json) -> Iterator[Sequence[str]]:
-    for path, told in messages(template).items():
-        yield from ((f"`{path}`", message) for message in told)
+    for path, found in messages(template).items():
+        yield from ((f"`{path}`", message) for message in found)
 
 
 def _status_rows(status: Json) -> Iterator[Sequence[str]]:
@@ -122,8 +122,8 @@ def _status_rows(status: Json) -> Iterator[Sequence[str]]:
             yield f"`{path}`", _type(field), field["description"]
 
 
-def _meaning(told: Explained) -> str:
-    return f"{told.meaning} No time limit: {told.ends}." if told.ends else told.meaning
+def _meaning(reason: Explained) -> str:
+    return f"{reason.meaning} No time limit: {reason.ends}." if reason.ends else reason.meaning
 
 
 def _type(field: Json) -> str:

@@ -1,10 +1,9 @@
-"""The schema of spec.template: an ordinary pod template, and what Perdure has a say in.
+"""The schema of spec.template: an ordinary pod template, and Perdure's rules for it.
 
-Every field of a pod is declared, so that a mistyped one is told when the manifest is applied, and so that nothing can
-be nested deeper than a pod is. What a field may hold is checked by the operator's server-side dry run. CEL reads only
-lists and strings with an upper bound. Refused is what would break the promise silently: a pod that stops being Ready
-loses the protection of its PodDisruptionBudget, and whatever the operator sets itself would be overwritten.
-Used by `crd`.
+Every field of a pod is declared, so that the API server reports a mistyped one at once, and nothing can be nested
+deeper than a pod. The operator's server-side dry run checks the values. CEL reads only lists and strings with an upper
+bound. The rules refuse what would break Perdure silently: a pod that stops being Ready loses the protection of its
+PodDisruptionBudget, and the operator would overwrite fields that it sets itself. Used by `crd`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from perdure_operator.schema import pod
 from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
 USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.PRELOAD, Env.LIVE)
-"""The variables named PERDURE_* that are the user's to set."""
+"""The variables PERDURE_* that users may set."""
 
 DESCRIPTION: Final = (
     "An ordinary pod template. Container 0 is the trainer: Perdure puts its agent in front of that container's "
@@ -30,7 +29,7 @@ _VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME)
 
 
 def _of_trainer(holds: str, message: str) -> Rule:
-    """About container 0; that there is one is the first rule's business."""
+    """A rule about container 0. The first rule checks that there is one."""
     return Rule(f"self.size() == 0 || ({holds})", message)
 
 
@@ -42,12 +41,12 @@ _TRAINER_RULES: Final = (
     ),
     _of_trainer(
         "!has(self[0].startupProbe)",
-        "containers[0].startupProbe is Perdure's own, it tells when a member is warm: remove it",
+        "containers[0].startupProbe is Perdure's own, it detects when a member is warm: remove it",
     ),
     _of_trainer(
         "!has(self[0].terminationMessagePath) && !has(self[0].terminationMessagePolicy)",
-        "containers[0].terminationMessagePath and terminationMessagePolicy are Perdure's, a member tells there how its "
-        "run ended: remove them",
+        "containers[0].terminationMessagePath and terminationMessagePolicy are Perdure's, members report there how "
+        "their run ended: remove them",
     ),
     _of_trainer(
         "!has(self[0].volumeMounts) || self[0].volumeMounts.all(m, "
@@ -107,7 +106,7 @@ def template_schema() -> Json:
     """The structural schema of spec.template."""
     metadata = {
         "type": "object",
-        "description": "Labels and annotations of the members; their names are Perdure's.",
+        "description": "Labels and annotations of the members. Perdure chooses the pods' names.",
         "properties": {"labels": _names("labels"), "annotations": _names("annotations")},
     }
     return {
@@ -149,7 +148,7 @@ def _pod_schema() -> Json:
 
 
 def _by_name(most: int) -> Json:
-    """Two appliers may each own members of such a list; every other list is one value."""
+    """A list whose items may have different owners in a server-side apply. Every other list has one owner."""
     return {"maxItems": most, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
