@@ -208,7 +208,7 @@ def test_the_operator_of_an_older_chart_says_that_it_lacks_the_right(
         running(scene)
         assert all("evictionResponders" not in pod["spec"] for pod in scene.pods())
         log = process.log.read_text()
-    assert log.count("evictions.lifecycle.k8s.io/v1alpha1 are served, and may not be read") == 1
+    assert log.count("evictions.lifecycle.k8s.io/v1alpha1 are served, but the operator may not read them") == 1
 
 
 def test_switched_off_the_operator_asks_for_nothing(gated: ApiServer, rights: Installed, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_where_kubernetes_has_no_evictions_nothing_is_asked(
     running(scene)
     assert calls(scene.server, installed.user) == []
     assert all("evictionResponders" not in pod["spec"] for pod in scene.pods())
-    words = "the API server has no evictions.lifecycle.k8s.io/v1alpha1"
+    words = "the API server does not serve evictions.lifecycle.k8s.io/v1alpha1"
     assert operator.log.read_text().count(words) == 1
 
 

@@ -1,16 +1,17 @@
-"""The only kopf-aware code: events fill the cache and mark jobs as due, workers run one round at a time per job.
+"""The only code that knows kopf: events fill the cache and mark jobs as due; workers run one round at a time per job.
 
-schedule   which job is due when; pure
-queue      the schedule with a clock to wait on
-watch      kopf's events -> cache and queue; kopf's settings
-guard      what the API server sends made harmless for kopf
-concern    which jobs a change is about; pure
-orphans    budgets that have outlived their job
-worker     one round: observe, decide, act, and when to look again
-install    whether the CRD is there and new enough
-evictions  whether the API server has Evictions that can be answered
-leader     election, resync and workers; knows no kopf
-operator   everything put together: login, start and stop
-heap       garbage collections that stop nobody
-logs       log lines as JSON
+schedule       which job is due when; pure
+queue          the schedule with a clock to wait on
+watch          kopf's events -> cache and queue; kopf's settings
+guard          protects kopf from malformed API server output
+affected_jobs  which jobs a change affects; pure
+orphans        deletes budgets and templates that outlive their job
+worker         one round: observe, decide, act, schedule the next
+install        checks that the CRD is installed and new enough
+evictions      checks whether the API server serves Evictions
+leader         election, resync and workers; knows no kopf
+operator       assembles everything: login, start and stop
+heap           keeps garbage collection from stopping the event loop
+loop_lag       logs how late the event loop runs
+logs           log lines as JSON
 """

@@ -1,4 +1,4 @@
-"""Which jobs are to be looked at because of a change: exactly those for which a decision may be another one now. Pure.
+"""Which jobs a change affects: exactly those whose decision may differ now. Pure.
 
 Called by `watch` and `leader`.
 """
@@ -10,8 +10,8 @@ from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.records import BudgetRecord, EvictionRecord, JobRecord, Key, NodeRecord, PodRecord
 
 
-def concerned(cache: Cache, change: Change) -> set[Key]:
-    """The jobs by their keys; the cache knows of the change already."""
+def affected_jobs(cache: Cache, change: Change) -> set[Key]:
+    """Keys of the affected jobs. The cache already contains the change."""
     if not change.matters:
         return set()
     known = [record for record in (change.before, change.after) if record is not None]
@@ -28,7 +28,7 @@ def concerned(cache: Cache, change: Change) -> set[Key]:
 
 
 def _sharing_root(cache: Cache, change: Change) -> set[Key]:
-    """Jobs that may wait for this one, when its claim to their root has changed."""
+    """Jobs that may wait for this one, if its claim to their root changed."""
     before, after = change.before, change.after
     if not isinstance(before, JobRecord) or _claim(before) == _claim(after):
         return set()
@@ -36,7 +36,7 @@ def _sharing_root(cache: Cache, change: Change) -> set[Key]:
 
 
 def _in_the_dark(cache: Cache, change: Change) -> set[Key]:
-    """Whether an unready node is alone at fault, or part of an outage, is told by how many others are Ready."""
+    """Jobs on unready nodes: the number of other Ready nodes decides whether such a node is part of a mass outage."""
     return cache.jobs_in_the_dark() if _counted(change.before) != _counted(change.after) else set()
 
 
@@ -49,7 +49,7 @@ def _claim(job: object) -> object:
 
 
 def _covered(cache: Cache, budget: BudgetRecord) -> set[Key]:
-    """Its own job, and those whose pods it may select."""
+    """The budget's own job, and the jobs whose pods it may select."""
     owner = cache.key_of_job(budget.owner)
     if budget.selects_uid:
         selected = cache.key_of_job(budget.selects_uid)

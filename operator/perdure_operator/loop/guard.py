@@ -1,12 +1,12 @@
-"""Keeps what the API server sends from ending kopf: one absurd object, or one error told in a watch, would.
+"""Keeps malformed objects and watch errors from ending kopf.
 
-kopf 1.45.2 parses a watch's lines with `json.loads` and a LIST with aiohttp's, takes metadata for a map with a uid, and
-ends the operator at the first exception there and at any ERROR but 410. It has no hook for this, so two names of its
-client module are replaced: the parser of a line, and the GET that lists. Everything else of kopf stays as it is.
+kopf 1.45.2 parses watch lines with `json.loads` and LISTs with aiohttp's parser, assumes that metadata is a map with a
+uid, and ends the operator at the first exception there and at any ERROR but 410. It has no hook for this, so `install`
+replaces two names of its client module: the parser of a line, and the GET that lists.
 
-What a line tells is handed over as soon as it is parsed, and kopf is told of a bookmark: its handling of one event, for
-kinds of handlers that nobody has here, costs several times what the event does. Objects of a LIST, and deletions, which
-kopf has to forget, go their usual way. Called by `operator`, once, before kopf starts.
+Each event goes to the cache as soon as it is parsed, and kopf gets a bookmark instead: kopf's own handling of an event
+costs several times as much, for handlers that we do not have. Objects of a LIST still go through kopf, and so do
+deletions, because kopf has to forget the object. Called by `operator`, once, before kopf starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 
 _START_AGAIN: Final[Json] = {"type": "ERROR", "object": {"code": 410}}
-"""What makes kopf list anew and watch from there."""
+"""Makes kopf list again and watch from there."""
 
 _KINDS: Final = {
     (JOBS.api_version, "TrainingJob"): JOBS,
@@ -37,13 +37,13 @@ _KINDS: Final = {
 }
 
 Taker = Callable[[Resource, str, Json], None]
-"""Takes in an event of that kind; raises nothing."""
+"""Handles one event; raises nothing."""
 
 logger = logging.getLogger(__name__)
 
 
 def install(take_in: Taker) -> None:
-    """Replace kopf's two ways to read JSON."""
+    """Replace kopf's two JSON readers; raises UserError for a kopf without them."""
     if not (hasattr(api, "json") and hasattr(api, "get")):
         raise UserError(f"kopf {kopf.__version__} is not the one this operator was written for: install kopf 1.45.2")
     api.json = SimpleNamespace(loads=partial(event, take_in=take_in))
@@ -51,14 +51,14 @@ def install(take_in: Taker) -> None:
 
 
 def event(line: str, take_in: Taker | None = None) -> Json:
-    """A watch's event with an object that kopf can handle, or a bookmark where there is none, or where it is done."""
+    """A watch event that kopf can handle; a bookmark if kopf could not handle it or `take_in` already did."""
     try:
         raw = decode.document(line)
     except ValueError as error:
-        logger.warning("watch: a line that is no JSON, listing anew: %s", error)
+        logger.warning("watch: a line is not JSON, listing again: %s", error)
         return _START_AGAIN
     if not isinstance(raw, dict) or not isinstance(raw.get("object"), dict):
-        logger.warning("watch: a line that is no event, listing anew: %.200s", line)
+        logger.warning("watch: a line is not an event, listing again: %.200s", line)
         return _START_AGAIN
     match raw.get("type"):
         case "ERROR":
@@ -70,7 +70,8 @@ def event(line: str, take_in: Taker | None = None) -> Json:
 
 
 def _taken_in(raw: Json, take_in: Taker | None) -> bool:
-    """Whether the event is done; a deletion is taken in at once, too, lest it came after what follows it."""
+    """Whether kopf need not see the event. Deletions are handled here too, to keep the order, but kopf also sees
+    them."""
     resource = _KINDS.get((str(raw["object"].get("apiVersion")), str(raw["object"].get("kind"))))
     if take_in is None or resource is None:
         return False
@@ -78,10 +79,10 @@ def _taken_in(raw: Json, take_in: Taker | None) -> bool:
     return bool(raw["type"] != "DELETED")
 
 
-def _error(told: Json) -> Json:
-    """The API server could not go on, which says nothing against going on from a new LIST."""
-    if told.get("code") != _START_AGAIN["object"]["code"]:
-        logger.warning("watch: the API server says %s, listing anew", told.get("message") or told)
+def _error(status: Json) -> Json:
+    """Any error ends the watch; a new LIST can still succeed."""
+    if status.get("code") != _START_AGAIN["object"]["code"]:
+        logger.warning("watch: the API server says %s, listing again", status.get("message") or status)
     return _START_AGAIN
 
 
@@ -92,7 +93,7 @@ def _bookmark(raw: Json) -> Json:
 
 
 async def _get(url: str, **options: Any) -> Any:
-    """kopf's `get`: discovery documents and LISTs."""
+    """Replaces kopf's `get`, which reads discovery documents and LISTs."""
     response = await api.request(method="get", url=url, **options)
     async with response:
         text = await response.read()

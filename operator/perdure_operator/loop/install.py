@@ -1,8 +1,8 @@
-"""Whether the CRD is there, and is not older than this operator: Helm installs a CRD and never upgrades it.
+"""Checks that the CRD is installed and not older than this operator: Helm installs a CRD and never upgrades it.
 
-An older CRD is no reason to stop, because status takes unknown fields, and whoever cannot set a new field of spec has
-its default; so it is told. It compares the fields that the API server has with those that this operator was built with:
-a version that somebody has to remember to raise would be wrong one day. Called by `operator` before it watches.
+An older CRD only causes a warning: status takes unknown fields, and new fields of spec have their defaults. The check
+compares the fields themselves, because somebody would forget to raise a version. Called by `operator` before it
+watches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 async def check(api: ClusterApi, namespace: str | None) -> None:
-    """Raise UserError where jobs cannot be listed; log a warning where the CRD is older."""
+    """Raise UserError if jobs cannot be listed; log a warning if the CRD is older."""
     await _require(api, namespace)
     try:
         installed = await api.get(CRDS, None, NAME)
@@ -45,7 +45,7 @@ async def check(api: ClusterApi, namespace: str | None) -> None:
 
 
 def missing(installed: Json) -> list[str]:
-    """Fields of spec that this operator knows and an installed CRD does not; a newer CRD lacks none."""
+    """Fields of spec that this operator knows and the installed CRD does not; a newer CRD lacks none."""
     known = _fields(_served(installed))
     return [path for path in _fields(crd.root_schema()) if path not in known]
 
@@ -63,7 +63,7 @@ def _fields(schema: Json) -> list[str]:
 
 
 async def _require(api: ClusterApi, namespace: str | None) -> None:
-    """kopf watches what it has discovered at the start: without the CRD it would wait in silence."""
+    """kopf only watches resources that it discovers at the start: without the CRD it would wait in silence."""
     try:
         await api.list(JOBS, namespace)
     except NotFound:

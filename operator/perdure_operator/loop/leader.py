@@ -1,8 +1,8 @@
-"""Election, resync and workers put together: the part of the operator beside the watch.
+"""Election, resync and workers: the part of the operator beside the watch.
 
-Every replica fills its cache, only the leader works. A process that loses its Lease stops working at once and ends: a
-fresh one is safer than one that does not know what it missed. It knows no event source, and its clocks and its
-randomness are given, so that a simulation can run it as it is. Used by `operator`.
+Every replica fills its cache; only the leader works. A process that loses its Lease stops at once and ends: a fresh
+process is safer than one that does not know what it missed. This module knows no event source, and its clocks and
+randomness are injected, so that a simulation can run it. Used by `operator`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.cluster.write.act import Actor
-from perdure_operator.loop.affected_jobs import concerned
+from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where time and chance come from; what time it is says the API server."""
+    """Sources of monotonic time and randomness. The time of day comes from the API server."""
 
     monotonic: Callable[[], float] = since_boot
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -42,12 +42,12 @@ class Clocks:
 
 
 async def _unchanged() -> None:
-    """Nothing was looked for."""
+    """The default check: nothing can change."""
 
 
 @dataclass
 class Leader:
-    """Candidate first, then leader, then gone."""
+    """One replica: first a candidate, then the leader, then ended."""
 
     api: ClusterApi
     lease: election.Settings
@@ -57,11 +57,11 @@ class Leader:
     clocks: Clocks = field(default_factory=Clocks)
     cache: Cache = field(default_factory=Cache)
     node_claims: bool = False
-    """Whether NodeClaims may be read."""
+    """Whether the operator may read NodeClaims."""
     unchanged: Callable[[], Awaitable[None]] = _unchanged
-    """Raises Outdated where the cluster is another than the one that this process was started for."""
+    """Raises Outdated if the cluster no longer serves what this process was started for."""
     settle: Callable[[], None] = lambda: None
-    """Called when everything has been read, now and then."""
+    """Called after each resync."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class Leader:
 
     @property
     def leading(self) -> bool:
-        """For the health endpoint."""
+        """Whether this process leads, for the health endpoint."""
         return self._election.still_leading()
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Leader:
         self._task = asyncio.create_task(self._live(), name="leader")
 
     async def stop(self) -> None:
-        """Stop working, then give the Lease back: the next leader must not meet a write of ours."""
+        """Stop working, then release the Lease, so that no write of ours races with the next leader."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -108,20 +108,20 @@ class Leader:
             logger.error("%s: ending", errors.exceptions[0])
             self.failed = True
         except* Outdated as errors:
-            logger.warning("%s: starting anew", errors.exceptions[0])
-        except* Exception:  # nobody else would tell
+            logger.warning("%s: restarting", errors.exceptions[0])
+        except* Exception:  # nothing else would report it
             logger.exception("ending")
             self.failed = True
         finally:
             self.over.set()
 
     async def _work(self) -> None:
-        """Nothing is decided before everything has been read once, or cannot be read."""
+        """Run rounds after the first resync, whether it succeeded or failed."""
         await self._synced.wait()
         await self._worker.run()
 
     async def _resync(self) -> None:
-        """Read everything live at the start and now and then: a watch may miss a deletion while it reconnects."""
+        """Read everything live at the start and periodically: a watch may miss a deletion while it reconnects."""
         while True:
             try:
                 await self._sync()
@@ -132,7 +132,7 @@ class Leader:
                 await self.clocks.sleep(1)
                 continue
             except Exception:
-                logger.exception("resync failed")  # what the watch tells is worth going on for
+                logger.exception("resync failed")  # the watch alone is worth going on with
                 self._look_at(set())
                 await self.clocks.sleep(10)
                 continue
@@ -142,10 +142,10 @@ class Leader:
     async def _sync(self) -> None:
         self.queue.start()
         changes = await self._observer.sync()
-        self._look_at({job for change in changes for job in concerned(self.cache, change)})
+        self._look_at({job for change in changes for job in affected_jobs(self.cache, change)})
 
     def _look_at(self, jobs: set[Key]) -> None:
-        if not self._synced.is_set():  # the watch has told what there was, and nobody has looked at it yet
+        if not self._synced.is_set():  # the watch filled the cache before the queue took jobs in
             jobs |= {job.key for job in self.cache.jobs()}
         for job in sorted(jobs):
             self.queue.add(job)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """time, level, logger, message, and a traceback only where the operator itself has failed."""
+    """Formats time, level, logger and message, and a traceback if the operator itself failed."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """The record as one line of JSON."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -24,11 +24,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, *, as_json: bool) -> None:
-    """Send every logger's lines to stderr; the libraries' chatter only where debugging is asked for."""
+    """Send all log lines to stderr; those of libraries below WARNING only with level DEBUG."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level.upper() != "DEBUG":
-        for library in ("kopf", "asyncio", "aiohttp.access"):  # the last one tells of every probe
+        for library in ("kopf", "asyncio", "aiohttp.access"):  # the last one logs every probe
             logging.getLogger(library).setLevel(logging.WARNING)

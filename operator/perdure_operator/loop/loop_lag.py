@@ -1,6 +1,6 @@
-"""How late the event loop runs, and whether that is the node's doing or our own: one log line, a minute at most.
+"""Logs how late the event loop runs, and whether the node or our own work delays it: at most one line a minute.
 
-A Lease, a deadline and a health check are all kept by this loop. Knows nothing of the operator. Used by `operator`.
+The Lease, deadlines and health checks all depend on this loop. Knows nothing of the operator. Used by `operator`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Final
 
 BEAT_SECONDS: Final = 0.25
 LATE_SECONDS: Final = 1.0
-"""Less is not worth a line: the Lease, which is the most urgent, bears ten times as much."""
-TOLD_EVERY_SECONDS: Final = 60.0
+"""Smaller delays are not logged: the Lease, the most urgent, tolerates ten times as much."""
+REPORT_EVERY_SECONDS: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
 
 class LoopLag:
-    """The worst that nobody has been told of. Pure."""
+    """The worst delay not yet reported. Pure."""
 
     def __init__(self) -> None:
         self._worst, self._worked = 0.0, 0.0
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
 
     def beat(self, now: float, late: float, worked: float) -> str | None:
-        """Take in how late a beat was, and the CPU time that the loop had in it; what there is to say, if anything."""
+        """Record a beat's delay and the CPU time that the loop used in it; returns the line to log, if any."""
         if late >= max(LATE_SECONDS, self._worst):
             self._worst, self._worked = late, worked
-        if not self._worst or (self._told_at is not None and now - self._told_at < TOLD_EVERY_SECONDS):
+        if not self._worst or (self._reported_at is not None and now - self._reported_at < REPORT_EVERY_SECONDS):
             return None
         cause = (
             "its own work took so long"
@@ -38,17 +38,17 @@ class LoopLag:
             else "its node has no CPU time for it, and a larger request of it would help"
         )
         words = f"the event loop was {self._worst:.1f} s late, and worked for {self._worked:.2f} s of it: {cause}"
-        self._worst, self._told_at = 0.0, now
+        self._worst, self._reported_at = 0.0, now
         return words
 
 
-async def tell(
+async def report(
     *,
     monotonic: Callable[[], float] = time.monotonic,
     worked: Callable[[], float] = time.thread_time,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Look for ever."""
+    """Measure forever."""
     lateness = LoopLag()
     while True:
         before, worked_before = monotonic(), worked()

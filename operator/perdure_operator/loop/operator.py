@@ -1,4 +1,4 @@
-"""The operator put together: login, watch, leader, and the order in which they start and stop.
+"""Assembles the operator: login, watch, leader, and the order in which they start and stop.
 
 Every replica watches, so that a new leader starts with a warm cache. Called by `cli`.
 """
@@ -22,7 +22,7 @@ from perdure_operator.loop.leader import Leader
 
 @dataclass(frozen=True)
 class Options:
-    """What `perdure-operator run` was told."""
+    """Options of `perdure-operator run`."""
 
     lease: election.Settings
     identity: str
@@ -32,11 +32,11 @@ class Options:
     health_port: int | None = 8080
     workers: int = 8
     signals: tuple[SignalRow, ...] = ()
-    """Rows of the signal table that the configuration has changed or added."""
+    """Rows of the signal table that the configuration changes or adds."""
     node_claims: bool = False
-    """Whether NodeClaims of Karpenter may be read."""
+    """Whether the operator may read Karpenter's NodeClaims."""
     evictions: bool = True
-    """Whether Evictions are answered where the API server has them."""
+    """Whether to answer Evictions if the API server serves them."""
 
 
 async def run(options: Options) -> bool:
@@ -73,13 +73,13 @@ async def run(options: Options) -> bool:
 
 
 def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None) -> None:
-    """kopf's own start, stop, login and health check."""
+    """Register kopf's start, stop, login and health check."""
 
     looks: list[asyncio.Task[None]] = []
 
     async def start(**_: Any) -> None:
         leader.start()
-        looks.append(asyncio.create_task(loop_lag.tell(), name="loop lag"))
+        looks.append(asyncio.create_task(loop_lag.report(), name="loop lag"))
 
     async def stop(**_: Any) -> None:
         for look in looks:

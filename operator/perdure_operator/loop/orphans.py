@@ -1,8 +1,8 @@
-"""What has outlived its job: `kubectl delete --cascade=orphan` takes the owner away and leaves the rest.
+"""Deletes budgets and kept templates that outlive their job, as after `kubectl delete --cascade=orphan`.
 
-Nobody would ever let a drain pass such a budget, and nobody would ever remove such a template. Everything about them
-has to be as the operator makes it, for a user may have copied labels. Called by `leader` after each resync and by
-`worker` when a job is gone; what is written goes through `act`, as every write does.
+An orphaned budget would block drains forever, and an orphaned template would never go. An object has to match the
+operator's own in every respect, because users may copy labels. Called by `leader` after each resync and by `worker`
+when a job is gone. Deletions go through `act`, as every write does.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Leftover = BudgetRecord | RevisionRecord
 
 
 def is_orphan(cache: Cache, one: Leftover) -> bool:
-    """Whether it is one of ours without an owner, and its job is gone."""
+    """Whether it is one of ours, has no owner, and its job is gone."""
     uid, job = one.labels.get(LABEL_UID, ""), one.labels.get(LABEL_JOB, "")
     return bool(uid and job) and _is_ours(one, job, uid) and not one.owner and cache.key_of_job(uid) is None
 
 
 def _is_ours(one: Leftover, job: str, uid: str) -> bool:
-    """By what nobody gives an object by chance."""
+    """Whether its name, and a budget's selector, are the operator's: no other object has them by chance."""
     if isinstance(one, BudgetRecord):
         return one.key[1] == names.budget(job, uid) and one.selects_uid == uid
     return one.key[1].startswith(names.kept_template(job, uid, ""))
 
 
 class Orphans:
-    """Deletes them."""
+    """Deletes orphans."""
 
     def __init__(self, api: ClusterApi, cache: Cache, actor: Actor) -> None:
         self._api = api
@@ -46,14 +46,14 @@ class Orphans:
         self._actor = actor
 
     async def sweep(self, job: Key | None = None) -> None:
-        """Those of one job's name, or all; best effort, for the next resync sees them again."""
-        for resource, one in list(self._left_behind(job)):
+        """Delete orphans of one job's name, or all. Best effort: the next resync sees them again."""
+        for resource, one in list(self._orphans_of(job)):
             try:
                 await self._remove(resource, one)
             except ApiError as error:
                 logger.warning("%s %s: not deleted: %s", resource.plural, "/".join(one.key), error)
 
-    def _left_behind(self, job: Key | None) -> Iterator[tuple[Resource, Leftover]]:
+    def _orphans_of(self, job: Key | None) -> Iterator[tuple[Resource, Leftover]]:
         cache = self._cache
         budgets = cache.budgets() if job is None else cache.budgets_named(job)
         revisions = cache.revisions() if job is None else cache.revisions_named(job)
@@ -61,13 +61,13 @@ class Orphans:
         yield from ((REVISIONS, one) for one in revisions if is_orphan(cache, one))
 
     async def _remove(self, resource: Resource, one: Leftover) -> None:
-        if await self._lives(one.key[0], one.labels[LABEL_JOB], one.labels[LABEL_UID]):
+        if await self._job_exists(one.key[0], one.labels[LABEL_JOB], one.labels[LABEL_UID]):
             return
         if await self._actor.remove(resource, one.key, uid=one.uid, version=str(one.version)):
-            logger.info("%s %s: its job is gone and nobody owns it: deleted", resource.plural, "/".join(one.key))
+            logger.info("%s %s: its job is gone and it has no owner: deleted", resource.plural, "/".join(one.key))
 
-    async def _lives(self, namespace: str, job: str, uid: str) -> bool:
-        """The cache may be behind; a budget must not go while its members train."""
+    async def _job_exists(self, namespace: str, job: str, uid: str) -> bool:
+        """Whether the job exists, read live: the cache may be stale, and a budget must stay while its members train."""
         try:
             return parse.uid(await self._api.get(JOBS, namespace, job)) == uid
         except NotFound:

@@ -11,7 +11,7 @@ from perdure_operator.loop.schedule import Schedule
 
 
 class Queue:
-    """Jobs that are due. Lives in one event loop."""
+    """Jobs that are due. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -23,25 +23,26 @@ class Queue:
         self._schedule = Schedule[Key]() if schedule is None else schedule
         self._monotonic = monotonic
         self._changed = asyncio.Event()
-        self._door = asyncio.Lock()
-        """Whoever has it waits for the next job, the others for it: each piece of news wakes one worker, not all."""
+        self._next = asyncio.Lock()
+        """Its holder waits for the next job; the other workers wait for the lock. So each change wakes one worker."""
         self.started = started
-        """Whether jobs are taken in: a replica that never leads would collect the names of all that ever were."""
+        """Whether jobs are accepted: a replica that never leads would collect the names of all jobs that ever
+        existed."""
 
     def start(self) -> None:
-        """From now on jobs are taken in."""
+        """Accept jobs from now on."""
         self.started = True
 
     def add(self, job: Key, *, delay: float = 0.0) -> None:
-        """The job is to be looked at in `delay` seconds, or earlier."""
+        """Make the job due in `delay` seconds; an earlier due time stays."""
         if not self.started:
             return
         self._schedule.add(job, self._monotonic() + delay)
         self._changed.set()
 
     async def get(self) -> Key:
-        """Wait for a job that is due and that nobody works on."""
-        async with self._door:
+        """Wait for a job that is due and that no worker holds."""
+        async with self._next:
             while True:
                 self._changed.clear()
                 now = self._monotonic()
@@ -56,12 +57,12 @@ class Queue:
                     continue
 
     def done(self, job: Key) -> None:
-        """The round has succeeded."""
+        """Report that the round succeeded."""
         self._schedule.done(job)
         self._changed.set()
 
     def failed(self, job: Key, *, at_least: float = 0.0) -> float:
-        """The round has failed; the job is due again after the delay that is returned, `at_least` so long."""
+        """Report that the round failed. Returns the seconds until the job is due again: `at_least` or more."""
         delay = self._schedule.failed(job, self._monotonic(), at_least=at_least)
         self._changed.set()
         return delay

@@ -1,10 +1,9 @@
-"""Which key is due when: de-duplicated, serial per key, with a back-off per key. Pure: the time is passed in.
+"""Which key is due when: de-duplicated, serial per key, with a backoff per key. Pure: the time is passed in.
 
-A key is waiting at most once; of several due times the earliest counts. A key that is being worked on and is added
-again is due as soon as that work is done, so that no news is lost and no key is worked on twice at once. News
-about a key that has failed, and its own times, bring it forward at a bounded rate: what is urgent is not held up by
-what fails, and a server that refuses because it is overloaded is not asked again by each of its own events. Wrapped by
-`queue`.
+A key waits at most once; its earliest due time counts. A key that is added while it is busy is due as soon as that work
+is done, so that no change is lost and no key is worked on twice at once. Changes of a failed key bring it forward at a
+bounded rate: failures do not hold up what is urgent, and an overloaded server is not asked again at each of its own
+events. Wrapped by `queue`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ K = TypeVar("K", bound=Hashable)
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 60.0
 SOONEST_SECONDS: Final = 0.05
-"""After a failure, even if there are news."""
+"""The shortest delay after a failure, even after a change."""
 EARLY_SECONDS: Final = 6.0
-"""News bring a key that fails forward once in so many seconds, and EARLY_AT_ONCE times more after a calm."""
+"""Changes bring a failing key forward once per this many seconds, and EARLY_AT_ONCE times more after a calm."""
 EARLY_AT_ONCE: Final = 2
 
 
@@ -31,13 +30,13 @@ class _BackOff:
     failures: int = 0
     until: float = 0.0
     soonest: float = 0.0
-    """News do not bring the key forward to before this."""
+    """Changes bring the key forward no further than this."""
     calm_at: float = 0.0
-    """When what was spent of EARLY_AT_ONCE is there again."""
+    """When all of EARLY_AT_ONCE is available again."""
 
 
 class Schedule(Generic[K]):
-    """Due times of keys; no step takes longer because more of them wait."""
+    """Due times of keys. No operation slows down noticeably as more keys wait."""
 
     def __init__(self, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
         self._first = first
@@ -49,11 +48,11 @@ class Schedule(Generic[K]):
         self._back_offs: dict[K, _BackOff] = {}
 
     def __len__(self) -> int:
-        """Keys waiting."""
+        """The number of waiting keys."""
         return len(self._due)
 
     def add(self, key: K, at: float) -> None:
-        """Due at `at`, or earlier where that was known already; not before its back-off allows."""
+        """Make the key due at `at`, but not before its backoff allows. An earlier due time stays."""
         if key not in self._busy:
             at = self._allowed(key, at)
         if at < self._due.get(key, float("inf")):
@@ -62,12 +61,12 @@ class Schedule(Generic[K]):
                 self._push(key, at)
 
     def next_at(self) -> float | None:
-        """When the next key that nobody works on is due."""
+        """When the next idle key is due; None if none waits."""
         self._skip()
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: float) -> K | None:
-        """The longest overdue key that nobody works on; it is busy until `done` or `failed`."""
+        """The idle key that is overdue the longest, or None. It is busy until `done` or `failed`."""
         at = self.next_at()
         if at is None or at > now:
             return None
@@ -77,18 +76,18 @@ class Schedule(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The work on a popped key has succeeded."""
+        """Report that the work on a popped key succeeded."""
         self._back_offs.pop(key, None)
         self._release(key)
 
     def failed(self, key: K, now: float, *, at_least: float = 0.0) -> float:
-        """The work on a popped key has failed: due again after a growing delay, which is returned.
+        """Report that the work on a popped key failed. Returns the seconds until it is due again, which grow.
 
-        `at_least` so many seconds pass in any case.
+        The delay is `at_least` or more, up to the longest backoff.
         """
         back_off = self._back_offs.setdefault(key, _BackOff(until=now, calm_at=now))
         least = now + min(at_least, self._longest)
-        if now >= back_off.until:  # else news have brought it forward
+        if now >= back_off.until:  # otherwise a change brought it forward
             back_off.failures += 1
             back_off.until = now + min(self._longest, self._first * 2.0 ** min(back_off.failures - 1, 30))
         back_off.until = max(back_off.until, least)
@@ -104,7 +103,7 @@ class Schedule(Generic[K]):
         return at if back_off is None else max(at, min(back_off.soonest, back_off.until))
 
     def _release(self, key: K) -> None:
-        """What was added during the work counts from now on."""
+        """End the work on the key. A due time that was added meanwhile counts from now on."""
         self._busy.discard(key)
         if key in self._due:
             self._due[key] = self._allowed(key, self._due[key])
@@ -114,7 +113,7 @@ class Schedule(Generic[K]):
         heappush(self._heap, (at, next(self._count), key))
 
     def _skip(self) -> None:
-        """Entries that an earlier time has replaced, or whose key is being worked on."""
+        """Drop heap entries that an earlier time replaced, or whose key is busy."""
         while self._heap:
             at, _, key = self._heap[0]
             if key not in self._busy and self._due.get(key) == at:

@@ -1,4 +1,4 @@
-"""kopf's events fill the cache and mark jobs as due. Nothing else happens here, and nothing is ever written.
+"""kopf's events fill the cache and mark jobs as due. This module writes nothing.
 
 Only `on.event` is used: kopf's other handlers leave annotations or finalizers on users' objects, its indexes are
 quadratic at start. Pods are filtered by the API server. Called by `operator`.
@@ -15,7 +15,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import key_of
-from perdure_operator.loop.affected_jobs import concerned
+from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.queue import Queue
 
 SELECTOR_KEY: Final = ("v1", "pods")
@@ -27,22 +27,22 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Takes in watch events."""
+    """Handles watch events."""
 
     def __init__(self, cache: Cache, queue: Queue) -> None:
         self._cache = cache
         self._queue = queue
 
     def take_in(self, resource: Resource, kind: str | None, raw: Json) -> None:
-        """One event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
+        """Handle one event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
         change = self._cache.delete(resource, raw) if kind == "DELETED" else self._cache.apply(resource, raw)
-        # None: we knew, from an answer to our own write, or the event was overtaken.
+        # None: a later version is known already, perhaps from the answer to our own write.
         if change is not None and self._queue.started:
-            for job in sorted(concerned(self._cache, change)):
+            for job in sorted(affected_jobs(self._cache, change)):
                 self._queue.add(job)
 
     def hand_over(self, resource: Resource, kind: str | None, raw: Json) -> None:
-        """The same for whoever cannot bear an exception: one object must not end the watch of all others."""
+        """Handle one event and log any exception: one object must not end the watch of all others."""
         try:
             self.take_in(resource, kind, raw)
         except Exception:
@@ -50,7 +50,7 @@ class Watch:
 
 
 def register(registry: kopf.OperatorRegistry, watch: Watch, *, evictions: bool = False) -> None:
-    """Subscribe to jobs, their pods, nodes and budgets, and to `evictions` where they are served."""
+    """Subscribe to jobs, their pods, nodes and budgets, and with `evictions` to Evictions."""
     for resource in (*WATCHED, *((EVICTIONS,) if evictions else ())):
         _subscribe(registry, watch, resource)
 
@@ -69,17 +69,18 @@ def _subscribe(registry: kopf.OperatorRegistry, watch: Watch, resource: Resource
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as a source of events and nothing else."""
+    """Settings that reduce kopf to a source of events."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.scanning.disabled = True
     chosen.peering.standalone = True
     chosen.watching.label_selectors[SELECTOR_KEY] = LABEL_JOB
     chosen.watching.chunk_size = 100
-    # A worker holds its object whole for this long after the last event: seconds of it are all pods at a start.
+    # A kopf worker keeps its whole object for this long after the last event; longer, and a start holds all pods.
     chosen.queueing.idle_timeout = 0.1
     chosen.watching.reconnect_backoff = 1.0  # between a watch that failed and the next LIST
-    chosen.persistence.finalizer = "perdure.dev/never-set"  # kopf removes its own wherever it has no use for it
+    # kopf removes its own finalizer from every object that it does not handle.
+    chosen.persistence.finalizer = "perdure.dev/never-set"
     chosen.persistence.diffbase_storage = _NoDiffs()
     chosen.networking.request_timeout = 30.0
     chosen.networking.connect_timeout = 10.0
@@ -87,14 +88,14 @@ def settings() -> kopf.OperatorSettings:
 
 
 class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is not typed for us
-    """kopf's own copies every object at every event, and parses an annotation that anybody may have set."""
+    """Stores nothing. kopf's own copies every object at every event, and parses an annotation that anybody may set."""
 
     def build(self, **_: Any) -> Any:
-        """Nothing."""
+        """Build nothing."""
         return {}
 
     def fetch(self, **_: Any) -> None:
-        """Nothing."""
+        """Fetch nothing."""
 
     def store(self, **_: Any) -> None:
-        """Nowhere."""
+        """Store nothing."""

@@ -1,7 +1,7 @@
-"""One round for one job: observe, decide, act, and when to look again. Rounds of one job never overlap.
+"""One round for one job: observe, decide, act, schedule the next. Rounds of one job never overlap.
 
-No decision is taken here. A failed round is repeated with a growing delay, and when its decision wanted to look again;
-an error in one job never stops another's. Called by `leader` once this process leads.
+This module decides nothing. A failed round is repeated after a growing delay, or when its decision wanted the next
+round. An error in one job never stops another. Called by `leader` once this process leads.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from perdure_operator.state.snapshot import Snapshot
 logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 300.0
-"""A job is looked at this often even if nothing happens: a lost watch event costs minutes, not the job."""
+"""Each job has a round this often even if nothing happens: a lost watch event costs minutes, not the job."""
 
 ROUNDS_AT_ONCE: Final = 8
-"""Rounds in a row that write something before a job must wait like one that fails."""
+"""Writing rounds in a row that a job may have without a backoff."""
 
 
 class Worker:
@@ -52,23 +52,23 @@ class Worker:
         self._writing: dict[Key, int] = {}
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Work forever."""
         while True:
             await self.work(await self._queue.get())
-            await asyncio.sleep(0)  # a round that asks nobody anything would keep the watch waiting
+            await asyncio.sleep(0)  # a round without an API call would block the watch
 
     async def work(self, job: Key) -> None:
-        """One round of a job that the queue has handed out."""
+        """Run one round of a job from the queue."""
         where = "/".join(job)
         try:
             decision = await self._round(job)
         except Conflict as error:
-            self._again(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
+            self._retry(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
         except (ApiError, UserError) as error:
             wait = error.retry_after if isinstance(error, ApiError) else None
-            self._again(job, logging.WARNING, "%s: %s", where, error, at_least=wait or 0.0)
+            self._retry(job, logging.WARNING, "%s: %s", where, error, at_least=wait or 0.0)
         except Exception:  # noqa: BLE001 - a fault in one job's round must not stop the operator for all others
-            self._again(job, logging.ERROR, "%s: round failed", where, trace=True)
+            self._retry(job, logging.ERROR, "%s: round failed", where, trace=True)
         else:
             self._after(job, decision)
 
@@ -81,7 +81,7 @@ class Worker:
         if _writes(decision):
             self._observer.distrust(job)
             _log(snapshot, decision)
-            if decision.requeue_after is not None:  # the time counts even if a write fails that does not rest on it
+            if decision.requeue_after is not None:  # the time counts even if a write fails
                 self._queue.add(job, delay=decision.requeue_after)
             await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
             deleted = any(isinstance(action, DeletePod) for action in decision.actions)
@@ -104,7 +104,7 @@ class Worker:
         resync = RESYNC_SECONDS * (0.8 + 0.4 * self._jitter())
         self._queue.add(job, delay=resync if decision.requeue_after is None else min(decision.requeue_after, resync))
 
-    def _again(
+    def _retry(
         self, job: Key, level: int, message: str, *values: object, trace: bool = False, at_least: float = 0.0
     ) -> None:
         self._observer.distrust(job)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure_operator.loop.loop_lag import BEAT_SECONDS, LoopLag, tell
+from perdure_operator.loop.loop_lag import BEAT_SECONDS, LoopLag, report
 
 STARVED = "its node has no CPU time for it, and a larger request of it would help"
 
@@ -37,7 +37,7 @@ def test_a_loop_that_had_no_time_says_so_in_its_log(caplog: pytest.LogCaptureFix
         clock[0] += seconds + next(late)
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        asyncio.run(tell(monotonic=lambda: clock[0], worked=lambda: clock[0] / 100, sleep=sleep))
+        asyncio.run(report(monotonic=lambda: clock[0], worked=lambda: clock[0] / 100, sleep=sleep))
     assert [record.getMessage() for record in caplog.records] == [
         f"the event loop was 3.0 s late, and worked for 0.03 s of it: {STARVED}"
     ]
