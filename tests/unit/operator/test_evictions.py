@@ -182,11 +182,11 @@ class TestFound:
     def test_not_served_is_said_once_and_nothing_else_is_asked(self, caplog: pytest.LogCaptureFixture) -> None:
         assert not found(Refusing(lists=AssertionError("listed")), caplog)
         assert len(caplog.messages) == 1
-        assert "has no evictions.lifecycle.k8s.io/v1alpha1" in caplog.messages[0]
+        assert "does not serve evictions.lifecycle.k8s.io/v1alpha1" in caplog.messages[0]
 
     def test_served_and_readable(self, caplog: pytest.LogCaptureFixture) -> None:
         assert found(serving(Refusing()), caplog)
-        assert "has evictions" in caplog.messages[0]
+        assert "serves evictions" in caplog.messages[0]
 
     def test_without_the_right_they_are_not_answered_and_it_is_said_what_to_do(
         self, caplog: pytest.LogCaptureFixture
