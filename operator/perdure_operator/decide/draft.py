@@ -168,10 +168,10 @@ class Draft:
         """As `wait`, and nothing is created or planned in this round."""
         return self.wait(reason, message, until).but(blocked=True)
 
-    def condition(self, kind: ConditionType, holds: bool, reason: Reason, message: str) -> Draft:
-        """With this condition; its transition time changes only with its status."""
+    def condition(self, kind: ConditionType, holds: bool | None, reason: Reason, message: str) -> Draft:
+        """With this condition, Unknown for None; its transition time changes only with its status."""
         old = self.status.find(kind)
-        value, text = "True" if holds else "False", shortened(message, MESSAGE_LENGTH)
+        value, text = {True: "True", False: "False", None: "Unknown"}[holds], shortened(message, MESSAGE_LENGTH)
         said = (value, reason, text, self.snapshot.generation)
         if old and (old.status, old.reason, old.message, old.observed_generation) == said:
             return self

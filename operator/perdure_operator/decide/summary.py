@@ -8,7 +8,7 @@ from perdure.wire import LABEL_JOB, LABEL_ROLE, Role
 from perdure_operator.api import names
 from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
-from perdure_operator.api.status import Disruption, Intent, Phase, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated, wanted_size
 from perdure_operator.decide.flapping import told
@@ -70,9 +70,12 @@ def _running(draft: Draft) -> Draft:
         reason = Reason.COMPLETED if status.holds(ConditionType.COMPLETED) else Reason.FAILED
         return draft.condition(ConditionType.RUNNING, False, reason, "the job is finished")
     if _all_assigned(draft) and status.current:
-        why, message = _disruption(draft), _assigned(draft, status.current.plan)
+        why, message = _disruption(draft), _assigned(draft, status.current)
         if why is None:
             return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, message)
+        if status.current.outcomes and draft.standbys_wait and _offers(draft):
+            message = f"{message}; {_awaited(draft.standbys_wait)}"  # the run that is offered may train, or nobody
+            return draft.condition(ConditionType.RUNNING, None, why[0], message)
         return draft.condition(ConditionType.RUNNING, True, why[0], f"{message}; {why[1]}")
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
     message = _awaited(waiting)
@@ -99,13 +102,17 @@ def _begun(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
-def _assigned(draft: Draft, plan: RunPlan) -> str:
+def _assigned(draft: Draft, current: CurrentRun) -> str:
     """What is known of a run that is on, and what is not: a member tells how far it came when it ends."""
-    step, first = draft.status.step, next((member.name for member in plan.members), "")
-    begun = not (draft.current and draft.current.unconfirmed)
-    parts = [
-        f"run {plan.run}: {len(plan.members)} members have their ranks, {plan.world} processes in all",
-        *([] if begun else [f"whether it has taken over from run {plan.takes_over} nobody has told yet"]),
+    plan, step, ended = current.plan, draft.status.step, {one.name for one in current.outcomes}
+    names, size = [member.name for member in plan.members], len(plan.members)
+    first = next((name for name in names if name not in ended), "".join(names[:1]))
+    parts = [f"run {plan.run}: {size} members have their ranks, {plan.world} processes in all"]
+    if ended:
+        parts = [f"run {plan.run}: {len(ended)} of {size} members have ended: {joined(sorted(ended))}"]
+    if current.unconfirmed:
+        parts.append(f"whether it has taken over from run {plan.takes_over} nobody has told yet")
+    parts += [
         f"whether they train is not known until they end: see kubectl logs {first}",
         "no commit is known yet" if step is None else f"the last commit known is of step {step}",
     ]

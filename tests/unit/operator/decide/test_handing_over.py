@@ -444,6 +444,14 @@ class TestBelief:
         assert here.now.current.run == 1
         assert "whether run 2 has taken over is unknown" in here.condition(ConditionType.DISRUPTED).message
 
+    def test_whether_anybody_trains_is_unknown_once_the_older_run_has_lost_a_member(self) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
+        running = here.condition(ConditionType.RUNNING)
+        assert running.status == "Unknown"
+        assert "run 1: 1 of 3 members have ended: digits-ab12-1" in running.message
+        assert "whether run 2 has taken over is unknown" in running.message
+        assert "kubectl logs digits-ab12-0" in running.message
+
     def test_it_is_not_known_a_moment_before_the_time_for_news_is_over_and_taken_for_on_then(self) -> None:
         here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle()
         assert _stage(here.after(NEWS_SECONDS - 1).settle()) is Stage.HANDING_OVER
