@@ -234,7 +234,8 @@ class Storm:
         by_node: dict[str, list[Object]] = {}
         for pod in members:
             by_node.setdefault(str(pod["spec"]["nodeName"]), []).append(pod)
-        fitting = sorted(node for node, pods in by_node.items() if len(pods) == 1) or sorted(by_node)
+        fewest = min(map(len, by_node.values()))
+        fitting = sorted(node for node, pods in by_node.items() if len(pods) == fewest)
         node = self.draw.choice(fitting)
         stay = [pod for pod in members if pod not in by_node[node]] or members
         parts = {Victim.LEAVER: by_node[node][0], Victim.DECIDER: stay[0], Victim.STAYER: stay[-1]}

@@ -22,13 +22,24 @@ from e2e.scenarios.training import Config, Trouble
 from e2e.storms import judge
 from e2e.storms.harm import Store
 from e2e.storms.storm import ENVIRON, OF_PROCESSES, OF_THE_STORE, Act, Harm, Move, Storm, Victim
+from perdure.wire import LABEL_JOB
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
 BUILD = REPOSITORY / "build" / "storms"
 LONG = Config(members=3, epochs=45, batch=48, deterministic=True)
 STORM_SECONDS = 360.0
-SPEC = {"disruption": {"exitTimeoutSeconds": 240}}
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+    "labelSelector": {"matchLabels": {LABEL_JOB: "digits"}},
+}
+"""Else all members gather on one node in time, and whoever drains it leaves nobody who stays."""
+SPEC = {
+    "disruption": {"exitTimeoutSeconds": 240},
+    "template": {"spec": {"topologySpreadConstraints": [SPREAD]}},
+}
 
 Raise = Callable[[str, int], contextlib.AbstractContextManager[Storm]]
 
