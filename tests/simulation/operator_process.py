@@ -29,9 +29,9 @@ from perdure_operator.cluster.protocol import (
     Forbidden,
     Invalid,
     NotFound,
+    OnChange,
     Operation,
     Resource,
-    Told,
     Unavailable,
 )
 from perdure_operator.cluster.read.cache import Cache
@@ -79,7 +79,7 @@ class Client:
             yield items[first : first + PAGE]
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
         """See ClusterApi."""
         begin = partial(self._link.watch, resource.plural, namespace, name, version)
@@ -88,7 +88,7 @@ class Client:
             async with asyncio.timeout(seconds):
                 while True:
                     change = await self._event_of(watched)
-                    told(None if change.event == "DELETED" else change.raw)
+                    on_change(None if change.event == "DELETED" else change.raw)
 
     @staticmethod
     async def _event_of(watched: Watched) -> Change:

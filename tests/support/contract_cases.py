@@ -170,7 +170,7 @@ async def whoever_follows_an_object_is_told_each_of_its_states_and_its_end(api: 
             "l",
             version=first["metadata"]["resourceVersion"],
             seconds=600,
-            told=told.put_nowait,
+            on_change=told.put_nowait,
         )
     )
     try:
@@ -190,7 +190,7 @@ async def whoever_follows_an_object_that_does_not_change_is_told_nothing(api: Cl
     version = (await api.create(LEASES, namespace, lease("l", "a")))["metadata"]["resourceVersion"]
     told: list[Json | None] = []
     async with asyncio.timeout(30):
-        await api.follow(LEASES, namespace, "l", version=version, seconds=1, told=told.append)
+        await api.follow(LEASES, namespace, "l", version=version, seconds=1, on_change=told.append)
     assert told == []
 
 

@@ -23,9 +23,9 @@ from perdure_operator.cluster.protocol import (
     Invalid,
     Json,
     NotFound,
+    OnChange,
     Operation,
     Resource,
-    Told,
 )
 
 CREATED = "2026-01-01T00:00:00Z"
@@ -68,7 +68,7 @@ class MemoryCluster:
         return copy.deepcopy(self._stored(resource, namespace or "", name))
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
         key, states = (resource, namespace, name), asyncio.Queue[Json | None]()
         now = self._objects.get(key)
@@ -78,7 +78,7 @@ class MemoryCluster:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
-                    told(await states.get())
+                    on_change(await states.get())
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         raw = copy.deepcopy(body)

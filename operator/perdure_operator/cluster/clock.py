@@ -1,8 +1,8 @@
-"""The API server's time, told by its answers: the only clock of status, deadlines and Leases.
+"""The API server's time, estimated from its answers: the clock of status, deadlines and Leases.
 
-The machine under the operator may be minutes off, and may be set right while we run: deadlines were then counted from a
-moment that never was. Each answer's Date header bounds the server's time at a moment between request and answer; the
-local monotonic clock counts from there. Fed by `kube`, read through `ClusterApi.server_time`. Pure but for the clock.
+The operator's machine may be minutes off, and may be corrected while we run; deadlines would then count from a wrong
+time. Each answer's Date header bounds the server's time at a moment between request and answer; the local monotonic
+clock counts from there. `kube` feeds it, and `ClusterApi.server_time` reads it. Pure but for the clock.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 DRIFT: Final = 5e-4
-"""How many seconds a second two clocks may drift apart: what was known of the other grows old."""
+"""Seconds per second that two clocks may drift apart."""
 
 DOUBTFUL: Final = 3600.0
-"""A jump of so many seconds has to be told twice in a row: what we have told cannot be taken back."""
+"""A jump of more seconds counts only if two answers in a row show it: times that were used cannot be taken back."""
 
 _SLOW: Final = 0.5
-"""While the server's clock is behind what has been told, ours runs at this speed until they meet."""
+"""Our speed while the server's clock is behind the last time that we returned, until both meet."""
 
 
 def utc_now() -> datetime:
-    """The machine's own clock: for logs, and for a server that has never answered."""
+    """The machine's own clock, for logs and until the server first answers."""
     return datetime.now(UTC)
 
 
 def since_boot() -> float:
-    """Seconds that only grow, also while the machine sleeps: a Lease does not wait for it."""
+    """Seconds that also count while the machine sleeps, as a Lease does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class _Bounds(NamedTuple):
-    """The server's time less the monotonic clock's lies between these two, as known at `at`."""
+    """The server's time minus the monotonic clock's lies between these two, as known at `at`."""
 
     low: float
     high: float
@@ -46,18 +46,18 @@ class _Bounds(NamedTuple):
         return _Bounds(self.low - widening, self.high + widening, at)
 
     def apart(self, other: _Bounds) -> float:
-        """How many seconds lie between the two; not above 0 where both may be right."""
+        """Seconds between the two ranges; 0 or less if they overlap."""
         return max(self.low, other.low) - min(self.high, other.high)
 
     def met(self, newer: _Bounds) -> _Bounds:
-        """What both say."""
+        """The intersection of the two ranges."""
         return _Bounds(max(self.low, newer.low), min(self.high, newer.high), newer.at)
 
 
 class ServerClock:
-    """Off by at most half of `1 s + the round trip` after one answer, and by less than 0.1 s after a few dozen.
+    """The server's time: within half of `1 s + the round trip` after one answer, within 0.1 s after a few dozen.
 
-    What it tells never runs backwards and never stands still.
+    It never runs backwards and never stands still.
     """
 
     def __init__(
@@ -67,34 +67,34 @@ class ServerClock:
         self._fallback = fallback
         self._bounds: _Bounds | None = None
         self._doubted: _Bounds | None = None
-        self._told: tuple[float, float] | None = None
+        self._last: tuple[float, float] | None = None
 
     def heard(self, date: str | None, *, sent: float) -> None:
-        """Take in an answer's Date header; `sent` is when the request went out by the monotonic clock."""
+        """Record an answer's Date header; `sent` is the monotonic time at which the request went out."""
         seconds = _seconds(date)
         if seconds is None:
             return
         received = self.monotonic()
-        # The header has whole seconds, rounded down, and was written somewhere between request and answer.
+        # The header has whole seconds, rounded down, and was written between request and answer.
         heard = _Bounds(seconds - received, seconds + 1 - sent, received)
         known = self._bounds.aged(received) if self._bounds else heard
         if known.apart(heard) > DOUBTFUL and (self._doubted is None or self._doubted.aged(received).apart(heard) > 0):
             self._doubted = heard
             return
         self._doubted = None
-        # Bounds that exclude each other: a clock was set, or another server has answered. The newest is right.
+        # If the ranges exclude each other, a clock was set or another server answered: the newest is right.
         self._bounds = known.met(heard) if known.apart(heard) <= 0 else heard
 
     def now(self) -> datetime:
-        """The server's time as far as it is known."""
+        """The server's time, as well as it is known."""
         if self._bounds is None:
             return self._fallback()
         at = self.monotonic()
         seconds = at + (self._bounds.low + self._bounds.high) / 2
-        if self._told:
-            before, then = self._told
+        if self._last:
+            before, then = self._last
             seconds = max(seconds, then + _SLOW * (at - before))
-        self._told = (at, seconds)
+        self._last = (at, seconds)
         return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -102,5 +102,5 @@ class ServerClock:
 def _seconds(date: str | None) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() if date else None
-    except ValueError:  # a proxy's own idea of a date
+    except ValueError:  # from a proxy
         return None

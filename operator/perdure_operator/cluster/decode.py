@@ -1,10 +1,9 @@
-"""What the API server sends as values that cannot hurt: an object its owner has made absurd costs only itself.
+"""Strips API objects of what could not be parsed safely, so that a malformed object harms no other.
 
-Where a schema lets unknown fields through, Kubernetes stores 10,000 nested levels; Python's parser, comparisons and
-copies give up at some hundred, and one such object would end the operator for everybody. Nothing that the operator
-reads is nested deeper than `LEVELS`, so what lies below is left out, and said. An object without a name or with a list
-where a map belongs is left out or mended in the same way. Nothing is raised here but ValueError.
-Called by `kube` for answers and by `loop.guard` for kopf's.
+Kubernetes stores up to 10,000 nested levels in unknown fields. Python's parser, comparisons and copies fail at some
+hundred, so one such object would end the operator. Nothing that the operator reads is nested deeper than `LEVELS`;
+deeper values are removed and logged. Objects without a name are dropped, and fields of a wrong type are emptied.
+Raises only ValueError. Called by `kube` for answers and by `loop.guard` for kopf's.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any, Final
 from perdure_operator.cluster.protocol import Json
 
 LEVELS: Final = 100
-"""A pod has 15; unknown fields of a job's template go no deeper in any schema of Kubernetes."""
+"""A pod has 15 levels; no Kubernetes schema nests deeper than this."""
 
 LEFT_OUT: Final = "perdure.dev/left-out"
-"""Key beside metadata and spec: paths of what was left out. The API server stores none can be forged."""
+"""Key beside metadata and spec: paths of what was removed. The API server stores no such key, so none is forged."""
 
 _PARSED_LEVELS: Final = LEVELS + 50
-"""Levels of a whole answer that are parsed: more than of an object, so that each object's own limit is what is said."""
+"""Levels of a whole answer that are parsed: more than of an object, so that each object's own limit is logged."""
 
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]')
 _MAPS: Final = ("metadata", "spec", "status")
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def document(text: str | bytes) -> Any:
-    """The JSON value, nested no deeper than can be parsed; ValueError where it is none."""
+    """The JSON value, cut where it is nested too deep to parse; raises ValueError if it is not JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -43,36 +42,36 @@ def document(text: str | bytes) -> Any:
 
 
 def known_part(raw: Any, kind: str = "") -> Json | None:
-    """The object without what cannot be read, changed in place; None for what has no name. `kind` is for the log."""
+    """The object without unreadable parts, changed in place; None if it has no name or uid. `kind` is for the log."""
     if not isinstance(raw, dict) or not isinstance(raw.get("metadata"), dict) or not _named(raw["metadata"]):
-        _say(f"{kind or 'an object'}: the API server sent one without a name or a uid: it is ignored")
+        _warn_once(f"{kind or 'an object'}: the API server sent one without a name or a uid: it is ignored")
         return None
-    raw["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
+    raw["metadata"].pop("managedFields", None)  # half of an object's size, and unused
     ignored = [*_mend(raw), *_cut(raw)]
     if ignored:
         raw[LEFT_OUT] = ignored
         metadata = raw["metadata"]
         where = "/".join(part for part in (str(metadata.get("namespace") or ""), metadata["name"]) if part)
-        _say(
+        _warn_once(
             f"{str(raw.get('kind') or kind).lower()} {where}: ignoring {', '.join(ignored)}: remove it from the object"
         )
     return raw
 
 
 def known_items(page: Any, kind: str = "") -> list[Json]:
-    """The objects of one page of a LIST."""
+    """The readable objects of one page of a LIST."""
     items = page.get("items") if isinstance(page, dict) else None
     known = (known_part(one, kind) for one in (items if isinstance(items, list) else []))
     return [one for one in known if one is not None]
 
 
 def left_out(raw: Json) -> tuple[str, ...]:
-    """Paths of what the object had and `known_part` left out."""
+    """Paths that `known_part` removed from the object."""
     return tuple(raw.get(LEFT_OUT, ()))
 
 
 def _shallow(text: str) -> str:
-    """With null for everything below the limit. It counts brackets: only a parser without a stack gets that far."""
+    """The text with null for everything below the limit. It counts brackets, which needs no stack."""
     kept, depth, start = [], 0, 0
     for found in _TOKEN.finditer(text):
         bracket, at = found.group(), found.start()
@@ -93,7 +92,7 @@ def _named(metadata: Json) -> bool:
 
 
 def _mend(raw: Json) -> Iterator[str]:
-    """Put the empty value where the wrong type is; kopf and `parse` rely on these types."""
+    """Empty fields of a wrong type and yield their paths. kopf and `parse` rely on these types."""
     for name in _MAPS:
         if name in raw and not isinstance(raw[name], dict):
             yield from _emptied(raw, name, name, {})
@@ -113,13 +112,13 @@ def _mend(raw: Json) -> Iterator[str]:
 
 
 def _emptied(parent: Json, name: str, path: str, value: Any) -> Iterator[str]:
-    """Null and absent are the same thing in Kubernetes: nobody has to be told."""
-    told = parent[name] is not None
+    """Set the field to `value`, or remove it for None. Null means absent in Kubernetes, so it is not reported."""
+    wrong = parent[name] is not None
     if value is None:
         del parent[name]
     else:
         parent[name] = value
-    if told:
+    if wrong:
         yield f"{path} (not of its type)"
 
 
@@ -128,7 +127,7 @@ def _strings(values: Any) -> bool:
 
 
 def _cut(raw: Json) -> list[str]:
-    """Leave out what is nested too deep: the usual answer, nothing, has to be quick."""
+    """Remove what is nested too deep, and return the paths. The usual case, nothing, has to be quick."""
     return [_trimmed(raw, name) for name in list(raw) if _too_deep(raw[name])] if _too_deep(raw) else []
 
 
@@ -147,7 +146,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def _trimmed(raw: Json, name: str) -> str:
-    """Put null where the limit is crossed, and return the first such path, or what of it says enough."""
+    """Put null where the limit is crossed, and return the beginning of the first such path."""
     level: list[tuple[tuple[str, ...], Any]] = [((name,), raw[name])]
     for _ in range(LEVELS - 1):
         level = [((*path, str(key)), child) for path, parent in level for key, child in _nested(parent)]
@@ -158,12 +157,12 @@ def _trimmed(raw: Json, name: str) -> str:
 
 
 def _nested(parent: Any) -> list[tuple[Any, Any]]:
-    """Maps and lists in a map or a list, with their keys."""
+    """The maps and lists in a map or a list, with their keys."""
     entries = parent.items() if isinstance(parent, dict) else enumerate(parent)
     return [(key, child) for key, child in entries if type(child) in _NESTED]
 
 
 @lru_cache(maxsize=1000)
-def _say(message: str) -> None:
-    """Once: a watch and each resync bring the same object again and again."""
+def _warn_once(message: str) -> None:
+    """Log a message once: a watch and each resync bring the same object again and again."""
     logger.warning("%s", message)

@@ -1,14 +1,13 @@
-"""One leader among the operator's replicas: whoever holds a Lease and renews it in time.
+"""Elects one leader among the operator's replicas: the one that holds a Lease and renews it in time.
 
-The client library's own election neither bounds a renewal by a timeout nor gives the Lease back, so this is a small
-one. What is due is decided by `next_step`, which is pure, about the Lease as this process knows it: a candidate follows
-it by one watch, and takes it when it was given back, or when nothing new of it has been seen for its duration, measured
-by its own monotonic clock, never by the times another machine wrote into it. Each write names the version that it rests
-on: what is known may be old, and the write is then refused.
+The client library's election neither bounds a renewal by a timeout nor releases the Lease; this one does. The pure
+`next_step` decides about the Lease as this process knows it. A candidate watches the Lease, and takes it when it was
+released, or when it has not changed for its duration by the candidate's own monotonic clock, never by the times that
+another machine wrote. Each write names the version that it replaces, so a write based on an old state is refused.
 
-The leader stops writing when its newest renewal is too old, which is before another may lead: whoever writes for it
-asks `still_leading` first. It goes on trying, and leads again where nobody else has meanwhile; it ends where somebody
-has, or as the last resort. Called by `loop.leader`.
+The leader stops writing when its newest renewal is too old, before another process may lead: callers ask
+`still_leading` before each write. It keeps trying, and leads again if no other process has led meanwhile. Otherwise, or
+after LAST_RESORT, it ends. Called by `loop.leader`.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RENEWALS: Final = 7
-"""How often a Lease is renewed within its duration."""
+"""Renewals of a Lease within its duration."""
 
 _FENCE: Final = 6
-"""Periods after the newest renewal was sent in which the leader may write; the seventh is for what is on its way."""
+"""Periods after the newest renewal was sent in which the leader may write. The seventh is for writes in flight."""
 
 LAST_RESORT: Final = 8
-"""Leases without a renewal after which the process ends, though nobody else may lead: a new one reads its certificates
-and its token anew. A node without CPU time, or an API server that starts again, takes less."""
+"""Durations without a renewal after which the process ends although no other may lead: a new process reads its
+certificates and token again. A node without CPU time, or a restarting API server, takes less."""
 
 _WAITS: Final = 2
-"""Periods in which a call may be answered, each waited for by itself: of a process that was late itself, the answer has
-come meanwhile, and it is read before the second one is over."""
+"""Periods to wait for an answer, one after the other. If this process was delayed itself, the answer is already there
+and is read in the second one."""
 
 _WATCH_SECONDS: Final = 300.0
 
 _FIRST_PAUSE: Final = 0.1
-"""After a watch that has told nothing; doubled up to a period."""
+"""The pause after a watch without a change; doubled each time up to a period."""
 
 
 class LeaseLost(Exception):
-    """Somebody else holds the Lease, or it could not be renewed for very long: the process must end."""
+    """Another process holds the Lease, or it could not be renewed for very long: this process must end."""
 
 
 @dataclass(frozen=True)
@@ -65,43 +64,43 @@ class Settings:
 
     @property
     def period(self) -> float:
-        """Between two renewals."""
+        """Seconds between two renewals."""
         return self.seconds / RENEWALS
 
 
 def identity(pod: str) -> str:
-    """This process: a restarted container of the same pod is another candidate."""
+    """A name for this process: a restarted container of the same pod is another candidate."""
     return f"{pod}_{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A state of the Lease, and since when nothing newer has been seen, by one's own clock."""
+    """A state of the Lease, and since when it is the newest one known, by the process's own clock."""
 
     holder: str = ""
-    """Nobody, where it was given back or is not there."""
+    """"" if the Lease was released or does not exist."""
     seconds: float = 0.0
     since: float = 0.0
     exists: bool = True
 
     @property
     def free_at(self) -> float:
-        """When somebody else than its holder may take it."""
+        """When a process other than its holder may take it."""
         return self.since + self.seconds if self.holder else self.since
 
 
 class Step(Enum):
-    """What a process has to do about the Lease."""
+    """The next step of a process."""
 
     WAIT = auto()
     CREATE = auto()
     TAKE = auto()
-    """Or renew: the same write."""
+    """Take or renew: the same write."""
     END = auto()
 
 
 def next_step(seen: Seen, me: str, now: float, *, leading: bool) -> Step:
-    """Pure; `leading` says whether this process has led."""
+    """The step that is due; `leading` says whether this process leads. Pure."""
     if not seen.exists:
         return Step.CREATE
     if seen.holder == me:
@@ -112,7 +111,7 @@ def next_step(seen: Seen, me: str, now: float, *, leading: bool) -> Step:
 
 
 class Election:
-    """`lead()` returns as the leader, `hold()` renews until it fails, `release()` gives the Lease back."""
+    """`lead()` returns as the leader, `hold()` renews until it fails, `release()` releases the Lease."""
 
     def __init__(
         self,
@@ -133,13 +132,13 @@ class Election:
         self._lease: Json = {}
         self._seen = Seen()
         self._known = False
-        """Whether nothing says that the Lease has changed since it was seen."""
+        """Whether `_seen` is the newest state as far as this process knows."""
         self._tried = 0.0
         self._renewed = 0.0
         self.leading = False
 
     def still_leading(self) -> bool:
-        """Whether nobody else can lead yet: to be asked right before each write."""
+        """Whether no other process can lead yet. Ask right before each write."""
         return self.leading and self._monotonic() - self._renewed < _FENCE * self._settings.period
 
     async def lead(self) -> None:
@@ -155,19 +154,19 @@ class Election:
         logger.info("leading as %s", self._me)
 
     async def hold(self) -> None:
-        """Renew for ever, a period after each try began; raises LeaseLost."""
+        """Renew forever, one period after each attempt began; raises LeaseLost."""
         while True:
             await self._sleep(max(0.0, self._tried + self._settings.period - self._monotonic()))
             before = self._renewed
             renewed, age = await self._attempt(), self._monotonic() - before
             if renewed and age >= _FENCE * self._settings.period:
-                logger.warning("leading again: the lease was not renewed for %.1f s, and nobody else has led", age)
+                logger.warning("leading again: the lease was not renewed for %.1f s, and no other process led", age)
             if not renewed and age >= LAST_RESORT * self._settings.seconds:
                 self.leading = False
                 raise LeaseLost(f"{self._where} could not be renewed for {age:.0f} s")
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next leader need not wait for its end. Best effort."""
+        """Release the Lease, so that the next leader need not wait until it expires. Best effort."""
         if not self.leading:
             return
         self.leading = False
@@ -184,27 +183,27 @@ class Election:
         return f"lease {self._settings.namespace}/{self._settings.name}"
 
     async def _attempt(self) -> bool:
-        """Take or renew the Lease; False where that is not due, or not possible now. Raises LeaseLost."""
+        """Take or renew the Lease; False if that is not due or fails for now. Raises LeaseLost."""
         self._tried = self._monotonic()
         try:
             return await self._take_or_renew()
         except (AlreadyExists, Conflict):
-            return False  # another candidate was faster: look again
+            return False  # another candidate was faster
         except (ApiError, TimeoutError) as error:
             logger.warning("%s: %s", self._where, str(error) or "no answer in time")
             return False
 
     async def _take_or_renew(self) -> bool:
-        if self._known:  # half of all calls would be reads of what a write or the watch has told
+        if self._known:  # saves a read, half of all calls
             with suppress(AlreadyExists, Conflict, NotFound):
-                return await self._do_what_is_due()
+                return await self._perform_step()
         try:
-            self._see(await self._patiently(self._api.get(LEASES, self._settings.namespace, self._settings.name)))
+            self._record(await self._with_timeout(self._api.get(LEASES, self._settings.namespace, self._settings.name)))
         except NotFound:
-            self._see(None)
-        return await self._do_what_is_due()
+            self._record(None)
+        return await self._perform_step()
 
-    async def _do_what_is_due(self) -> bool:
+    async def _perform_step(self) -> bool:
         match next_step(self._seen, self._me, self._monotonic(), leading=self.leading):
             case Step.WAIT:
                 return False
@@ -215,13 +214,13 @@ class Election:
                 write = self._api.create(LEASES, self._settings.namespace, self._body({}, self._me))
             case Step.TAKE:
                 write = self._replace(self._lease, holder=self._me, seconds=self._settings.seconds)
-        self._known = False  # whatever the answer is, and where there is none: look the next time
+        self._known = False  # without a good answer, read the Lease next time
         sent = self._monotonic()
-        self._see(await self._patiently(write))
+        self._record(await self._with_timeout(write))
         self._renewed = sent
         return True
 
-    async def _patiently(self, call: Coroutine[Any, Any, T]) -> T:
+    async def _with_timeout(self, call: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(call)
         try:
             for _ in range(_WAITS):
@@ -233,15 +232,15 @@ class Election:
             task.cancel()
 
     async def _follow(self) -> bool:
-        """Until the Lease is free, or its watch ends; False where that has told nothing."""
+        """Watch the Lease until it is free or the watch ends; False if the watch showed no change."""
         if not self._known:
             return False
-        loop, told = asyncio.get_running_loop(), False
+        loop, changed = asyncio.get_running_loop(), False
 
-        def tell(lease: Json | None) -> None:
-            nonlocal told
-            told = True
-            self._see(lease)
+        def on_change(lease: Json | None) -> None:
+            nonlocal changed
+            changed = True
+            self._record(lease)
             if not patience.expired():
                 patience.reschedule(loop.time() + self._left())
 
@@ -253,21 +252,21 @@ class Election:
                     self._settings.name,
                     version=_version(self._lease),
                     seconds=_WATCH_SECONDS,
-                    told=tell,
+                    on_change=on_change,
                 )
-            self._known = told
+            self._known = changed
         except TimeoutError:
             return True
         except ApiError as error:
             self._known = False
             logger.debug("%s cannot be watched: %s", self._where, error)
-        return told
+        return changed
 
     def _left(self) -> float:
         return max(0.0, self._seen.free_at - self._monotonic())
 
-    def _see(self, lease: Json | None) -> None:
-        """The same version again is nothing new: what has been waited already counts."""
+    def _record(self, lease: Json | None) -> None:
+        """Record a state. The same version again is no change, so the time already waited counts."""
         self._known = True
         if lease is None:
             self._lease, self._seen = {}, Seen(exists=False)

@@ -1,8 +1,7 @@
-"""The cluster over kubernetes.aio: raw JSON in, raw JSON out, a timeout on every call.
+"""The ClusterApi over kubernetes.aio: raw JSON in and out, a timeout on every call.
 
-It uses the client's transport and logins, not its generated models: the operator reads a few fields of objects whose
-other fields it must not lose. It decides nothing and retries nothing: the queue does. Made by `loop.operator`
-and `cli`.
+It uses the client's transport and logins, but not its models: the operator must not lose fields that it does not read.
+It retries nothing: the queue does. Made by `loop.operator` and `cli`.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from perdure_operator.cluster.protocol import (
     Invalid,
     Json,
     NotFound,
+    OnChange,
     Operation,
     Resource,
-    Told,
     Unavailable,
 )
 
 TIMEOUT_SECONDS: Final = 10.0
-"""A silent API server must not look like a slow one. The Lease has a shorter limit of its own."""
+"""The limit of one call. The Lease has a shorter one of its own."""
 PAGE: Final = 100
-"""Objects in a page: a page of large ones must fit into memory, and reading it must not hold up the event loop."""
+"""Objects in a page: a page of large objects must fit into memory, and parsing it must not block the event loop."""
 
 _JSON: Final = "application/json"
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -52,7 +51,7 @@ _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/t
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where the cluster is and who we are, for a second client: kopf's."""
+    """The cluster's address and our credentials, for kopf's client."""
 
     server: str
     ca_path: str | None = None
@@ -64,12 +63,15 @@ class Credentials:
 
 
 async def login(kubeconfig: str | None = None) -> KubeApi:
-    """Connect with `kubeconfig`, else as the pod's ServiceAccount, else with $KUBECONFIG or ~/.kube/config."""
+    """Connect with `kubeconfig`; without it as the pod's ServiceAccount, or with $KUBECONFIG or ~/.kube/config.
+
+    Raises UserError if there is no usable configuration.
+    """
     return KubeApi(client.ApiClient(await _configuration(kubeconfig)))
 
 
 async def credentials(kubeconfig: str | None = None) -> Credentials:
-    """What `login` would use, read again: tokens expire."""
+    """The credentials that `login` would use, read again: tokens expire."""
     configuration = await _configuration(kubeconfig)
     scheme, _, token = str(configuration.api_key.get("BearerToken", "")).partition(" ")
     return Credentials(
@@ -93,13 +95,13 @@ async def _configuration(kubeconfig: str | None) -> Any:
     except (config.ConfigException, OSError) as error:
         where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
         raise UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE") from None
-    # aiohttp then asks for proxies and reads ~/.netrc, in a thread each, before each request.
+        # With trust_env, aiohttp looks up proxies and reads ~/.netrc, in a thread each, before each request.
     configuration.client_session_kwargs = {"trust_env": behind_a_proxy(configuration.host)}
     return configuration
 
 
 def behind_a_proxy(server: str) -> bool:
-    """Whether the environment names a proxy on the way there: NO_PROXY alone, or with the server in it, names none."""
+    """Whether the environment names a proxy for this server, NO_PROXY considered."""
     url = urlsplit(server)
     return url.scheme in getproxies() and not proxy_bypass(url.hostname or "")
 
@@ -129,13 +131,13 @@ class KubeApi:
         return self._clock.now()
 
     async def serves(self, resource: Resource) -> bool:
-        """See ClusterApi: a discovery document, which everybody may read who is logged in."""
+        """See ClusterApi. Reads a discovery document, which every authenticated client may read."""
         what, path = f"GET {_root(resource)}", _root(resource)
         async with _bounded(what, self._timeout):
             answer = await self._send("GET", path, self._timeout)
             data = await answer.read()
         try:
-            known = _answered(what, int(answer.status), data, answer.headers).get("resources")
+            known = _body(what, int(answer.status), data, answer.headers).get("resources")
         except NotFound:
             return False
         return any(isinstance(one, dict) and one.get("name") == resource.plural for one in known or ())
@@ -151,7 +153,7 @@ class KubeApi:
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
             page = await self._call("GET", _path(resource, namespace), query=query)
-            # Items of a list carry neither kind nor apiVersion; nothing here reads them.
+            # List items have neither kind nor apiVersion; nothing here reads those.
             yield decode.known_items(page, resource.plural)
             token = (page.get("metadata") or {}).get("continue")
             if not token:
@@ -163,9 +165,9 @@ class KubeApi:
         return await self._call("GET", _path(resource, namespace, name))
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
-        """See ClusterApi: the right to watch that one name is enough."""
+        """See ClusterApi. Needs only the right to watch that one name."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={name}",
@@ -179,9 +181,9 @@ class KubeApi:
                 if answer.status >= 300:
                     _document(what, int(answer.status), await answer.read(), answer.headers)
                 async for line in _lines(answer.response.content):
-                    _tell(what, line, told)
+                    _deliver(what, line, on_change)
             finally:
-                _hang_up(answer.response)
+                _abort(answer.response)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
@@ -205,7 +207,7 @@ class KubeApi:
         except Invalid as error:
             if error.explained:
                 raise
-            # The API server reports a failed `test` as 422 without naming anything.
+            # The API server answers a failed `test` with 422, without details.
             raise Conflict(str(error), status=error.status, reason=error.reason) from None
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
@@ -219,7 +221,7 @@ class KubeApi:
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
     ) -> None:
-        """See ClusterApi; the garbage collector takes care of dependents in the background."""
+        """See ClusterApi. The garbage collector deletes dependents in the background."""
         options: Json = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -255,8 +257,8 @@ class KubeApi:
         body: Json | Sequence[Json] | None = None,
         content: str = _JSON,
     ) -> Any:
-        """The head of the answer: status and headers."""
-        # What the client's own serializer would do for bodies of its models: ours are JSON already.
+        """Send a request and return the answer's status and headers; its body is unread."""
+        # The client's own serializer would do this for its models; our bodies are JSON already.
         headers = {**self._transport.default_headers, "Accept": _JSON, "Content-Type": content}
         await self._transport.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._transport.configuration.host + path + (f"?{urlencode(query)}" if query else "")
@@ -268,7 +270,7 @@ class KubeApi:
 
 @asynccontextmanager
 async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
-    """Every way in which no answer comes is Unavailable."""
+    """Raise Unavailable for every way in which no answer comes."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -279,7 +281,7 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
 
 
 async def _lines(stream: Any) -> AsyncIterator[bytes]:
-    """Of any length, each as soon as it is whole; one that was cut off is none."""
+    """The complete lines of a stream, of any length; a cut-off last line is dropped."""
     begun = b""
     while chunk := await stream.readany():
         *whole, begun = (begun + chunk).split(b"\n")
@@ -287,20 +289,20 @@ async def _lines(stream: Any) -> AsyncIterator[bytes]:
             yield line
 
 
-def _tell(what: str, line: bytes, told: Told) -> None:
-    """Hand over what an event says of the object, or raise the error that it stands for."""
-    event = _answered(what, 200, line, _NO_HEADERS)
+def _deliver(what: str, line: bytes, on_change: OnChange) -> None:
+    """Pass on the object of a watch event, or raise the error that the event stands for."""
+    event = _body(what, 200, line, _NO_HEADERS)
     raw = event.get("object")
     if event.get("type") == "ERROR" and isinstance(raw, dict):
         raise _refusal(what, int(raw.get("code") or 0), raw)
     known = decode.known_part(raw) if isinstance(raw, dict) else None
     if known is None:
-        raise Unavailable(f"{what}: the line is no event: {line[:200].decode(errors='replace')}")
-    told(None if event.get("type") == "DELETED" else known)
+        raise Unavailable(f"{what}: the line is not an event: {line[:200].decode(errors='replace')}")
+    on_change(None if event.get("type") == "DELETED" else known)
 
 
-def _hang_up(response: Any) -> None:
-    """In the middle of a stream: nobody waits for the other side's goodbye."""
+def _abort(response: Any) -> None:
+    """Close the connection in the middle of a stream, without waiting for the server."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -317,18 +319,18 @@ def _root(resource: Resource) -> str:
 
 
 def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> Json:
-    """The object or LIST of an answer, or the error it stands for."""
-    document = _answered(what, status, data, headers)
+    """The object or LIST of an answer; raises the error that the answer stands for."""
+    document = _body(what, status, data, headers)
     if "items" in document or document.get("kind") == "Status":
         return document
     known = decode.known_part(document)
-    if known is None:  # taken for an empty LIST, it would be the end of everything
-        raise Unavailable(f"{what}: the answer is no object: {data[:200].decode(errors='replace')}", status=status)
+    if known is None:  # read as an empty LIST, it would make every object look deleted
+        raise Unavailable(f"{what}: the answer is not an object: {data[:200].decode(errors='replace')}", status=status)
     return known
 
 
-def _answered(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Json:
-    """The answer's body, or the error it stands for."""
+def _body(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Json:
+    """The answer's body; raises the error that the answer stands for."""
     try:
         body = decode.document(data)
     except ValueError:
@@ -350,13 +352,13 @@ def _refusal(what: str, status: int, document: Json, headers: Mapping[str, str] 
 
 
 def _explained(document: Json, message: str) -> bool:
-    """Whether a refusal names what it is about: admission answers with any status, and always says that it denies."""
+    """Whether a refusal names its subject. Admission may use any status, but always says that it denied."""
     details = document.get("details") or {}
     return bool(details.get("name") or details.get("causes")) or "denied" in message
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """In seconds; the API server sends no dates here."""
+    """The Retry-After header in seconds; the API server sends no dates here."""
     text = headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdigit() else None
 

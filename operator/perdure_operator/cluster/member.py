@@ -1,8 +1,7 @@
-"""A member's pod as it is created; the pod contract is written down here. Pure.
+"""Builds a member's pod: the pod contract. Pure.
 
-Raw dictionaries in and out: the template is the user's, and every field of it that is not ours stays as it is. Called
-by `write.act`, which creates it, and by `read.observe`, which tells by its hash whether a pod is of the template as it
-is now.
+Raw dictionaries in and out: all fields of the user's template that are not ours stay as they are. Called by
+`write.act`, which creates the pod, and by `read.observe`, which compares its hash with those of existing pods.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _HOSTNAME: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _MOST_RESPONDERS: Final = 10
-"""Of a pod, for the API server."""
+"""The API server's limit for a pod."""
 _WARM_SECONDS: Final = 1800
-"""A container that is not warm by then is killed: an agent that cannot read its assignment never will."""
+"""The kubelet kills a container that is not warm by then: its agent will never read its assignment."""
 
 
 def pod(
@@ -39,27 +38,26 @@ def pod(
     kept: KeptTemplate | None = None,
     priority_class: str = "",
 ) -> Json:
-    """A member as it is created: a standby with the agent in front of the user's command.
+    """A new member: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes that have a former of the job; `beside` off those that have a member, `avoid` off these,
-    where it can be; `kept` is its template instead of the job's own; `priority_class` counts instead of the
-    template's.
+    `apart` keeps it off nodes with a former member of the job. `beside` prefers nodes without a member, and `avoid`
+    nodes other than these. `kept` replaces the job's template, `priority_class` the template's class.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     annotations = body["metadata"]["annotations"]
     annotations |= marks(job.spec.disruption.autoscaler, wire.Role.STANDBY)
     annotations.setdefault(names.ANNOTATION_CONTAINER, str(body["spec"]["containers"][0].get("name", "")))
     if beside:
-        body["spec"]["affinity"] = _rather_away_from_members(job, body["spec"].get("affinity") or {})
+        body["spec"]["affinity"] = _prefer_apart_from_members(job, body["spec"].get("affinity") or {})
     if avoid:
-        body["spec"]["affinity"] = _rather_elsewhere(avoid, body["spec"].get("affinity") or {})
-    spec = _told_its_node(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
-    spec = _with_batch(job, _of_class(priority_class, spec))
+        body["spec"]["affinity"] = _prefer_other_nodes(avoid, body["spec"].get("affinity") or {})
+    spec = _with_node_name(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
+    spec = _with_batch(job, _with_priority_class(priority_class, spec))
     return body | {"spec": _with_responder(spec) if job.responds else spec}
 
 
 def _with_responder(spec: Json) -> Json:
-    """The operator answers beside whoever the template names; the API server takes nobody's answers for a PodGroup."""
+    """Add the operator to the template's eviction responders; pods of a PodGroup cannot have any."""
     others: list[Json] = spec.get("evictionResponders") or []
     named = any(one.get("name") == names.RESPONDER for one in others)
     if named or spec.get("schedulingGroup") or len(others) >= _MOST_RESPONDERS:
@@ -68,7 +66,7 @@ def _with_responder(spec: Json) -> Json:
 
 
 def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemplate | None = None) -> Json:
-    """All of a pod that its hash is of: what comes from the spec, in the form in which it was hashed first."""
+    """The part of a pod that its hash covers: what comes from the spec. Its form must never change."""
     template = copy.deepcopy(kept.template if kept else job.spec.template)
     given: Json = template.get("metadata") or {}
     labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.STANDBY.value}
@@ -85,29 +83,29 @@ def _hashed_pod(job: Snapshot, name: str, *, apart: bool = False, kept: KeptTemp
     }
     spec = _pod_spec(job, name, template)
     if apart:
-        spec["affinity"] = _away_from_formers(job, spec.get("affinity") or {})
+        spec["affinity"] = _apart_from_formers(job, spec.get("affinity") or {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def template_hash(job: Snapshot, kept: KeptTemplate | None = None) -> str:
-    """Of the pod that would be created now: changes with whatever of the spec goes into it, and with nothing else.
+    """The hash of the pod that would be created now: it changes with the spec's part of the pod and with nothing else.
 
-    A form that a version of the operator gives to pods is left out: its upgrade would replace members that start. So
-    are marks, which change in pods that live.
+    It excludes what an operator version adds, because an upgrade would replace starting members, and marks, which
+    change in running pods.
     """
     body = _hashed_pod(job.model_copy(update={"template_hash": ""}), job.name, kept=kept)
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def owner(job: Snapshot) -> Json:
-    """The reference by which an object is the job's, and goes with it."""
+    """The owner reference that makes an object the job's, so that it is deleted with the job."""
     return {
         "apiVersion": JOBS.api_version,
         "kind": "TrainingJob",
         "name": job.name,
         "uid": job.uid,
         "controller": True,
-        # True would need the right to change the job's finalizers, and would hold its deletion up.
+        # True would need the right to change the job's finalizers, and would delay the job's deletion.
         "blockOwnerDeletion": False,
     }
 
@@ -133,7 +131,8 @@ def _assignment_volume() -> Json:
 
 
 def _soft_spread(job: Snapshot) -> Json:
-    """One node leaving should take few members; a full cluster must not keep the job from starting."""
+    """Spread members over nodes, so that one leaving node takes few of them; a full cluster does not block the
+    start."""
     return {
         "maxSkew": 1,
         "topologyKey": _HOSTNAME,
@@ -143,8 +142,8 @@ def _soft_spread(job: Snapshot) -> Json:
     }
 
 
-def _away_from_formers(job: Snapshot, given: Json) -> Json:
-    """No `hostname NotIn` and no `matchFields`: Karpenter makes no node for a pod that has one."""
+def _apart_from_formers(job: Snapshot, given: Json) -> Json:
+    """Keep off nodes with former members. Karpenter makes no node for a pod with `hostname NotIn` or `matchFields`."""
     labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.FORMER.value}
     term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
     anti: Json = given.get("podAntiAffinity") or {}
@@ -152,7 +151,7 @@ def _away_from_formers(job: Snapshot, given: Json) -> Json:
     return given | {"podAntiAffinity": anti | {_REQUIRED: required}}
 
 
-def _rather_away_from_members(job: Snapshot, given: Json) -> Json:
+def _prefer_apart_from_members(job: Snapshot, given: Json) -> Json:
     labels = names.labels(job.name, job.uid) | {wire.LABEL_ROLE: wire.Role.MEMBER.value}
     term = {"labelSelector": {"matchLabels": labels}, "topologyKey": _HOSTNAME}
     anti: Json = given.get("podAntiAffinity") or {}
@@ -160,9 +159,9 @@ def _rather_away_from_members(job: Snapshot, given: Json) -> Json:
     return given | {"podAntiAffinity": anti | {_PREFERRED: preferred}}
 
 
-def _rather_elsewhere(nodes: tuple[str, ...], given: Json) -> Json:
-    """By their names: Karpenter makes no node for a pod that asks for another hostname, and does not look at names."""
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]  # one value for each
+def _prefer_other_nodes(nodes: tuple[str, ...], given: Json) -> Json:
+    """Prefer other nodes, by metadata.name: Karpenter ignores names, but makes no node for another hostname."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]  # one value per field
     affinity: Json = given.get("nodeAffinity") or {}
     preferred = [*(affinity.get(_PREFERRED) or []), {"weight": 100, "preference": {"matchFields": fields}}]
     return given | {"nodeAffinity": affinity | {_PREFERRED: preferred}}
@@ -178,7 +177,7 @@ def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
         "volumeMounts": [*(container.get("volumeMounts") or []), mount],
         "terminationMessagePath": wire.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
-        # SIGTERM is lost on a process that has no handler yet; a hook of the user's goes before it all the same.
+        # A process without a handler yet would lose SIGTERM. A preStop hook of the user's replaces this one.
         "lifecycle": {"preStop": {"exec": {"command": ["perdure", "stop"]}}} | (container.get("lifecycle") or {}),
         "startupProbe": {
             "exec": {"command": ["perdure", "warm"]},
@@ -190,7 +189,7 @@ def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
 
 
 def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
-    """Ours first, so that the user's variables can refer to them; the contract's names cannot be redefined."""
+    """Ours first, so that the user's variables can refer to them. The contract's names cannot be redefined."""
     fixed = {
         Env.ROOT: job.spec.checkpoint.uri,
         Env.UID: job.uid,
@@ -227,8 +226,8 @@ def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def _told_its_node(spec: Json) -> Json:
-    """The trainer records which node its member was on; the kubelet alone knows when it starts the container."""
+def _with_node_name(spec: Json) -> Json:
+    """Pass the node's name to the trainer, which records it; it is known when the kubelet starts the container."""
     trainer, *others = spec["containers"]
     node = {"name": Env.NODE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
     return spec | {"containers": [trainer | {"env": [node, *trainer["env"]]}, *others]}
@@ -242,7 +241,7 @@ def _from(chosen: From | None) -> str | None:
 
 
 def _credentials(checkpoint: Checkpoint) -> list[Json]:
-    """By reference: the kubelet reads the Secret, the operator may not."""
+    """The keys by reference: the kubelet reads the Secret, the operator may not."""
     secret = _secret(checkpoint)
     if not secret:
         return []
@@ -258,10 +257,10 @@ def _credentials(checkpoint: Checkpoint) -> list[Json]:
 
 
 def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
-    """The Secret as files too: a variable never changes in a running pod, and keys that expire cost the exit save.
+    """Mount the Secret as files too: a variable never changes in a running pod, and expired keys cost the exit save.
 
-    Without them where the template sets a key itself: the files would count before it. The variables stay, for images
-    that do not know the files, and because a Secret that is missing is told by them.
+    Not if the template sets a key itself, because the files would override it. The variables stay for images that do
+    not know the files, and because they make the kubelet report a missing Secret.
     """
     secret, (trainer, *others) = _secret(checkpoint), spec["containers"]
     if not secret or any(variable not in trainer["env"] for variable in _credentials(checkpoint)):
@@ -277,18 +276,18 @@ def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
 
 
 def _with_batch(job: Snapshot, spec: Json) -> Json:
-    """Only to be compared with what the script does: an edit replaces nobody, and no hand-over is in place for it."""
+    """Pass globalBatchSize to the trainer, which only compares it with the script's. So it is not part of the hash."""
     batch = job.spec.elastic.global_batch_size if job.spec.elastic else None
     if batch is None:
         return spec
     trainer, *others = spec["containers"]
-    told = {"name": Env.GLOBAL_BATCH_SIZE, "value": str(batch)}
-    variables = [told, *(one for one in trainer["env"] if one.get("name") != Env.GLOBAL_BATCH_SIZE)]
+    variable = {"name": Env.GLOBAL_BATCH_SIZE, "value": str(batch)}
+    variables = [variable, *(one for one in trainer["env"] if one.get("name") != Env.GLOBAL_BATCH_SIZE)]
     return spec | {"containers": [trainer | {"env": variables}, *others]}
 
 
-def _of_class(name: str, spec: Json) -> Json:
-    """What follows from the class is admission's to fill in, and refused where it is of another class."""
+def _with_priority_class(name: str, spec: Json) -> Json:
+    """Set the priority class. Admission fills in the fields that follow from it, and refuses those of another class."""
     if not name:
         return spec
     kept = {key: value for key, value in spec.items() if key not in ("priority", "preemptionPolicy")}
@@ -296,11 +295,11 @@ def _of_class(name: str, spec: Json) -> Json:
 
 
 def _keys_volume(secret: str) -> Json:
-    """The keys and nothing else of the Secret, for whatever user the image has; fsGroup is the template's to set."""
+    """Only the keys of the Secret, readable by every user of the image; fsGroup is up to the template."""
     source = {
         "secretName": secret,
         "items": [{"key": key, "path": key} for key in wire.CREDENTIALS],
-        # Keys that a Secret does not have are left out, and so is a Secret that is not there.
+        # Missing keys are skipped, and so is a missing Secret.
         "optional": True,
         "defaultMode": 0o444,
     }

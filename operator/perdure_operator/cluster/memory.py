@@ -1,6 +1,6 @@
-"""What one operator process knows of a job beside the cluster's objects: answers it got, and what it has said.
+"""What one operator process remembers of a job beside the cluster's objects: answers it got and sent.
 
-Losing it is harmless: the next process asks and says it again. Written by `act` and `observe`, read by `observe`.
+Losing it is harmless: the next process asks again. Written by `act` and `observe`, read by `observe`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from perdure_operator.state.snapshot import KeptTemplate, Refusal, TemplateCheck
 
 @dataclass
 class Memory:
-    """Of one job, by its uid."""
+    """The memory of one job."""
 
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
-    """By the name of the object that could not be created or changed."""
+    """Refused creations and changes, by the object's name."""
     allotted: set[str] = field(default_factory=set)
-    """Names of members that this process has written into the job's status."""
+    """Names of members that this process wrote into the job's status."""
     created: set[str] = field(default_factory=set)
-    """Names of pods that were created, or may have been: the answer did not come."""
+    """Names of pods that were created, or may have been if no answer came."""
     absent: set[str] = field(default_factory=set)
-    """Names of members that the API server has said are not there: a name is never used again."""
+    """Names of members that the API server said do not exist. Names are never reused."""
     answered: dict[str, datetime] = field(default_factory=dict)
-    """The heartbeat of the newest answer to each Eviction, by its uid, also of one that was refused."""
-    told_generation: int = 0
-    """Generation of the spec whose unknown fields have been logged."""
+    """The heartbeat of the newest answer to each Eviction, even a refused one, by the Eviction's uid."""
+    warned_generation: int = 0
+    """Generation of the spec whose unknown fields were logged."""
     template_hash: tuple[TrainingJobSpec, str] | None = None
-    """Of the pod that this very spec makes: building one at each look would cost more than all the rest."""
+    """A spec and its pod's hash. Building a pod in each round would cost more than all the rest."""
     kept: tuple[TrainingJobSpec, KeptTemplate] | None = None
-    """The kept template that was read last, and what it makes with this very spec."""
+    """A spec and the kept template that was read last, with its hash for that spec."""

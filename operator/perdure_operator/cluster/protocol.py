@@ -1,16 +1,15 @@
-"""What the operator asks of a cluster, and the few ways in which a cluster refuses.
+"""The calls that the operator makes to a cluster, and their errors.
 
-`kube.KubeApi` is the real one; tests use an in-memory one that passes the same contract tests. Objects are raw JSON:
-`read.parse`, `member` and `write.manifests` are the only modules that know their fields. Called by `observe`, `act` and
-`election`.
+`kube.KubeApi` is the real implementation; tests use one in memory that passes the same contract tests. Objects are raw
+JSON: only `read.parse`, `member` and `write.manifests` know their fields. Called by `observe`, `act` and `election`.
 
-    ApiError              the request did not succeed; `status` is the HTTP status, 0 where no answer came
+    ApiError              the request failed; `status` is the HTTP status, 0 without an answer
     ├── NotFound          no such object
     ├── AlreadyExists     the name is taken
     ├── Conflict          a precondition (uid, resourceVersion, an old value) no longer holds: observe again
-    ├── Invalid           the object is refused for what it says: the same object will always be refused
-    ├── Forbidden         RBAC, admission or a quota; the message tells which
-    └── Unavailable       no answer, a timeout, overload, or the server's own trouble: try again later
+    ├── Invalid           the object itself is wrong: the server will always refuse it
+    ├── Forbidden         RBAC, admission or a quota; the message says which
+    └── Unavailable       no answer, a timeout, overload or a server error: try again later
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from perdure.wire import GROUP
 Json = dict[str, Any]
 Operation = Mapping[str, Any]
 """One operation of a JSON patch (RFC 6902)."""
-Told = Callable[[Json | None], object]
-"""Takes in a state of an object; raises nothing."""
+OnChange = Callable[[Json | None], object]
+"""Receives a state of an object, None for a deleted one; raises nothing."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object, by the words of its URL."""
+    """A kind of object, by the parts of its URL."""
 
     group: str
     version: str
@@ -40,7 +39,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As in an object's apiVersion."""
+        """The value of an object's apiVersion."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -54,7 +53,7 @@ EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 EVICTIONS: Final = Resource("lifecycle.k8s.io", "v1alpha1", "evictions")
-"""Kubernetes 1.37 and later, where it is switched on: see `serves`."""
+"""Only in Kubernetes 1.37 and later, and only if enabled: see `serves`."""
 
 
 class ApiError(Exception):
@@ -65,9 +64,9 @@ class ApiError(Exception):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
-        """Seconds before which the server does not want to be asked again (Retry-After)."""
+        """Seconds that the server asks to wait before the next request (Retry-After)."""
         self.explained = False
-        """Whether the answer names an object, a field or whoever refuses."""
+        """Whether the answer names an object, a field or the plugin that refuses."""
 
 
 class NotFound(ApiError):
@@ -83,7 +82,7 @@ class Conflict(ApiError):
 
 
 class Invalid(ApiError):
-    """The object will always be refused as it is."""
+    """The server will always refuse this object."""
 
 
 class Forbidden(ApiError):
@@ -91,59 +90,59 @@ class Forbidden(ApiError):
 
 
 class Unavailable(ApiError):
-    """No answer, or the server's own trouble."""
+    """No answer, or a server error."""
 
 
 class ClusterApi(Protocol):
     """A cluster. Every call is bounded by a timeout and raises only ApiError."""
 
     def server_time(self) -> datetime:
-        """The API server's clock, as far as its answers tell: it never runs backwards."""
+        """The API server's time, estimated from its answers; it never runs backwards."""
 
     async def serves(self, resource: Resource) -> bool:
-        """Whether the API server has that kind at all."""
+        """Whether the API server has that kind."""
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
-        """All objects, as of now (never from a cache that may be behind); `namespace` None means everywhere."""
+        """All objects as of now, never from a cache; `namespace` None means all namespaces."""
 
     def pages(
         self, resource: Resource, namespace: str | None = None, *, selector: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
-        """The same piece by piece, so that neither memory nor the event loop has to hold a cluster at once."""
+        """The same page by page, to save memory and not to block the event loop."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """The object as of now."""
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
-        """Tell each state of the object after that resourceVersion, None where it is deleted, for so many seconds.
+        """Pass each state of the object after that resourceVersion to `on_change`, None for a deletion, for `seconds`.
 
-        It may end earlier, and a connection that is dead tells nothing: what was told last may be long past.
+        It may end earlier. A dead connection looks like an unchanged object.
         """
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
-        """Create it; `dry_run` goes through validation and admission and stores nothing."""
+        """Create the object; with `dry_run` only validate and admit it."""
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
-        """Apply a JSON patch; a `test` operation that fails is a Conflict."""
+        """Apply a JSON patch; a failed `test` operation raises Conflict."""
 
     async def patch_status(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> Json:
-        """The same for the status alone; `test` may look at anything."""
+        """The same for the status only; `test` may read any field."""
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Replace the object; metadata.resourceVersion in `body` is a precondition."""
 
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        """Replace the status alone; metadata.resourceVersion and metadata.uid in `body` are preconditions."""
+        """Replace the status only; metadata.resourceVersion and metadata.uid in `body` are preconditions."""
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
     ) -> None:
-        """Delete that very object; one already gone is NotFound, another with its name is a Conflict.
+        """Delete exactly that object. Raises NotFound if it is gone, and Conflict if another has its name.
 
-        With `version` an object that has changed since is a Conflict, too. A pod gets `grace` seconds to end, None:
-        what it says itself.
+        With `version`, a changed object raises Conflict too. A pod gets `grace` seconds to end; with None its own
+        grace period.
         """

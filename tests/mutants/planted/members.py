@@ -164,7 +164,7 @@ MEMBERS: Final = (
     Mutant(
         "a pod whose creation was never answered is taken for not created",
         f"{_CLUSTER}write/writes.py",
-        "memory.created.add(action.name)  # nobody has said that it was not",
+        "memory.created.add(action.name)  # without an answer it may exist",
         "memory.created.discard(action.name)",
         ("taken-unheard",),
     ),

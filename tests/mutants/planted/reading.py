@@ -110,15 +110,15 @@ READING: Final = (
     Mutant(
         "late news revive what was deleted",
         _DELETED,
-        "return tomb is not None and version <= tomb.version and",
-        "return tomb is not None and version < 0 and",
+        "return deleted is not None and version <= deleted.version and",
+        "return deleted is not None and version < 0 and",
         ("api-slow-for-one-kind", "ended-pods-are-deleted", "scale"),
     ),
     Mutant(
         "a label that was removed and put back is refused for ever",
         _DELETED,
-        "return tomb is not None and version <= tomb.version and (since is None or tomb.mark > since)",
-        "return tomb is not None",
+        "return deleted is not None and version <= deleted.version and (since is None or deleted.mark > since)",
+        "return deleted is not None",
         ("remove-job-label",),
     ),
     Mutant(

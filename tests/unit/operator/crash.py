@@ -31,9 +31,9 @@ from perdure_operator.cluster.protocol import (
     PODS,
     ClusterApi,
     Json,
+    OnChange,
     Operation,
     Resource,
-    Told,
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
@@ -71,9 +71,9 @@ class DyingApi:
         return self.api.pages(resource, namespace, selector=selector)
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
-        await self.api.follow(resource, namespace, name, version=version, seconds=seconds, told=told)
+        await self.api.follow(resource, namespace, name, version=version, seconds=seconds, on_change=on_change)
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         return await self.api.list(resource, namespace, selector=selector)

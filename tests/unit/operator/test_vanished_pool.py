@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from perdure_operator.cluster.batching import AT_ONCE
 from perdure_operator.cluster.protocol import NODES, PODS, Json, Resource, Unavailable
-from perdure_operator.cluster.together import AT_ONCE
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import job
 from tests.support.stage import KEY, Stage

@@ -1,9 +1,9 @@
-"""The newest that the watch, a LIST or an answer to our own write has told, by kind, namespace and name, and by index.
+"""The newest known state of every object, indexed: from the watch, LISTs and answers to our own writes.
 
-Fed by `loop.watch` (events), `observe` (LISTs) and `write.act` (answers), read by `observe`. What arrives late must not
-undo what is newer: resourceVersions of one kind are compared as numbers, except that a live read is right about
-whatever has not changed here since it began. Every question is answered from an index: no answer takes longer because
-other jobs have more pods.
+Fed by `loop.watch` (events), `observe` (LISTs) and `write.act` (answers), read by `observe`. A late state must not
+replace a newer one: resourceVersions of one kind are compared as numbers. A live read also wins with a lower version if
+the object has not changed here since the read began. Indexes answer every question, so that other jobs' pods cost
+nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _M = TypeVar("_M")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What news have changed here: None where there was, or is, no such object."""
+    """A change of the cache: `before` or `after` is None if the object did not or does not exist."""
 
     resource: Resource
     before: AnyRecord | None
@@ -51,16 +51,16 @@ class Change:
         """Whether a decision can depend on it."""
         if self.before is None or self.after is None:
             return True
-        return not self.before.tells_the_same(self.after)  # type: ignore[arg-type]  # one kind, one type
+        return not self.before.same_facts(self.after)  # type: ignore[arg-type]  # one kind, one type
 
 
 class Cache:
-    """Not thread-safe: lives in the operator's event loop."""
+    """The cache. Not thread-safe: it belongs to the operator's event loop."""
 
     def __init__(self, signals: tuple[SignalRow, ...] = (), *, responds: bool = False) -> None:
-        """`signals`: the rows of the signal table that the configuration has changed or added.
+        """`signals`: rows of the signal table that the configuration changes or adds.
 
-        `responds`: whether Evictions are answered.
+        `responds`: whether the operator answers Evictions.
         """
         self.signals = signals
         self.responds = responds
@@ -92,14 +92,14 @@ class Cache:
         self._zones: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
-        self._tombs: Mapping[Resource, DeletedObjects] = defaultdict(DeletedObjects)
+        self._deleted: Mapping[Resource, DeletedObjects] = defaultdict(DeletedObjects)
         self._gone = Gone()
         self._mark = 0
 
     # reading
 
     def job(self, key: Key) -> JobRecord | None:
-        """The job of that name."""
+        """The job with that name."""
         return self._jobs.get(key)
 
     def jobs(self) -> list[JobRecord]:
@@ -107,7 +107,7 @@ class Cache:
         return list(self._jobs.values())
 
     def key_of_job(self, uid: str) -> Key | None:
-        """Where the job with that uid is."""
+        """The key of the job with that uid."""
         return self._names_of.get(uid)
 
     def jobs_in(self, namespace: str) -> list[Key]:
@@ -119,19 +119,19 @@ class Cache:
         return [self._jobs[key] for key in self._jobs_at.get(root, ())] if root is not None else []
 
     def pods(self, job: Key) -> list[PodRecord]:
-        """The pods with the job's label, whoever owns them."""
+        """All pods with the job's label, even those that it does not own."""
         return list(self._pods_of[job].values()) if job in self._pods_of else []
 
     def gone(self, job: Key) -> list[PodRecord]:
-        """Last states of deleted pods that are still remembered."""
+        """Last states of the job's deleted pods, as far as they are still kept."""
         return list(self._gone.of(job))
 
     def node(self, name: str) -> NodeRecord | None:
-        """The node of that name."""
+        """The node with that name."""
         return self._nodes.get(("", name))
 
     def zones(self) -> tuple[Zone, ...]:
-        """How many nodes of each zone are Ready and how many are not."""
+        """The numbers of Ready and other nodes in each zone."""
         return tuple(
             Zone(name=name, ready=ready, not_ready=not_ready)
             for name, (ready, not_ready) in sorted(self._zones.items())
@@ -143,15 +143,15 @@ class Cache:
         return set(self._pods_on.get(node, {}).values())
 
     def jobs_in_the_dark(self) -> set[Key]:
-        """Jobs whose status names unready nodes: what becomes of those depends on all the others."""
+        """Jobs whose status names unready nodes; decisions about those depend on all other nodes."""
         return set(self._jobs_in_the_dark)
 
     def gangs(self) -> list[JobRecord]:
-        """Jobs that hold nodes in vain before they begin, or rest after that."""
+        """Jobs whose start holds nodes in vain, or that pause after one."""
         return [self._jobs[key] for key in self._gangs]
 
     def budget(self, key: Key) -> BudgetRecord | None:
-        """The budget of that name."""
+        """The budget with that name."""
         return self._budgets.get(key)
 
     def budgets(self) -> list[BudgetRecord]:
@@ -159,7 +159,7 @@ class Cache:
         return list(self._budgets.values())
 
     def budgets_named(self, job: Key) -> list[BudgetRecord]:
-        """Budgets with the label of that job, or of an earlier one of its name."""
+        """Budgets with the label of that job, or of an earlier job of its name."""
         return list(self._budgets_named.get(job, {}).values())
 
     def revisions(self) -> list[RevisionRecord]:
@@ -167,83 +167,83 @@ class Cache:
         return list(self._revisions.values())
 
     def revisions_named(self, job: Key) -> list[RevisionRecord]:
-        """Templates with the label of that job, or of an earlier one of its name."""
+        """Kept templates with the label of that job, or of an earlier job of its name."""
         return list(self._revisions_named.get(job, {}).values())
 
     def evictions_of(self, pod: PodRecord) -> list[EvictionRecord]:
-        """The Evictions of that very pod that the operator answers."""
+        """The Evictions of exactly that pod that the operator answers."""
         named = self._evictions_of.get(pod.key, {}).values() if self._evictions_of else ()
         return [one for one in named if one.view is not None and one.view.pod == pod.uid]
 
     def job_of(self, pod: Key) -> Key | None:
-        """The job whose label the pod of that name has."""
+        """The job whose label the pod with that name has."""
         found = self._pods.get(pod)
         return found.job if found is not None else None
 
     def budgets_over(self, namespace: str, uids: Iterable[str]) -> Iterator[BudgetRecord]:
-        """Budgets that may cover pods with one of these job uids in their labels."""
+        """Budgets that may cover pods with one of these job uids as a label."""
         for uid in {"", *uids}:
             yield from self._budgets_over.get((namespace, uid), {}).values()
 
     # writing
 
     def mark(self) -> int:
-        """Now, for `since`: whatever a live read shows that begins after this is as new as what is known by now."""
+        """A counter value for `since`: a live read that begins after it is as new as everything known by now."""
         return self._mark
 
     def apply(self, resource: Resource, raw: Json, *, since: int | None = None) -> Change | None:
-        """Take in an object that exists, None where something newer is known already.
+        """Store an existing object; returns None if a newer state is known.
 
-        `since` is the mark before the live read that shows it.
+        `since` is the mark before the live read that returned it.
         """
         key, uid, version = key_of(raw), parse.uid(raw), version_of(raw)
         known = self._stores[resource].get(key)
-        if self._tombs[resource].hides(uid, version, since):
+        if self._deleted[resource].hides(uid, version, since):
             return None
         if known is not None and not self._follows(resource, known, version, since):
             return None
         record = self._read(resource, raw, known)
         if known is not None and known.uid != uid:
             self._remove(resource, known)
-            self._bury(resource, known)
+            self._remember_deleted(resource, known)
         self._put(record, resource)
         return Change(resource, known, record)
 
     def delete(self, resource: Resource, raw: Json) -> Change | None:
-        """Take in that an object is gone; `raw` is its last state, in the version of its deletion.
+        """Remove a deleted object; `raw` is its last state, with the version of its deletion.
 
-        None where nobody knew it, or where it is known to be back.
+        Returns None if it was not known, or if a newer state is known.
         """
         key, uid = key_of(raw), parse.uid(raw)
         known = self._stores[resource].get(key)
         if known is not None and known.uid == uid and version_of(raw) < known.version:
             return None
         if known is None or known.uid != uid:
-            self._bury(resource, self._read(resource, raw))
+            self._remember_deleted(resource, self._read(resource, raw))
             return None
         last = self._read(resource, raw, known)
         self._remove(resource, known)
-        self._bury(resource, last)
+        self._remember_deleted(resource, last)
         return Change(resource, known, None)
 
     def drop(self, resource: Resource, key: Key, *, since: int) -> Change | None:
-        """A live read that began at `since` has not found it; None where news have arrived meanwhile."""
+        """Remove an object that a live read begun at `since` did not find; returns None if it changed meanwhile."""
         known = self._stores[resource].get(key)
         if known is None or self._marks[resource][key] > since:
             return None
         self._remove(resource, known)
-        self._bury(resource, known)
+        self._remember_deleted(resource, known)
         return Change(resource, known, None)
 
     def forget(self, resource: Resource, key: Key, uid: str) -> None:
-        """That very object has been deleted by ourselves."""
+        """Remove exactly that object, which we deleted ourselves."""
         known = self._stores[resource].get(key)
         if known is not None and known.uid == uid:
             self._remove(resource, known)
-            self._bury(resource, known)
+            self._remember_deleted(resource, known)
 
     def keys(self, resource: Resource) -> list[Key]:
-        """Every object of a kind."""
+        """Keys of all objects of a kind."""
         return list(self._stores[resource])
 
     def _read(self, resource: Resource, raw: Json, known: AnyRecord | None = None) -> AnyRecord:
@@ -324,20 +324,20 @@ class Cache:
     def _count(self, node: NodeView, by: int) -> None:
         self._zones[node.zone][0 if node.ready else 1] += by
 
-    def _bury(self, resource: Resource, record: AnyRecord) -> None:
+    def _remember_deleted(self, resource: Resource, record: AnyRecord) -> None:
         self._mark += 1
-        self._tombs[resource].bury(record.uid, record.version, self._mark, alive=len(self._stores[resource]))
+        self._deleted[resource].add(record.uid, record.version, self._mark, alive=len(self._stores[resource]))
         if isinstance(record, JobRecord):
             self._gone.job_is_gone(record)
         elif isinstance(record, PodRecord) and record.job is not None:
-            owned_by_the_dead = record.view.owner_uid in self._tombs[JOBS]
+            of_deleted_job = record.view.owner_uid in self._deleted[JOBS]
             earlier = self._gone.get(record.uid, record.job)
-            if not owned_by_the_dead and (earlier is None or earlier.version < record.version):
+            if not of_deleted_job and (earlier is None or earlier.version < record.version):
                 self._gone.add(record, self._jobs.get(record.job))
 
 
 def _forget(index: dict[_G, dict[Key, _M]], group: _G, key: Key) -> None:
-    """Empty groups go: names come and go for ever."""
+    """Remove from the index. Empty groups go too, because names come and go forever."""
     members = index.get(group)
     if members is not None:
         members.pop(key, None)

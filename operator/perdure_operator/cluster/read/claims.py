@@ -1,8 +1,8 @@
-"""The deadlines of Karpenter's NodeClaims: one GET of the one claim of a node that is being taken away, and no watch.
+"""Reads deadlines from Karpenter's NodeClaims: one GET of the claim of a node that is being removed, and no watch.
 
-Karpenter writes the time on the claim alone, when the claim is deleted and its NodePool has a terminationGracePeriod,
-before it deletes the node; whoever deletes the node first gets it a moment later. Nothing depends on it: where it
-cannot be read a move goes on without a deadline, and that is said once. Called by `observe`.
+Karpenter writes the time to the claim only, when the claim is deleted and its NodePool has a terminationGracePeriod:
+usually before it deletes the node, but a moment later if another client deleted the node first. If the claim cannot be
+read, moves go on without a deadline, and one warning is logged. Called by `observe`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure_operator.cluster.read import parse
 from perdure_operator.state.snapshot import NodeView, Taint
 
 AGAIN: Final = timedelta(seconds=5)
-"""A claim without a time may have one a moment later."""
+"""When to read a claim without a time again: it may get one a moment later."""
 REFUSED_AGAIN: Final = timedelta(seconds=300)
 
 logger = logging.getLogger(__name__)
@@ -28,16 +28,16 @@ _State = tuple[str, bool, Sequence[Taint]]
 
 @dataclass(frozen=True)
 class _Read:
-    """What the claim said, and what its node showed then."""
+    """The claim's deadline, and the state of its node when the claim was read."""
 
     shown: _State
     ends: datetime | None
     until: datetime | None
-    """Until when it need not be read again; None: as long as the node shows the same."""
+    """When to read it again; None: when the node's state changes."""
 
 
 class Claims:
-    """What was read of the claims of nodes that are being taken away."""
+    """The deadlines of nodes that are being removed."""
 
     def __init__(self, api: ClusterApi, clock: Callable[[], datetime]) -> None:
         self._api = api
@@ -48,12 +48,13 @@ class Claims:
         self._said = False
 
     def forget(self) -> None:
-        """Read all anew: a time may have been changed, a right given. What cannot be read then is as it was."""
+        """Read all claims again: a time may have changed, a right may have been granted. If that fails, old times
+        stay."""
         self._earlier, self._read = self._read, {}
         self._silent_until = None
 
     async def ends(self, node: NodeView) -> datetime | None:
-        """When this node is terminated at last, as its claim says."""
+        """When this node is terminated, as its claim says; None if no time is known."""
         now, shown = self._clock(), (node.claim, node.deleting, node.taints)
         known = self._read.get(node.name)
         if known and known.shown == shown and (known.until is None or now < known.until):
@@ -76,5 +77,5 @@ class Claims:
                 self._silent_until = self._clock() + REFUSED_AGAIN
             if not self._said:
                 self._said = True
-                logger.warning("deadlines of Karpenter's nodes are not known, moves go on without: %s", error)
+                logger.warning("deadlines of Karpenter's nodes are unknown, moves go on without them: %s", error)
             return None if isinstance(error, NotFound) else earlier

@@ -1,8 +1,8 @@
-"""What is read live, and when: a cache that is half filled looks like a cluster without pods.
+"""Reads live what the cache cannot answer: a half-filled cache looks like a cluster without pods.
 
-Nothing is concluded from absence before a live LIST; a job is read live at its first sight, after a write without an
-answer, after a deletion, and where it has another uid than the last; in between the watch and the answers to our writes
-keep that picture up to date. It writes nothing to the cluster. Called by `observe`.
+Absence means nothing before a live LIST. A job is read live at its first sight, after a write without an answer, after
+a deletion, and when its uid changed. In between the watch and the answers to our writes keep the cache up to date. It
+writes nothing to the cluster. Called by `observe`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from perdure_operator.cluster.read.deleted_objects import PendingTerminations
 from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, key_of
 
 SLICE: Final = 25
-"""Objects of a LIST that are read before others get their turn: some milliseconds."""
+"""Objects of a LIST that are parsed before other tasks get their turn: some milliseconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Live:
-    """Keeps the cache a true picture; `namespace` None means all namespaces."""
+    """Keeps the cache complete; `namespace` None means all namespaces."""
 
     def __init__(self, api: ClusterApi, cache: Cache, namespace: str | None, clock: Callable[[], datetime]) -> None:
         self._api = api
@@ -50,16 +50,16 @@ class Live:
         self._answered: dict[Key, str] = {}
         self._distrusted: set[Key] = set()
         self._confirmed: dict[Key, tuple[int, int]] = {}
-        """In which version a job's status was the newest, beside pods that named which run."""
-        self._untold = PendingTerminations()
+        """By job: the version at which its status was confirmed, and the newest run that its pods named then."""
+        self._pending = PendingTerminations()
         self.nodes_listed = False
-        """Whether a node that is not in the cache is known not to be there."""
+        """Whether a node that is missing in the cache is known not to exist."""
 
     async def sync(self) -> list[Change]:
-        """Read everything live; returns what has changed.
+        """Read everything live; returns the changes.
 
-        Jobs before pods, as in `_read`; what outlives a job before jobs, so that a job that is not found is gone for
-        good.
+        Jobs come before pods, as in `_read`. Objects that may outlive a job come before jobs, so that a missing job is
+        really gone.
         """
         self._distrusted.clear()
         changes: list[Change] = []
@@ -72,7 +72,7 @@ class Live:
         return changes
 
     async def job(self, job: Key) -> JobRecord | None:
-        """The job as it is now, and its pods in the cache; None where it no longer exists."""
+        """The current job, or None if it no longer exists. Afterwards its pods in the cache are complete."""
         record = self._cache.job(job)
         if record is None or not self.knows_pods_of(record) or self._overtaken(record):
             await self._read(job)
@@ -80,34 +80,34 @@ class Live:
         return record
 
     def knows_pods_of(self, record: JobRecord) -> bool:
-        """Whether a pod of it that is not in the cache is known not to be there."""
+        """Whether a pod of the job that is missing in the cache is known not to exist."""
         return self._current.get(record.key) == record.uid
 
     def awaits_end_of(self, pod: PodRecord, now: datetime) -> bool:
-        """Whether the watch may still tell how this pod ended, which a LIST has not shown any more."""
-        return self._untold.awaited(pod, now)
+        """Whether the watch may still report how this pod ended, which a LIST no longer showed."""
+        return self._pending.awaited(pod, now)
 
     def distrust(self, job: Key) -> None:
-        """Read the job live next time: a write of ours has failed or is under way, or we are behind."""
+        """Read the job live next time: a write of ours failed or is in flight, or our state is old."""
         self._current.pop(job, None)
         self._answered.pop(job, None)
         self._distrusted.add(job)
 
     def written(self, job: Key, uid: str, *, deleted: bool) -> None:
-        """Every write of a round has been answered, and each answer but that to a deletion is the object as it is."""
+        """Report that all writes of a round were answered. Every answer but a deletion's is the current object."""
         self._answered[job] = uid
         if not deleted:
             self._current[job] = uid
 
     async def _list_revisions(self) -> None:
-        """Kept templates are worth having, and no reason to stop: an older chart's roles do not have the right."""
+        """List kept templates. An older chart's roles lack the right, and jobs can do without."""
         try:
             await self._list(REVISIONS)
         except Forbidden as error:
             logger.warning("templates of jobs are not kept: %s", error)
 
     async def _list_evictions(self) -> list[Change]:
-        """They are answered where that is possible, and nothing else rests on them."""
+        """List Evictions. If that is impossible they are not answered, and nothing else depends on them."""
         if not self._cache.responds:
             return []
         try:
@@ -117,22 +117,22 @@ class Live:
             return []
 
     async def _list(self, resource: Resource) -> list[Change]:
-        """Page by page and slice by slice: a round that is due does not wait for a whole cluster to be read."""
+        """Page by page and slice by slice, so that rounds do not wait until a whole cluster is read."""
         since, changes, shown = self._cache.mark(), list[Change | None](), set[Key]()
         namespace = self._namespace if resource.namespaced else None
         selector = LABEL_JOB if resource in (PODS, REVISIONS) else ""
         async for page in self._api.pages(resource, namespace, selector=selector):
             for first in range(0, len(page), SLICE):
                 part = page[first : first + SLICE]
-                changes += [self._take_in(resource, raw, since) for raw in part]
+                changes += [self._store(resource, raw, since) for raw in part]
                 shown |= {key_of(raw) for raw in part}
                 await asyncio.sleep(0)
         missing = set(self._cache.keys(resource)) - shown
         changes += [self._drop(resource, key, since) for key in missing]
         return [change for change in changes if change is not None]
 
-    def _take_in(self, resource: Resource, raw: Json, since: int) -> Change | None:
-        """What cannot be read costs itself, not the resync of all others."""
+    def _store(self, resource: Resource, raw: Json, since: int) -> Change | None:
+        """Store one object; an unreadable one is skipped, so that it does not stop the resync."""
         try:
             return self._cache.apply(resource, raw, since=since)
         except Exception:
@@ -142,11 +142,11 @@ class Live:
     def _drop(self, resource: Resource, key: Key, since: int) -> Change | None:
         change = self._cache.drop(resource, key, since=since)
         if change is not None and isinstance(change.before, PodRecord):
-            self._untold.missed(change.before, self._clock())
+            self._pending.missed(change.before, self._clock())
         return change
 
     async def _read(self, job: Key) -> None:
-        """The job before its pods: a pod that its status names and the LIST lacks is gone, not yet to come."""
+        """Read the job before its pods: then a pod that status names and the LIST lacks is gone, not still to come."""
         namespace, name = job
         known = self._cache.job(job)
         answered = self._answered.pop(job, None)
@@ -165,7 +165,7 @@ class Live:
         pods = await self._api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
         shown = {key_of(raw) for raw in pods}
         for raw in pods:
-            self._take_in(PODS, raw, since)
+            self._store(PODS, raw, since)
         for pod in self._cache.pods(job):
             if pod.key not in shown:
                 self._drop(PODS, pod.key, since)
@@ -177,7 +177,7 @@ class Live:
             self._current[job] = record.uid
 
     def _overtaken(self, record: JobRecord) -> bool:
-        """Whether a pod of the job names a newer run than its status: somebody has written since."""
+        """Whether a pod names a newer run than the job's status: another operator wrote since."""
         known, newest = record.status.run if record.status is not None else 0, self._newest_run(record)
         return newest > known and self._confirmed.get(record.key) != (record.version, newest)
 
@@ -185,7 +185,7 @@ class Live:
         return max((pod.run for pod in self._cache.pods(record.key) if pod.view.owner_uid == record.uid), default=0)
 
     async def _confirm(self, record: JobRecord) -> None:
-        """What the pods say may be of a status that was written after ours was read; else status was rolled back."""
+        """Read the job again. If it changed, raise Conflict; otherwise its status was rolled back, and it counts."""
         since = self._cache.mark()
         self._cache.apply(JOBS, await self._api.get(JOBS, *record.key), since=since)
         now = self._cache.job(record.key)

@@ -1,7 +1,6 @@
-"""From cache and live reads to the Snapshot that `decide` reads. Facts only; it writes nothing to the cluster.
+"""Builds the Snapshot that `decide` reads from the cache and live reads. Facts only; it writes nothing.
 
-What is read live, and when, is `live`'s to know. Called by `loop.worker`, `loop.leader` and
-`perdure-operator snapshot`.
+`live` decides what to read live. Called by `loop.worker`, `loop.leader` and `perdure-operator snapshot`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from perdure_operator.api.signals import Source
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import member
+from perdure_operator.cluster.batching import gather_in_batches
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     NODES,
@@ -36,8 +36,7 @@ from perdure_operator.cluster.read.cache import Cache, Change
 from perdure_operator.cluster.read.claims import Claims
 from perdure_operator.cluster.read.live import Live
 from perdure_operator.cluster.read.records import BudgetRecord, JobRecord, Key, PodRecord
-from perdure_operator.cluster.together import each
-from perdure_operator.state import vacate_request as asked_for
+from perdure_operator.state import vacate_request
 from perdure_operator.state.snapshot import (
     Budget,
     EvictionView,
@@ -50,13 +49,13 @@ from perdure_operator.state.snapshot import (
 )
 
 ELSEWHERE: Final = "a job in another namespace"
-"""Who may read one namespace need not know what there is in others."""
+"""Shown instead of a job's name: users who may read one namespace must not learn of objects in others."""
 
 logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """Builds snapshots; `namespace` None means all namespaces, `clock` None the API server's."""
+    """Builds snapshots; `namespace` None means all namespaces, `clock` None the API server's time."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class Observer:
         clock: Callable[[], datetime] | None = None,
         node_claims: bool = False,
     ) -> None:
-        """`node_claims`: the NodeClaims of nodes that Karpenter takes away are read."""
+        """`node_claims`: read the NodeClaims of nodes that Karpenter removes."""
         self._api = api
         self._cache = cache
         self._clock = clock or api.server_time
@@ -75,12 +74,12 @@ class Observer:
         self._claims = Claims(api, self._clock) if node_claims else None
         self._memories: dict[str, Memory] = {}
         self._absent: dict[str, set[str]] = {}
-        """Nodes that are not there, and the pods, by uid, that were on them when the API server said so."""
+        """Nodes that do not exist, with the uids of the pods that were on them when the API server said so."""
 
     async def sync(self) -> list[Change]:
-        """Read everything live: before the first decision, and now and then, for a watch may miss a deletion.
+        """Read everything live: before the first decision and periodically, because a watch may miss a deletion.
 
-        Returns what has changed.
+        Returns the changes.
         """
         changes = await self._live.sync()
         self._absent.clear()
@@ -98,14 +97,17 @@ class Observer:
         self._live.written(job, uid, deleted=deleted)
 
     def memory(self, uid: str) -> Memory:
-        """What this process remembers of the job."""
+        """What this process remembers of the job with that uid."""
         found = self._memories.get(uid)
         if found is None:
             found = self._memories[uid] = Memory()
         return found
 
     async def observe(self, job: Key) -> Snapshot | None:
-        """The job as it is now; None where it no longer exists."""
+        """A snapshot of the job; None if it no longer exists.
+
+        Raises ApiError, and UserError for a job that this operator cannot read.
+        """
         record = await self._live.job(job)
         return None if record is None else await self._snapshot(record)
 
@@ -116,7 +118,7 @@ class Observer:
         own = {pod.key[1] for pod in pods if pod.view.owner_uid == record.uid}
         views = [pod.view for pod in pods]
         views += await self._vanished(record, own)
-        _tell(record, memory)
+        _warn_unknown_fields(record, memory)
         budget = self._budget(record)
         seen = Snapshot(
             now=self._clock(),
@@ -163,23 +165,23 @@ class Observer:
         )
 
     def _unknown(self, spec: TrainingJobSpec) -> list[str]:
-        """Signals that the table does not have, or that no job may change."""
+        """Names in the job's signals that the table does not have, or that no job may change."""
         rows = self._cache.signal_table.choices
         return [f"spec.disruption.signals.{name}" for name in sorted(spec.disruption.signals) if name not in rows]
 
     def _unknown_places(self, record: JobRecord, status: TrainingJobStatus) -> list[str]:
-        """What somebody wants vacated that is no node, and was never a pod of the job."""
+        """Names in the vacate annotation that are neither a node nor ever were a pod of the job."""
         ours = names.base(record.key[1], record.uid) + "-"
-        wanted = asked_for.named(record.vacate) if record.vacate and self._live.nodes_listed else ()
+        wanted = vacate_request.named(record.vacate) if record.vacate and self._live.nodes_listed else ()
         pods = (name.startswith(ours) and 0 <= names.member_number(name) < status.next_member for name in wanted)
         unknown = [name for name, pod in zip(wanted, pods, strict=True) if not pod and self._cache.node(name) is None]
         return [f"{VACATE_ANNOTATION}={name} (neither a node nor a member)" for name in unknown]
 
     async def _vanished(self, record: JobRecord, there: set[str]) -> list[PodView]:
-        """Pods that the watch does not show any more, as they were.
+        """Pods that the watch no longer shows, in their last states.
 
-        One whose label was removed is still there, and a member may still train: only the API server can say that a
-        pod is gone of which nobody has seen an end.
+        A pod whose label was removed still exists, and a member may still train. If no end of a pod was seen, only the
+        API server can say that it is gone.
         """
         self._await_ends(record, there)
         gone = [pod.view for pod in self._cache.gone(record.key)]
@@ -188,19 +190,21 @@ class Observer:
         absent = self.memory(record.uid).absent
         absent -= there
         asked = sorted(suspect - there - seen_to_end - absent)
-        found = await each(lambda name: self._pod(record, name), asked)
+        found = await gather_in_batches(lambda name: self._pod(record, name), asked)
         views = {view.uid: view for view in found if view is not None}
         return [*views.values(), *(view.model_copy(update={"gone": True}) for view in gone if view.uid not in views)]
 
     def _await_ends(self, record: JobRecord, there: set[str]) -> None:
-        """A LIST may overtake the watch, which alone tells how a member ended whose pod is gone."""
+        """Raise Conflict while the watch may still report how a missing member ended: a LIST may overtake it."""
         now = self._clock()
         missed = (pod for pod in self._cache.gone(record.key) if pod.key[1] in record.in_run - there)
         if any(pod.view.owner_uid == record.uid and self._live.awaits_end_of(pod, now) for pod in missed):
-            raise Conflict(f"members of {'/'.join(record.key)} are gone, and the watch has not told yet how they ended")
+            raise Conflict(
+                f"members of {'/'.join(record.key)} are gone; the watch has not shown yet how they ended"
+            )
 
     async def _pod(self, record: JobRecord, name: str) -> PodView | None:
-        """A pod that the job owns, whatever its labels are; None where there is none, and none will ever be again."""
+        """The pod if the job owns it, whatever its labels; otherwise None."""
         try:
             raw = await self._api.get(PODS, record.key[0], name)
         except NotFound:
@@ -209,7 +213,7 @@ class Observer:
         return parse.pod(raw, self._cache.signal_table) if parse.controller(raw) == record.uid else None
 
     async def _kept(self, seen: Snapshot, template_hash: str, memory: Memory) -> tuple[KeptTemplate, ...]:
-        """The job's kept templates; what is in the one that counts is read where spec.template is refused."""
+        """The job's kept templates. The one in use is read with its content if spec.template is refused."""
         stored = [one for one in self._cache.revisions_named((seen.namespace, seen.name)) if one.owner == seen.uid]
         found = {one.key[1]: KeptTemplate(name=one.key[1], uid=one.uid) for one in stored}
         check, checked = seen.template_check, seen.status.template_checked
@@ -220,7 +224,7 @@ class Observer:
         return tuple(found[name] for name in sorted(found))
 
     async def _read_kept(self, seen: Snapshot, kept: KeptTemplate, memory: Memory) -> KeptTemplate:
-        """Its data never changes, so it is read once; without its content where there is none to be had."""
+        """The kept template with its content, read once because it never changes; without it if it cannot be read."""
         if memory.kept and memory.kept[0] is seen.spec and memory.kept[1].uid == kept.uid:
             return memory.kept[1]
         try:
@@ -246,10 +250,10 @@ class Observer:
         async def look(name: str) -> NodeView:
             return await self._with_deadline(await self._node(name, under[name]))
 
-        return tuple(await each(look, sorted(under)))
+        return tuple(await gather_in_batches(look, sorted(under)))
 
     async def _with_deadline(self, node: NodeView) -> NodeView:
-        """The node, with the time of its NodeClaim where some row asks for it."""
+        """The node, with its NodeClaim's deadline if a signal row uses it."""
         if self._claims is None or not node.claim or not node.taints:
             return node
         rows = (self._cache.signal_table.find(Source.TAINT, t.key, t.value, effect=t.effect) for t in node.taints)
@@ -259,9 +263,10 @@ class Observer:
         return node.model_copy(update={"claim_ends": ends}) if ends else node
 
     async def _node(self, name: str, pods: set[str]) -> NodeView:
-        """A node that the cache does not have may be newer than the cache: only the API server can say it is gone.
+        """The node. If the cache lacks it, it may be newer than the cache, so the API server is asked.
 
-        Once it has, the watch tells of another of that name; but who was put on it since may know of one before.
+        After a NotFound the watch would show a new node of that name. But a pod that was placed on it since may know of
+        it earlier, so new pods cause a new request.
         """
         known = self._cache.node(name)
         if known is not None:
@@ -284,12 +289,12 @@ class Observer:
         return tuple(sorted(views, key=lambda one: (one.name, one.uid)))
 
     def _budget(self, record: JobRecord) -> Budget | None:
-        """The job's own; another's of the same name is refused when ours is to be created."""
+        """The job's own budget. If another object has its name, the creation of ours is refused."""
         found = self._budget_named(record)
         return found.view if found is not None and found.owner == record.uid else None
 
     def _foreign_budgets(self, record: JobRecord, pods: Sequence[PodRecord]) -> tuple[str, ...]:
-        """Names of budgets that cover one of its pods, or have the name of its own, and are not its own."""
+        """Names of other budgets that cover one of the job's pods or have the name of its budget."""
         uids = {pod.labels.get(LABEL_UID, "") for pod in pods}
         others = self._cache.budgets_over(record.key[0], uids)
         covering = (one for one in others if one.owner != record.uid and any(one.selects(pod.labels) for pod in pods))
@@ -298,7 +303,7 @@ class Observer:
         return tuple(sorted({budget.key[1] for budget in covering} | taken))
 
     def _budget_named(self, record: JobRecord) -> BudgetRecord | None:
-        """Whoever's has the name of the job's own."""
+        """The budget with the name of the job's, whoever owns it."""
         return self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
 
     def _better_claims(self, record: JobRecord) -> tuple[str, ...]:
@@ -324,14 +329,15 @@ def _readable(record: JobRecord) -> tuple[TrainingJobSpec, TrainingJobStatus]:
 
 
 def _ends(last: PodView) -> bool:
-    """What is only being deleted may have lost its label, and still run."""
+    """Whether the last known state shows an end. A pod that is only being deleted may have lost its label and still
+    run."""
     return last.terminated is not None or last.phase in ("Succeeded", "Failed")
 
 
 def _kept_by_its_job(pod: PodRecord, record: JobRecord) -> PodRecord:
-    """A member whose owner somebody has taken away trains on, and status names that very pod.
+    """The pod, still counted as the job's if somebody removed its owner: it keeps training, and status names its uid.
 
-    Not while the job is being deleted: `--cascade=orphan` is to make it nobody's.
+    Not while the job is being deleted: then `--cascade=orphan` removed the owner on purpose.
     """
     if pod.view.owner_uid or record.deleting or pod.uid not in record.planned_uids:
         return pod
@@ -350,9 +356,9 @@ def _template_hash(seen: Snapshot, memory: Memory) -> str:
 
 
 def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Budget | None, now: datetime) -> None:
-    """Answers about names that nobody wants any more; refusals of names that are there now, whoever created them.
+    """Forget answers about names that are no longer needed, and refusals of names that exist now.
 
-    And those that are old: who has refused something may let it through by now, and nobody tells.
+    Old refusals go too: the write may be allowed by now, and no event says so.
     """
     memory.allotted &= record.members
     memory.created &= record.members
@@ -370,10 +376,10 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
     }
 
 
-def _tell(record: JobRecord, memory: Memory) -> None:
-    """Say once for each generation what has no effect: refusing the job would let its nodes' drains hang."""
-    if record.unknown and memory.told_generation != record.generation:
-        memory.told_generation = record.generation
+def _warn_unknown_fields(record: JobRecord, memory: Memory) -> None:
+    """Log unknown fields once per generation. Refusing the job would let drains of its nodes hang."""
+    if record.unknown and memory.warned_generation != record.generation:
+        memory.warned_generation = record.generation
         logger.warning(
             "trainingjob %s: this operator does not know and ignores %s: CRD and operator are of different versions, "
             "install the matching ones",

@@ -1,6 +1,6 @@
-"""Raw Kubernetes objects as the values `decide` reads. Pure: facts only, no conclusions.
+"""Parses raw Kubernetes objects into the values that `decide` reads. Pure: facts only, no conclusions.
 
-Absent and null fields are the same thing everywhere in Kubernetes. Called by `records`.
+Absent and null mean the same everywhere in Kubernetes. Called by `records`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLAIM_ENDS: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 
 def meta(raw: Json) -> Json:
-    """metadata, {} where there is none."""
+    """metadata; {} if there is none."""
     return raw.get("metadata") or {}
 
 
@@ -50,7 +50,7 @@ def uid(raw: Json) -> str:
 
 
 def controller(raw: Json) -> str:
-    """uid of the controlling owner, "" where nobody controls the object."""
+    """uid of the controlling owner; "" if there is none."""
     return str(_controlling(raw).get("uid", ""))
 
 
@@ -60,7 +60,7 @@ def _controlling(raw: Json) -> Json:
 
 
 def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
-    """A job's spec, and the paths of fields and words that only a newer CRD knows, which are left out.
+    """A job's spec without the fields and enum values that only a newer CRD knows, and the paths of those.
 
     Raises ValidationError.
     """
@@ -86,7 +86,7 @@ def time(value: object) -> datetime | None:
 
 
 def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
-    """A node that exists; of its conditions, labels and annotations only what the table of signals is about."""
+    """An existing node, with only the conditions, labels and annotations that the signal table knows."""
     spec, labels = raw.get("spec") or {}, meta(raw).get("labels") or {}
     ready = _condition(raw, "Ready") or {}
     is_ready = ready.get("status") == "True"
@@ -106,32 +106,32 @@ def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
             )
             for taint in spec.get("taints") or []
         ),
-        conditions=tuple(NodeCondition(**one) for one in _told(raw, Source.CONDITION, signals)),
-        labels=_announcing(signals, Source.LABEL, labels),
-        annotations=_announcing(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
+        conditions=tuple(NodeCondition(**one) for one in _conditions(raw, Source.CONDITION, signals)),
+        labels=_known_marks(signals, Source.LABEL, labels),
+        annotations=_known_marks(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
         claim=_claim(raw),
     )
 
 
 def _claim(raw: Json) -> str:
-    """The NodeClaim that owns a node; Karpenter writes it there when the node has registered."""
+    """The NodeClaim that owns a node; Karpenter sets the owner once the node has registered."""
     owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
     ours = (one for one in owners if one.get("kind") == "NodeClaim")
     return next((str(one["name"]) for one in ours if str(one.get("apiVersion")).startswith("karpenter.sh/")), "")
 
 
 def claim_ends(raw: Json) -> datetime | None:
-    """When a NodeClaim is terminated at last; None where it has no such time."""
-    told = time((meta(raw).get("annotations") or {}).get(CLAIM_ENDS))
-    return told if told and told.tzinfo else None
+    """When a NodeClaim is terminated; None if it has no such time."""
+    ends = time((meta(raw).get("annotations") or {}).get(CLAIM_ENDS))
+    return ends if ends and ends.tzinfo else None
 
 
-def _announcing(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
+def _known_marks(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in marks.items() if signals.knows(source, key, value)}
 
 
-def _told(raw: Json, source: Source, signals: SignalTable) -> Iterable[Json]:
-    """The conditions that some row is about."""
+def _conditions(raw: Json, source: Source, signals: SignalTable) -> Iterable[Json]:
+    """The conditions that the signal table knows."""
     for one in (raw.get("status") or {}).get("conditions") or []:
         kind, status, reason = one.get("type", ""), one.get("status", ""), one.get("reason") or ""
         if signals.knows(source, kind, status, reason):
@@ -140,7 +140,7 @@ def _told(raw: Json, source: Source, signals: SignalTable) -> Iterable[Json]:
 
 
 def _devices(status: Json, signals: SignalTable) -> Iterable[Device]:
-    """What the kubelet says of the devices that it has given to containers (KEP-4680)."""
+    """The health of the containers' devices, as the kubelet reports it (KEP-4680)."""
     for container in status.get("containerStatuses") or []:
         for resource in container.get("allocatedResourcesStatus") or []:
             name = str(resource.get("name", ""))
@@ -151,7 +151,7 @@ def _devices(status: Json, signals: SignalTable) -> Iterable[Device]:
 
 
 def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
-    """A pod; of its conditions and devices only what the table of signals is about."""
+    """A pod, with only the conditions and devices that the signal table knows."""
     metadata, spec, status = meta(raw), raw.get("spec") or {}, raw.get("status") or {}
     containers, owner = Containers(spec, status), _controlling(raw)
     stuck, (init_failed, init_end) = containers.stuck, containers.init_failed
@@ -190,7 +190,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         root=roots.of_pod(trainer(spec)),
-        conditions=tuple(PodCondition(**one) for one in _told(raw, Source.POD_CONDITION, signals)),
+        conditions=tuple(PodCondition(**one) for one in _conditions(raw, Source.POD_CONDITION, signals)),
         devices=tuple(dict.fromkeys(_devices(status, signals))),
         nudge=annotations.get(names.ANNOTATION_NUDGE, ""),
         marks={name: annotations[name] for name in MARKS if name in annotations},
@@ -208,7 +208,7 @@ def _labelled(owner: Json, labels: Json) -> bool:
 
 
 def budget(raw: Json) -> Budget:
-    """A PodDisruptionBudget of ours, as it is now: anybody who may write budgets can have changed it."""
+    """A PodDisruptionBudget of ours in its current state; users may have changed it."""
     least = (raw.get("spec") or {}).get("minAvailable")
     return Budget(
         min_available=least if isinstance(least, int) else -1,
@@ -219,7 +219,7 @@ def budget(raw: Json) -> Budget:
 
 
 def _altered(raw: Json) -> str:
-    """What somebody has changed in a budget that the operator made."""
+    """What somebody changed in the operator's budget; "" for nothing."""
     spec = raw.get("spec") or {}
     if not isinstance(spec.get("minAvailable"), int):
         return f"minAvailable is {spec.get('minAvailable')!r}"
@@ -227,14 +227,14 @@ def _altered(raw: Json) -> str:
         return f"maxUnavailable is {spec['maxUnavailable']!r}"
     owner = _controlling(raw)
     if spec.get("selector") != names.members_selector(str(owner.get("name")), str(owner.get("uid"))):
-        return "its selector is another"
+        return "its selector was changed"
     if spec.get("unhealthyPodEvictionPolicy") != names.EVICTION_POLICY:
-        return "its unhealthyPodEvictionPolicy is another"
+        return "its unhealthyPodEvictionPolicy was changed"
     return ""
 
 
 def eviction(raw: Json) -> EvictionView | None:
-    """An Eviction of a pod; None where the operator is not among those that answer it."""
+    """An Eviction of a pod; None if the operator is not one of its responders."""
     target = ((raw.get("spec") or {}).get("target") or {}).get("pod") or {}
     status = raw.get("status") or {}
     answers: list[Json] = status.get("responders") or []
@@ -263,12 +263,12 @@ def eviction(raw: Json) -> EvictionView | None:
 
 
 def evicted_pod(raw: Json) -> str:
-    """The name of the pod that an Eviction is about, "" where it is about something else."""
+    """The name of the pod that an Eviction is about; "" if it is not about a pod."""
     return str((((raw.get("spec") or {}).get("target") or {}).get("pod") or {}).get("name", ""))
 
 
 def kept_template(raw: Json) -> Json | None:
-    """The template in a ControllerRevision of ours; None where it holds something else."""
+    """The template in a ControllerRevision of ours; None if it holds something else."""
     data = raw.get("data")
     template = data.get("template") if isinstance(data, dict) else None
     return template if isinstance(template, dict) else None
@@ -319,7 +319,7 @@ def _unschedulable(raw: Json) -> str:
 
 @lru_cache(maxsize=1024)
 def _tolerations(*given: tuple[str, str, str, str, int | None]) -> tuple[Toleration, ...]:
-    """The pods of a job have the same ones: kept once."""
+    """Cached, because all pods of a job share them."""
     return tuple(
         Toleration(key=key, operator=operator, value=value, effect=effect, toleration_seconds=seconds)
         for key, operator, value, effect, seconds in given

@@ -1,7 +1,7 @@
-"""What the cache keeps of an object: the facts that are read, parsed once, and no more. Pure.
+"""What the cache keeps of an object: only the facts that are needed, parsed once. Pure.
 
-A pod as the API server sends it takes 30 KB of memory, what is read of it one. Two records that `tell_the_same` differ
-in nothing a decision can depend on. Called by `cache`.
+A raw pod takes 30 KB of memory, its record 1 KB. Records with `same_facts` differ in nothing that a decision can depend
+on. Called by `cache`.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ class JobRecord(Record):
     deleting: bool
     created: str
     spec: TrainingJobSpec | None
-    """None where it cannot be read: see `fault`."""
+    """None if it cannot be parsed: see `fault`."""
     unknown: tuple[str, ...]
-    """Fields and words of the spec that only a newer CRD knows."""
+    """Fields and enum values of the spec that only a newer CRD knows."""
     left_out: tuple[str, ...]
-    """Paths of what nobody could read."""
+    """Paths of unreadable parts."""
     status: TrainingJobStatus | None
     fault: str
-    """Why spec or status cannot be read, "" where they can."""
+    """Why spec or status cannot be parsed; "" if they can."""
     root: Root | None
     members: frozenset[str]
     """The pods that status names."""
     vacate: str = ""
-    """Its annotation perdure.dev/vacate."""
+    """Value of its annotation perdure.dev/vacate."""
 
     @property
     def is_new(self) -> bool:
-        """Whether no operator has written its status: whoever decides by an outdated one fails to write the first."""
+        """Whether no operator has written its status. A decision by an outdated one cannot write the first status."""
         return self.status == TrainingJobStatus()
 
     @property
     def in_run(self) -> frozenset[str]:
-        """Members of the run that is on, and of the one before, of which status does not say that they have ended."""
+        """Members of the current and the previous run that have not ended, as far as status says."""
         if self.status is None:
             return frozenset()
         current, previous = self.status.current, self.status.previous
@@ -79,7 +79,7 @@ class JobRecord(Record):
 
     @property
     def planned_uids(self) -> frozenset[str]:
-        """Uids of the members of the run that is on, and of those of the one before that have not ended."""
+        """Uids of the current run's members, and of the previous run's members that have not ended."""
         if self.status is None:
             return frozenset()
         current, previous = self.status.current, self.status.previous
@@ -93,16 +93,16 @@ class JobRecord(Record):
 
     @property
     def holds_root(self) -> bool:
-        """Whether it may write to its root, now or without anybody's doing."""
+        """Whether the job writes to its root now, or may begin to without a change of its spec."""
         if self.status is not None and self.status.finished_at:
             return False
         return bool(self.members) or not (self.deleting or (self.spec is not None and self.spec.suspend))
 
     @property
     def claim(self) -> tuple[int, str, Key]:
-        """The least of those that share a root may have it: whose run is on, who has members, who pauses, who is older.
+        """The order of jobs that share a root; the lowest may have it: training, with members, pausing, then by age.
 
-        Members that have no run yet do not write: a job whose owner has just given it another's root lets that one be.
+        Members without a run do not write. So a job that was just given another job's root does not disturb that job.
         """
         trains = self.status is not None and self.status.current is not None
         rank = 0 if trains else 1 if self.members else 2 if self._pauses else 3
@@ -110,29 +110,29 @@ class JobRecord(Record):
 
     @property
     def waits_as_gang(self) -> bool:
-        """Whether members hold nodes in vain before a run, or rest after that."""
+        """Whether its start holds nodes in vain, or it pauses after one."""
         if self.status is None:
             return False
         return self.status.gang is not None or bool(self.status.next and self.status.next.in_vain_since)
 
     def holds_or_rests(self, now: datetime) -> bool:
-        """Whether members hold nodes in vain, or have let go of them, and their pause is not over."""
+        """Whether its start holds nodes in vain, or its pause after one is not over."""
         gang, upcoming = (self.status.gang, self.status.next) if self.status else (None, None)
         holds = upcoming is not None and bool(upcoming.members and upcoming.in_vain_since)
         return holds or (gang is not None and gang.until > now)
 
     @property
     def _pauses(self) -> bool:
-        """Whether it has had members and goes on by itself: only a suspension takes the start time away."""
+        """Whether it had members and will have them again: only a suspension clears the start time."""
         started = self.status is not None and self.status.start_time is not None
         return started and not (self.spec is not None and self.spec.suspend)
 
-    def tells_the_same(self, other: JobRecord) -> bool:
+    def same_facts(self, other: JobRecord) -> bool:
         """See above."""
-        return self._told == other._told
+        return self._facts == other._facts
 
     @property
-    def _told(self) -> tuple[object, ...]:
+    def _facts(self) -> tuple[object, ...]:
         problems = (self.fault, self.unknown, self.left_out)
         return self.uid, self.generation, self.deleting, problems, self.spec, self.status, self.vacate
 
@@ -144,16 +144,16 @@ class PodRecord(Record):
     job: Key | None
     labels: Mapping[str, str]
     run: int
-    """The run its assignment names, 0 where none."""
+    """The run that its assignment names; 0 for none."""
     view: PodView
 
-    def tells_the_same(self, other: PodRecord) -> bool:
+    def same_facts(self, other: PodRecord) -> bool:
         """See above."""
         mine, theirs = (one.view.__dict__ | {"resource_version": ""} for one in (self, other))
         return (self.uid, self.job, self.labels) == (other.uid, other.job, other.labels) and mine == theirs
 
     def counts_for_budget_of(self, uid: str) -> bool:
-        """Whether the PodDisruptionBudget of that job takes it for a member, whoever owns it."""
+        """Whether the PodDisruptionBudget of that job counts it as a member, whoever owns it."""
         return self.labels.get(LABEL_UID) == uid and self.labels.get(LABEL_ROLE) == Role.MEMBER
 
 
@@ -163,14 +163,14 @@ class NodeRecord(Record):
 
     view: NodeView
 
-    def tells_the_same(self, other: NodeRecord) -> bool:
-        """Nodes report every few minutes; see above."""
+    def same_facts(self, other: NodeRecord) -> bool:
+        """See above. Ignores the nodes' reports every few minutes."""
         return (self.uid, self.view) == (other.uid, other.view)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord(Record):
-    """A PodDisruptionBudget, ours or anybody's."""
+    """Any PodDisruptionBudget, ours or not."""
 
     owner: str
     labels: Mapping[str, str]
@@ -179,7 +179,7 @@ class BudgetRecord(Record):
 
     @property
     def selects_uid(self) -> str:
-        """The job's uid without which it matches no pod; "" where it may match any job's."""
+        """The job uid that its pods must have; "" if it may match pods of any job."""
         selector = self.spec.get("selector") or {}
         return str((selector.get("matchLabels") or {}).get(LABEL_UID, ""))
 
@@ -187,14 +187,14 @@ class BudgetRecord(Record):
         """Whether it covers a pod with these labels."""
         return parse.selects(self.spec.get("selector"), labels)
 
-    def tells_the_same(self, other: BudgetRecord) -> bool:
+    def same_facts(self, other: BudgetRecord) -> bool:
         """See above."""
         return (self.uid, self.owner, self.labels, self.spec) == (other.uid, other.owner, other.labels, other.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionRecord(Record):
-    """A ControllerRevision that keeps a job's template; the template itself is read when it is needed."""
+    """A ControllerRevision that keeps a job's template. The template itself is read when needed."""
 
     owner: str
     labels: Mapping[str, str]
@@ -204,7 +204,7 @@ class RevisionRecord(Record):
         """The job whose label it has."""
         return self.key[0], self.labels.get(LABEL_JOB, "")
 
-    def tells_the_same(self, other: RevisionRecord) -> bool:
+    def same_facts(self, other: RevisionRecord) -> bool:
         """See above."""
         return (self.uid, self.owner, self.labels) == (other.uid, other.owner, other.labels)
 
@@ -215,9 +215,9 @@ class EvictionRecord(Record):
 
     pod: Key
     view: EvictionView | None
-    """None where the operator does not answer it."""
+    """None if the operator does not answer it."""
 
-    def tells_the_same(self, other: EvictionRecord) -> bool:
+    def same_facts(self, other: EvictionRecord) -> bool:
         """See above."""
         return (self.uid, self.pod, self.view) == (other.uid, other.pod, other.view)
 
@@ -240,9 +240,9 @@ def version_of(raw: Json) -> int:
 def read(
     resource: Resource, raw: Json, known: AnyRecord | None = None, signals: SignalTable = SHIPPED_TABLE
 ) -> AnyRecord:
-    """The record of an object; `known` is that of an earlier state of it, of which what is the same is kept.
+    """The record of an object. `known` is the record of an earlier state, whose equal parts are reused.
 
-    `signals` is the table for which nodes and pods are read.
+    `signals` is the signal table that selects facts of nodes and pods.
     """
     base = (key_of(raw), parse.uid(raw), version_of(raw))
     if resource == PODS:
@@ -274,7 +274,7 @@ def _pod(base: tuple[Key, str, int], raw: Json, known: PodRecord | None, signals
 def _run(assignment: str) -> int:
     try:
         said = read_assignment(assignment)
-    except (ContractError, RecursionError):  # somebody else's words
+    except (ContractError, RecursionError):  # not written by the operator
         return 0
     return 0 if isinstance(said, Standby) else said.run
 

@@ -1,7 +1,7 @@
-"""Which root a job writes to, so that two jobs can be told to share one. Pure.
+"""The root that a job writes to, so that two jobs with one root can be detected. Pure.
 
-The same uri is not yet the same place: a bucket's name means another bucket at another endpoint, and a folder is
-whatever volume is mounted there. Called by `records`.
+The same uri need not be the same place: a bucket's name depends on the endpoint, and a folder on the volume that is
+mounted there. Called by `records`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 
 Root = tuple[str, ...]
-"""Equal for two jobs exactly where they write to the same place."""
+"""Equal for two jobs exactly if they write to the same place."""
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _PRIVATE: Final = frozenset({"emptyDir", "ephemeral"})
 
 
 def of(namespace: str, spec: TrainingJobSpec) -> Root | None:
-    """The job's root; None where nobody else can reach it."""
+    """The job's root; None if no other job can reach it."""
     uri = spec.checkpoint.uri.rstrip("/")
     if not uri.startswith("file://"):
         return "s3", _endpoint(spec), uri
@@ -31,9 +31,9 @@ def of(namespace: str, spec: TrainingJobSpec) -> Root | None:
 
 
 def of_pod(trainer: Json) -> str:
-    """Where a member writes to that has this container, "" where that is not told by the pod alone.
+    """The root of a member with this container; "" if the pod alone does not determine it.
 
-    A folder is told by its volume too, and a variable whose value is elsewhere is not asked for.
+    That is so for a folder, which depends on its volume, and for variables whose values are elsewhere.
     """
     given = {one.get("name"): one for one in _items(trainer, "env")}
     uri = str(given.get(Env.ROOT, {}).get("value") or "")
@@ -52,7 +52,7 @@ def _endpoint(spec: TrainingJobSpec) -> str:
 
 
 def _folder(namespace: str, template: Json, folder: PurePosixPath) -> Root | None:
-    """By the volume that is mounted closest above it; a container's own file system is nobody else's."""
+    """By the volume that is mounted closest above it; None for the container's own file system."""
     mounts = {PurePosixPath(str(one.get("mountPath", ""))): one for one in _items(_trainer(template), "volumeMounts")}
     above = [path for path in mounts if folder.is_relative_to(path)]
     if not above:
@@ -69,7 +69,7 @@ def _volume(namespace: str, volume: Json, inside: PurePosixPath) -> Root | None:
     match kind:
         case "persistentVolumeClaim":
             return kind, namespace, str(source.get("claimName")), str(inside)
-        case "hostPath":  # which node's is not known before the members are placed: the same path counts as the same
+        case "hostPath":  # the node is unknown before the members are placed: equal paths count as the same place
             return kind, str(PurePosixPath(str(source.get("path"))) / inside)
         case "nfs":
             return kind, str(source.get("server")), str(PurePosixPath(str(source.get("path"))) / inside)
@@ -89,6 +89,6 @@ def _trainer(template: Json) -> Json:
 
 
 def _items(parent: Json, name: str) -> Iterator[Json]:
-    """The objects in a list; an older CRD let anything through here."""
+    """The objects in a list; an older CRD allowed anything here."""
     found: Any = parent.get(name)
     return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())

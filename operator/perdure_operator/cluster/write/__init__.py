@@ -1,8 +1,9 @@
-"""From a Decision to writes.
+"""Carries out a Decision.
 
-manifests  the budgets, kept templates and events the operator creates; pure
-news       which events are worth sending; pure
-order      which writes go out together, and which rest on which; pure
-writes     each kind of write: what is sent, and what its answer or refusal leaves
-act        status first, then the cluster's objects, then events
+manifests            builds budgets, kept templates and events; pure
+event_deduplication  which events to send; pure
+admitted             checks what admission made of a member; pure
+order                batches of writes, and which write depends on which; pure
+writes               each kind of write: the request, and the effect of its answer
+act                  status first, then the cluster's objects, then events
 """

@@ -1,10 +1,10 @@
-"""Carries a decision out: status first, then the cluster writes in order, then events. It decides nothing.
+"""Carries out a decision: status first, then the cluster writes in order, then events. It decides nothing.
 
-A second operator, a late retry or a crash between any two writes does no harm: see `writes`. A round that leaves status
-as it is rests on it all the same: the job is read first and has to be the very one that was decided about. Before each
-write the leader looks whether it still leads: a process that was stopped for a minute does not know it. A refusal holds
-up what rests on what was refused, and nothing else: see `order`. Writes of one kind to pods that follow each other go
-out together, for a deadline already counts. Called by `loop.worker`.
+A second operator, a late retry or a crash between two writes does no harm: see `writes`. A round that does not write
+status depends on it too, so it first reads the job and requires the version that was decided about. Before each write
+the leader checks that it still leads, because a process that was stopped for a minute does not notice. A refused write
+blocks only the writes that depend on it: see `order`. Consecutive writes of one kind to pods go out together, because
+deadlines already count. Called by `loop.worker`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Actor:
-    """Writes to the cluster; what it gets back goes into the cache at once."""
+    """Writes to the cluster; answers go into the cache at once."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Actor:
         self._writes = Writes(api, cache, self._clock)
         self._still_leading = still_leading
         self._number = number
-        self._news = EventDeduplicator()
+        self._deduplicator = EventDeduplicator()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
-        """Raises an ApiError, once everything that does not rest on the write that failed has been written."""
+        """Carry out a decision. Raises ApiError after all writes that do not depend on the failed one."""
         self._require_lead()
         if decision.status is not None:
             await self._write_status(job, decision.status)
@@ -79,24 +79,24 @@ class Actor:
             pods = {pod.uid: pod for pod in job.pods if not pod.gone}
             await self._carry_out_all(Round(job, pods, memory), decision.actions)
         except ApiError:
-            await self._send(job, decision.events)  # status is written: no later round will say this again
+            await self._send(job, decision.events)  # status is written: no later round sends these events
             raise
         await self._send(job, decision.events)
 
     async def remove(self, resource: Resource, key: Key, *, uid: str, version: str) -> bool:
-        """Delete what has outlived its job; False where somebody was faster.
+        """Delete an object that outlived its job; False if it is gone already.
 
-        Raises Conflict where it has changed, or where another operator may lead.
+        Raises Conflict if it changed, or if another operator may lead.
         """
         self._require_lead()
         return await self._writes.delete(resource, key, uid, version)
 
     def _require_lead(self) -> None:
         if not self._still_leading():
-            raise _too_old()
+            raise _lease_too_old()
 
     async def _require_unchanged(self, job: Snapshot) -> None:
-        """Decided about an older state, or by a leader that is none any more: observe again."""
+        """Raise Conflict if the job is not in the version that was decided about."""
         try:
             raw = await self._api.get(JOBS, job.namespace, job.name)
         except NotFound as error:
@@ -128,7 +128,7 @@ class Actor:
         failed: list[Action] = []
         for batch in order.batches(actions):
             if not self._still_leading():
-                raised.append(_too_old())
+                raised.append(_lease_too_old())
                 break
             due = [action for action in batch if not order.held_up(action, failed, work.pods)]
             answers = await self._answers(work, due)
@@ -137,25 +137,25 @@ class Actor:
             failed += [action for action, answer in zip(due, answers, strict=True) if answer is not None]
             if errors and order.unanswered(answers):
                 break
-        if raised:  # the first, but for one that says when to come again
-            raise max(raised, key=_patience)
+        if raised:  # the first, or the one with the longest Retry-After
+            raise max(raised, key=_retry_after)
 
     async def _answers(self, work: Round, actions: Sequence[Action]) -> list[BaseException | None]:
-        """Wait for every answer, also after a refusal: nothing may still be under way when the next round looks."""
+        """Wait for every answer, even after a refusal: no write may be in flight when the next round observes."""
         writes = (self._writes.carry_out(work, action) for action in actions)
         return await asyncio.gather(*writes, return_exceptions=True)
 
     async def _send(self, job: Snapshot, events: Iterable[Event]) -> None:
-        """Best effort: an event that cannot be sent is only logged, for status says the same.
+        """Send events, best effort: a failure is only logged, because status says the same.
 
-        The rest is not tried after one without an answer: each would hold the worker for as long as a call may take.
+        After one without an answer the rest is skipped, because each would hold the worker for a whole timeout.
         """
         for event in events:
             now = self._clock()
-            news = self._news.worth_telling(job.uid, event, now)
-            if news is None:
+            sent = self._deduplicator.to_send(job.uid, event, now)
+            if sent is None:
                 continue
-            body = manifests.event(job, news, now=now, instance=self._instance, number=self._number())
+            body = manifests.event(job, sent, now=now, instance=self._instance, number=self._number())
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
@@ -163,15 +163,15 @@ class Actor:
                 if isinstance(error, Unavailable):
                     return
                 continue
-            self._news.sent(job.uid, event, now)
+            self._deduplicator.sent(job.uid, event, now)
 
 
-def _too_old() -> Conflict:
+def _lease_too_old() -> Conflict:
     return Conflict("the Lease is too old to write anything: another operator may lead")
 
 
-def _patience(error: BaseException) -> float:
-    """For how long the server wants to be left alone."""
+def _retry_after(error: BaseException) -> float:
+    """The server's Retry-After in seconds; 0 without one."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
 
 

@@ -1,7 +1,7 @@
-"""What admission has made of a member's pod, as its dry run shows it. Pure.
+"""Checks what admission made of a member's pod, as its dry run shows it. Pure.
 
-Webhooks and policies may add containers, move and rename ours: it is found by its mount. What the agent lives by has to
-stay. Called by `writes`.
+Webhooks and policies may add containers, and move and rename ours, which is found by its mount. Everything that the
+agent needs has to stay. Called by `writes`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from perdure_operator.cluster.read.containers import trainer as trainer_of
 AGENT = ["perdure", "run", "--"]
 
 
-def taken_away(admitted: Json) -> str:
-    """What this pod lacks to be a member, in words; "" where it lacks nothing."""
+def missing_parts(admitted: Json) -> str:
+    """What this pod lacks to be a member, in words; "" for nothing."""
     lacks = ", ".join(_lacks(admitted.get("spec") or {}))
     return f"admission (a webhook or a policy) leaves a member without {lacks}: exclude the job's pods" if lacks else ""
 

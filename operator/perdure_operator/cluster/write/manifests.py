@@ -1,4 +1,4 @@
-"""The objects the operator creates beside pods: budgets, kept templates, events. Pure; called by `act` alone."""
+"""Builds the objects that the operator creates beside pods: budgets, kept templates, events. Pure. Called by `act`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from perdure_operator.state.decision import Event
 from perdure_operator.state.snapshot import Snapshot
 
 NOTE_BYTES: Final = 1000
-"""An Event's note may have 1,024 bytes."""
+"""The longest note; Kubernetes allows 1,024 bytes."""
 
 _CONTROLLER: Final = "perdure.dev/operator"
 
 
 def budget(job: Snapshot, min_available: int) -> Json:
-    """The job's PodDisruptionBudget: every member counts, no standby does."""
+    """The job's PodDisruptionBudget: members count, standbys do not."""
     labels = names.labels(job.name, job.uid)
     return {
         "apiVersion": BUDGETS.api_version,
@@ -39,7 +39,7 @@ def budget(job: Snapshot, min_available: int) -> Json:
 
 
 def revision(job: Snapshot, name: str) -> Json:
-    """The job's template as it is now, to be kept: its data can never be changed."""
+    """A ControllerRevision with the job's current template. Its data is immutable."""
     return {
         "apiVersion": REVISIONS.api_version,
         "kind": "ControllerRevision",

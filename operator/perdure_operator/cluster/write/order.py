@@ -1,9 +1,9 @@
-"""Which writes of a round go out together, and which rest on which: one that fails holds up no other. Pure.
+"""Which writes of a round go out together, and which depend on which: a failure blocks only its dependents. Pure.
 
-    CreatePod            the budget, the pods before it (a quota that refuses one refuses the next), and, where it is
-                         created apart, the formers it keeps away from
-    Assign to `member`   the budget: first raise, then label
-    DeletePod            what that very pod is told before
+    CreatePod            the budget, the pods before it (a quota that refuses one refuses the next), and if it is
+                         created apart, the labels of the former members it keeps away from
+    Assign to `member`   the budget: first raise it, then label the pod
+    DeletePod            an earlier assignment of the same pod
     all others           nothing: a request to leave, a deletion, a dry run, the budget itself
 
 Called by `act`.
@@ -16,17 +16,17 @@ from itertools import groupby
 from typing import Final
 
 from perdure.wire import Role
+from perdure_operator.cluster.batching import AT_ONCE
 from perdure_operator.cluster.protocol import Unavailable
-from perdure_operator.cluster.together import AT_ONCE
 from perdure_operator.state.decision import Action, Answer, Assign, CheckTemplate, CreatePod, DeletePod, Mark, SetBudget
 from perdure_operator.state.snapshot import PodView
 
 _WEBHOOK_FAILED: Final = 500
-"""The server answers; whom it had to ask for this write does not."""
+"""The server answers, but a webhook for this write does not."""
 
 
 def batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
-    """Writes of one kind that follow each other; the dry run, which may take a webhook's patience, comes last."""
+    """Batches of consecutive writes of one kind. The dry run comes last, because webhooks may delay it."""
     in_turn = sorted(actions, key=lambda action: isinstance(action, CheckTemplate))
     for kind, group in groupby(in_turn, key=type):
         alike, most = list(group), AT_ONCE if kind in (Answer, Assign, CreatePod, DeletePod, Mark) else 1
@@ -34,12 +34,12 @@ def batches(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
 
 
 def held_up(action: Action, failed: Iterable[Action], pods: Mapping[str, PodView]) -> bool:
-    """Whether a write rests on one that has failed; `pods` are those of the job by uid."""
+    """Whether a write depends on a failed one; `pods` are the job's pods by uid."""
     return any(_rests_on(action, earlier, pods) for earlier in failed)
 
 
 def unanswered(answers: Sequence[BaseException | None]) -> bool:
-    """Whether the server itself gives no answer, or has no time: what is left would only wait as long for each."""
+    """Whether the server itself does not answer or is overloaded: each further write would only wait as long."""
     return all(isinstance(one, Unavailable) and one.status != _WEBHOOK_FAILED for one in answers)
 
 

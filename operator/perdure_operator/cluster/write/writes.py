@@ -1,7 +1,7 @@
-"""Each kind of write: what is sent, what its answer leaves in the cache, and what a refusal leaves in the memory.
+"""Each kind of write: the request, its answer's effect on the cache, and a refusal's effect on the memory.
 
-Every write has a precondition or a name that status has reserved, so that doing it twice, or late, does no harm. Which
-are made, in which order and whether at all, is `act`'s to know, which alone calls this.
+Every write has a precondition or a name that status has reserved, so that a second or late write does no harm. Only
+`act` calls this; it chooses the writes and their order.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snaps
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS: Final = 90
-"""So long a refused change counts: longer than the queue lets a round that fails wait, so that one that is tried again
-and again is refused all the time, and short enough that one that nobody tries any more is."""
+"""How long a refused change counts: longer than the longest backoff of a round, so that repeated refusals leave no
+gap, and short enough that one that is no longer tried soon expires."""
 NOT_KEPT_SECONDS: Final = 3600
-"""And a refused template, without which a job does: all jobs that a missing right concerns would ask as often."""
+"""How long a refused kept template counts. Jobs can do without, and a missing right affects all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Round:
 
     job: Snapshot
     pods: dict[str, PodView]
-    """By uid: as they were when the decision was made, or as this round has left them."""
+    """By uid: their states at the decision, or after this round's writes."""
     memory: Memory
 
 
 class Writes:
-    """Makes them; what it gets back goes into the cache at once."""
+    """Carries out writes; answers go into the cache at once."""
 
     def __init__(self, api: ClusterApi, cache: Cache, clock: Callable[[], datetime]) -> None:
         self._api = api
@@ -81,7 +81,7 @@ class Writes:
         self._clock = clock
 
     async def carry_out(self, work: Round, action: Action) -> None:  # noqa: C901 - one case for each action
-        """Raises ApiError."""
+        """Carry out one action; raises ApiError."""
         job, memory = work.job, work.memory
         match action:
             case CheckTemplate():
@@ -113,12 +113,12 @@ class Writes:
         body = member.pod(job, names.dry_run(job.name, job.uid))
         verdict, message = TemplateVerdict.GOOD, ""
         try:
-            if lacks := admitted.taken_away(await self._api.create(PODS, job.namespace, body, dry_run=True)):
+            if lacks := admitted.missing_parts(await self._api.create(PODS, job.namespace, body, dry_run=True)):
                 verdict, message = TemplateVerdict.WAIT, lacks
         except Invalid as error:
             verdict, message = TemplateVerdict.BAD, str(error)
         except Forbidden as error:
-            # Admission plugins and quotas answer 403 as well: only Pod Security blames the template.
+            # Admission plugins and quotas answer 403 as well; only Pod Security is about the template.
             bad = "violates PodSecurity" in str(error)
             verdict, message = (TemplateVerdict.BAD if bad else TemplateVerdict.WAIT), str(error)
         except ApiError:
@@ -129,7 +129,7 @@ class Writes:
         )
 
     async def _keep_template(self, job: Snapshot, name: str, memory: Memory) -> None:
-        """A refusal stops nothing: for an hour the job does as if there were no way to keep one."""
+        """Keep the template. After a refusal the job goes on without for an hour."""
         try:
             await self._create(REVISIONS, job, manifests.revision(job, name), memory)
         except (Forbidden, Invalid, AlreadyExists) as error:
@@ -157,13 +157,13 @@ class Writes:
         memory.refusals.pop(name, None)
 
     def _refuse(self, memory: Memory, name: str, error: ApiError) -> None:
-        """A change of this object was refused."""
+        """Remember that a change of this object was refused."""
         until = self._clock() + timedelta(seconds=REFUSED_SECONDS)
         kind = RefusalKind.PATCH_REFUSED
         memory.refusals[name] = Refusal(pod=name, kind=kind, message=str(error), until=until)
 
     async def delete(self, resource: Resource, key: Key, uid: str, version: str = "") -> bool:
-        """Delete that very object; whether it was there."""
+        """Delete exactly that object; returns whether it existed."""
         there = True
         try:
             await self._api.delete(resource, *key, uid=uid, version=version)
@@ -186,14 +186,14 @@ class Writes:
         try:
             await self._create(PODS, job, body, memory)
         except (Forbidden, Invalid, AlreadyExists):
-            raise  # it does not exist, or is not ours
+            raise  # the pod does not exist, or is not ours
         except BaseException:
-            memory.created.add(action.name)  # nobody has said that it was not
+            memory.created.add(action.name)  # without an answer it may exist
             raise
         memory.created.add(action.name)
 
     async def _create(self, resource: Resource, job: Snapshot, body: Json, memory: Memory) -> Json:
-        """Create an object of the job's; one that is there already and is the job's own counts as created."""
+        """Create an object of the job; an existing one that the job owns counts as created."""
         name = body["metadata"]["name"]
         try:
             raw = await self._api.create(resource, job.namespace, body)
@@ -211,7 +211,8 @@ class Writes:
         return raw
 
     async def _assign(self, work: Round, action: Assign) -> None:
-        """Who refuses it, most often a webhook, has to be named: until it is mended nobody can be told anything."""
+        """Write an assignment. A refusal, usually by a webhook, is remembered: it blocks all assignments until
+        fixed."""
         patch = _assign_patch(work.job, action, work.pods.get(action.uid))
         try:
             written = await self._api.patch(PODS, work.job.namespace, action.name, patch)
@@ -225,7 +226,7 @@ class Writes:
         self._cache.apply(PODS, written)
 
     async def _mark(self, job: Snapshot, action: Mark) -> None:
-        """A refusal stops nothing: what autoscalers and kubelets are told comes after what members are told."""
+        """Write annotations for autoscalers and kubelets. A refusal is only logged, because assignments matter more."""
         try:
             written = await self._api.patch(PODS, job.namespace, action.name, _mark_patch(action))
         except NotFound as error:
@@ -236,7 +237,7 @@ class Writes:
         self._cache.apply(PODS, written)
 
     async def _answer(self, job: Snapshot, action: Answer, memory: Memory) -> None:
-        """Whoever evicts learns of it a little later: nothing rests on it, and the watch tells what has changed."""
+        """Answer an Eviction. A failure is only logged: nothing depends on it, and it is tried again."""
         memory.answered[action.uid] = action.heartbeat
         try:
             written = await self._api.patch_status(EVICTIONS, job.namespace, action.name, _answer_patch(action))
@@ -246,7 +247,7 @@ class Writes:
         self._cache.apply(EVICTIONS, written)
 
     async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
-        """A pod that has changed since may have been promoted by the next leader."""
+        """Delete a pod in the version that was seen: the next leader may have promoted it since."""
         version = seen.resource_version if seen else ""
         with suppress(NotFound):  # somebody was faster
             await self._api.delete(
@@ -259,7 +260,7 @@ class Writes:
 
 
 def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:
-    """The whole spec: whoever may edit the budget may have written anything there."""
+    """Replace the whole spec, because users may have changed any field."""
     tests = [_test("/metadata/uid", action.uid)]
     if action.resource_version:
         tests.append(_test("/metadata/resourceVersion", action.resource_version))
@@ -273,7 +274,7 @@ def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[J
     role = seen.role if seen else ""
     tests = [_test("/metadata/uid", action.uid)]
     tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]
-    if seen and not (action.old and role):  # somebody has removed one, and a test of nothing cannot hold
+    if seen and not (action.old and role):  # somebody removed one, and a patch cannot test absence
         tests.append(_test("/metadata/resourceVersion", seen.resource_version))
     return [
         *tests,

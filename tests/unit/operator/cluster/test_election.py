@@ -16,7 +16,7 @@ import pytest
 
 from perdure_operator.cluster.election import LAST_RESORT, RENEWALS, Election, LeaseLost, Seen, Settings, Step, identity
 from perdure_operator.cluster.election import next_step as decided
-from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, Resource, Told, Unavailable
+from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, OnChange, Resource, Unavailable
 from tests.simulation.clock import Process, VirtualLoop
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import NOW
@@ -78,10 +78,10 @@ class Watched(MemoryCluster):
         return raw
 
     async def follow(
-        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, told: Told
+        self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
     ) -> None:
         self.follows.append(asyncio.get_running_loop().time())
-        await super().follow(resource, namespace, name, version=version, seconds=seconds, told=told)
+        await super().follow(resource, namespace, name, version=version, seconds=seconds, on_change=on_change)
 
 
 async def _at_once() -> None:
@@ -284,7 +284,7 @@ class Silent(Watched):
     """Whose watches tell nothing, and do not end: their connections are dead."""
 
     async def follow(self, resource: Resource, namespace: str, name: str, **options: Any) -> None:
-        await super().follow(resource, namespace, name, **options | {"told": _to_nobody})
+        await super().follow(resource, namespace, name, **options | {"on_change": _to_nobody})
 
 
 def test_a_candidate_whose_watch_has_died_takes_nothing_from_a_leader_that_renews() -> None:

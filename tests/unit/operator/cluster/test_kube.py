@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
-from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, Told, Unavailable
+from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, OnChange, Unavailable
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[KubeApi], Awaitable[Any]]
@@ -197,8 +197,8 @@ def test_a_watch_whose_connection_breaks_is_no_silence() -> None:
     assert type(asyncio.run(_error_of(answer, _follow(_nobody)))) is Unavailable
 
 
-def _follow(told: Told) -> Call:
-    return lambda api: api.follow(PODS, "ns", "p", version="7", seconds=60, told=told)
+def _follow(on_change: OnChange) -> Call:
+    return lambda api: api.follow(PODS, "ns", "p", version="7", seconds=60, on_change=on_change)
 
 
 def _nobody(_: Json | None) -> None:

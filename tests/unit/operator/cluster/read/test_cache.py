@@ -218,7 +218,7 @@ def test_deletions_are_remembered_for_as_many_objects_as_have_lived_and_not_for_
     assert not any(cache.apply(PODS, pod(10, uid=str(number), name=str(number))) for number in range(alive))
     for number in range(10 * SPARE):
         cache.delete(PODS, pod(10, uid=f"x{number}", name="x"))
-    assert len(cache._tombs[PODS]) <= 2 * (alive + SPARE)
+    assert len(cache._deleted[PODS]) <= 2 * (alive + SPARE)
 
 
 # indexes

@@ -13,6 +13,7 @@ import pytest
 from perdure.wire import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.api.status import NextRun, Phase, Spares, TrainingJobStatus
+from perdure_operator.cluster.batching import AT_ONCE
 from perdure_operator.cluster.memory import Memory
 from perdure_operator.cluster.protocol import (
     BUDGETS,
@@ -31,7 +32,6 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
-from perdure_operator.cluster.together import AT_ONCE
 from perdure_operator.cluster.write import manifests
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.schedule import LONGEST_SECONDS

@@ -17,7 +17,7 @@ def _planned(run: int) -> Event:
 def _told(news: EventDeduplicator, *events: Event, at: datetime = NOON, uid: str = "u") -> list[str]:
     messages = []
     for event in events:
-        if (worth := news.worth_telling(uid, event, at)) is not None:
+        if (worth := news.to_send(uid, event, at)) is not None:
             news.sent(uid, event, at)
             messages.append(worth.message)
     return messages
@@ -32,7 +32,7 @@ def test_an_event_is_told_once_and_again_after_a_while() -> None:
 
 def test_what_could_not_be_sent_is_worth_telling_again() -> None:
     news = EventDeduplicator()
-    assert news.worth_telling("u", _planned(1), NOON) is not None
+    assert news.to_send("u", _planned(1), NOON) is not None
     assert _told(news, _planned(1), _planned(1)) == ["run 1"]
 
 
