@@ -199,9 +199,7 @@ class Observer:
         now = self._clock()
         missed = (pod for pod in self._cache.gone(record.key) if pod.key[1] in record.in_run - there)
         if any(pod.view.owner_uid == record.uid and self._live.awaits_end_of(pod, now) for pod in missed):
-            raise Conflict(
-                f"members of {'/'.join(record.key)} are gone; the watch has not shown yet how they ended"
-            )
+            raise Conflict(f"members of {'/'.join(record.key)} are gone; the watch has not shown yet how they ended")
 
     async def _pod(self, record: JobRecord, name: str) -> PodView | None:
         """The pod if the job owns it, whatever its labels; otherwise None."""
