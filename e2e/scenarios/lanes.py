@@ -38,4 +38,4 @@ def taken(lab: Lab, run: SharedRun, *, alone: bool) -> Iterator[str]:
     members = [lane for lane in LANES if lane != OPERATORS]
     with run.locked("whole-cluster", shared=not alone), run.one_of(members) as lane:
         yield lane
-        uncordon(lab.kubectl, [*nodes(lab, lane), *(nodes(lab, OPERATORS) if alone else ())])
+        uncordon(lab.kubectl, lab.cluster.nodes[:NODES] if alone else nodes(lab, lane))

@@ -17,6 +17,7 @@ import pytest
 
 from e2e.harness.lab import Lab
 from e2e.prepare.basics import REPOSITORY
+from e2e.scenarios import lanes
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import Config, Trouble
 from e2e.storms import judge
@@ -29,17 +30,29 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 BUILD = REPOSITORY / "build" / "storms"
 LONG = Config(members=3, epochs=45, batch=48, deterministic=True)
 STORM_SECONDS = 360.0
-SPREAD = {
-    "maxSkew": 1,
-    "topologyKey": "kubernetes.io/hostname",
-    "whenUnsatisfiable": "ScheduleAnyway",
-    "labelSelector": {"matchLabels": {LABEL_JOB: "digits"}},
+MEMBERS_LANES = [lane for lane in lanes.LANES if lane != lanes.OPERATORS]
+PLACEMENT = {
+    "nodeSelector": None,
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": lanes.LABEL, "operator": "In", "values": MEMBERS_LANES}]}
+                ]
+            }
+        }
+    },
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {LABEL_JOB: "digits"}},
+        }
+    ],
 }
-"""Else all members gather on one node in time, and whoever drains it leaves nobody who stays."""
-SPEC = {
-    "disruption": {"exitTimeoutSeconds": 240},
-    "template": {"spec": {"topologySpreadConstraints": [SPREAD]}},
-}
+"""A node for each member: on one lane all members gather on one node in time, and its drain leaves no stayer."""
+SPEC = {"disruption": {"exitTimeoutSeconds": 240}, "template": {"spec": PLACEMENT}}
 
 Raise = Callable[[str, int], contextlib.AbstractContextManager[Storm]]
 
