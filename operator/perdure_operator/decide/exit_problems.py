@@ -11,8 +11,9 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Intent, PreviousRun
+from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.facts import leavers, listed, refused_change
+from perdure_operator.decide.facts import leavers, listed, node_lost, own, refused_change, terminated
 from perdure_operator.state.snapshot import PodView
 
 LATE_MARGIN_SECONDS: Final = 30
@@ -68,6 +69,26 @@ def await_leavers(draft: Draft, previous: PreviousRun) -> Draft:
         return await_deleted(draft, pods)
     message = f"waiting for the exit save of {listed(pods)}, of run {previous.run}, until {clock(deadline)}"
     return draft.wait(Reason.EXIT_SAVE, message, deadline)
+
+
+def await_rescue_commits(draft: Draft) -> Draft:
+    """Wait for deleted pods of no run that were told a rank: of what they may have left an agent makes a commit.
+
+    A run of new members alone has nothing else to begin with. Nobody waits longer than the pod's grace.
+    """
+    last = [pod for pod in own(draft.snapshot).values() if _may_commit(draft, pod)]
+    if not last:
+        return draft
+    until = max(pod.deletion_deadline or draft.now for pod in last)
+    words = f"waiting for {listed(last)} to end until {clock(until)}: what they have may be in no commit yet"
+    return draft.wait(Reason.EXIT_SAVE, words, until)
+
+
+def _may_commit(draft: Draft, pod: PodView) -> bool:
+    end = pod.deletion_deadline
+    if pod.name in draft.next_members or terminated(pod) or node_lost(draft, pod):
+        return False
+    return end is not None and draft.now < end and run_told(pod.assignment) > 0
 
 
 def stuck_at(pod: PodView) -> datetime | None:

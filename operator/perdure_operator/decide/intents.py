@@ -17,7 +17,7 @@ from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import SEAT_SECONDS, add_lost_run, patience, runs_lost_with, still_running
 from perdure_operator.decide.growth import SETTLING_SECONDS, grow_by
-from perdure_operator.decide.succession import succession
+from perdure_operator.decide.succession import state_leaves_until, succession
 
 SHORT_NOTICE_SECONDS: Final = 30
 """Of a node that is gone sooner nobody waits for standbys: the time is for the save."""
@@ -56,7 +56,12 @@ def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
 
 
 def _nobody_goes_on(draft: Draft, found: Found) -> bool:
-    """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended."""
+    """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended.
+
+    Or who goes on has nothing to go on with, and whoever has is gone before long.
+    """
+    if found.urgent and state_leaves_until(draft):
+        return True
     if found.disruption is Disruption.MEMBER_LOST:
         return not succession(draft).stays
     return not still_running(draft)

@@ -11,7 +11,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.exit_problems import await_leavers, await_told
+from perdure_operator.decide.exit_problems import await_leavers, await_rescue_commits, await_told
 from perdure_operator.decide.facts import (
     add_lost_run,
     fallback,
@@ -86,6 +86,8 @@ def promote(draft: Draft) -> Draft:
         return not_ready(draft, missing or members)
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
+    if (awaiting := await_rescue_commits(draft)) is not draft:
+        return awaiting
     if _budget_is_of_another(draft, len(members)):
         return not_ready(draft, members)
     return _begin(draft, [pods[name] for name in members])
@@ -103,6 +105,8 @@ def promote_fewer(draft: Draft) -> Draft:
     draft, due = lasts(draft, size)
     if not due:
         return draft
+    if (awaiting := await_rescue_commits(draft)) is not draft:
+        return awaiting
     others = tuple(name for name in draft.next_members if name not in up[:size])
     return _begin(give_back(draft.but(waiting=None), others), [pods[name] for name in up[:size]])
 

@@ -7,6 +7,7 @@ be withdrawn and others may join it. Where standbys are not Ready in time, every
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from perdure.wire import Completion, Env
@@ -37,7 +38,7 @@ from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.spares import give_back
 from perdure_operator.decide.startup_problems import not_ready, what_hides
-from perdure_operator.decide.succession import Succession, keep, only_grows, succession
+from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession
 from perdure_operator.state.snapshot import PodView
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
@@ -129,10 +130,18 @@ def take_over(draft: Draft) -> Draft:
         return draft.wait(Reason.BACKOFF, words, intent.not_before)
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
+    if begun := state_leaves_until(draft):
+        return draft.wait(Reason.BACKOFF, _held_back(current, heirs, begun), begun)
     found = reason_to_end(draft, current)
     if found and _all_go_elsewhere(draft, heirs):
         return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
+
+
+def _held_back(current: CurrentRun, heirs: Succession, until: datetime) -> str:
+    """By those who leave with the only state there may be."""
+    holders = joined([one.name for one in heirs.leaves])
+    return f"{holders} may alone have what run {current.run} begins with: the next one is planned at {clock(until)}"
 
 
 def _all_go_elsewhere(draft: Draft, heirs: Succession) -> bool:
@@ -191,7 +200,8 @@ def _goes_on_with(
 
     Where a member has ended nobody trains: then it is, as soon as a run may begin at all.
     """
-    have, begins, until = len(current.plan.members), intent.not_before or draft.now, ready_by(draft, current, intent)
+    have, until = len(current.plan.members), ready_by(draft, current, intent)
+    begins = state_leaves_until(draft) or intent.not_before or draft.now
     if unexpected(draft.snapshot, current):
         due = size > 0
     elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:

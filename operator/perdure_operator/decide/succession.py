@@ -7,19 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
-from perdure_operator.api.status import Assigned
-from perdure_operator.decide.draft import Draft
+from perdure_operator.api.status import Assigned, CurrentRun
+from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import (
     ends_for_size,
     made_from_another,
     own,
     stands_still,
+    still_running,
     waited_enough,
     wanted_size,
 )
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing.victims import Candidate, victims
+
+BEGINNING_SECONDS: Final = 30
+"""So long after its plan a run in the pods of a lost one has most likely begun: a start there takes 7 to 22 s."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,39 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
     """So many of them at most, in the order of their ranks."""
     if len(members) <= size:
         return tuple(members)
-    pods = own(draft.snapshot)
+    pods, count, holders = own(draft.snapshot), len(members) - size, _holders(draft)
     known = [Candidate(one.name, one.rank, one.node, pods[one.name].ready) for one in members]
-    leave = victims(known, len(members) - size)
+    new = [one for one in known if holders and one.name not in holders]
+    leave = victims(new, min(count, len(new)))
+    leave |= victims([one for one in known if one not in new], count - len(leave))
     return tuple(one for one in members if one.name not in leave)
+
+
+def state_leaves_until(draft: Draft) -> datetime | None:
+    """Until when the next run would begin without what a lost one had come to, for all who hold it leave; None where
+    somebody stays who does, or need not.
+
+    Told to go, each has that committed before its pod ends; a run of others would not wait for it.
+    """
+    current, holders = draft.current, _holders(draft)
+    if current is None or not any(pod.name in holders for pod in still_running(draft)):
+        return None
+    stays = any(one.name in holders for one in succession(draft).stays)
+    return None if stays else _begun_by(draft, current)
+
+
+def _holders(draft: Draft) -> frozenset[str]:
+    """Who was in a lost run, where the one that goes on in their pods may not have begun: what that run had come to,
+    and is in no commit, is theirs alone.
+    """
+    current = draft.current
+    if current is None or draft.status.opened >= current.run or draft.now >= _begun_by(draft, current):
+        return frozenset()
+    plan, came = current.plan, current.plan.joins
+    if came is None or all(run < plan.takes_over for run in plan.lost):
+        return frozenset()
+    return frozenset(member.name for member in plan.members if member.rank not in came)
+
+
+def _begun_by(draft: Draft, current: CurrentRun) -> datetime:
+    return later(current.plan.assigned_time or draft.now, BEGINNING_SECONDS)

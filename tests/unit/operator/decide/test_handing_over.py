@@ -30,6 +30,7 @@ from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
 from perdure_operator.decide.handing_over import NEWS_SECONDS, SILENT_SECONDS
 from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide.succession import BEGINNING_SECONDS
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated
 from tests.support.jobs import PATIENT, START, UID, Job, assigns, creates, deletes, job, killed, leaves, raised, trains
@@ -540,6 +541,79 @@ class TestBelief:
         here = _ready(_running(world=1), "n1").settle().exited(0, code=137).settle()
         assert here.now.current is not None
         assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
+
+
+def _recovered(world: int = 2, dead: int = 1) -> Job:
+    """This member has died, and run 2 is to go on in place with another one for it."""
+    here = _running(world).exited(dead, code=137).settle().after(2).settle().ready().settle()
+    assert here.run_plan is not None
+    assert (here.run_plan.run, here.run_plan.lost, here.run_plan.handover) == (2, (1,), None)
+    return here.after(1).settle()
+
+
+class TestTheStateOfALostRunIsWithThoseWhoWereInIt:
+    """Until the run that follows it has begun: who has just come has nothing of it."""
+
+    @pytest.mark.parametrize(("world", "newcomer"), [(2, 2), (3, 3)])
+    def test_who_has_just_come_leaves_first_where_the_run_gets_smaller(self, world: int, newcomer: int) -> None:
+        here = _recovered(world, dead=0).spec(replicas=world - 1).settle().after(1).settle()
+        assert _plan(here).leavers == (here.name(newcomer),)
+
+    def test_once_that_run_has_begun_it_does_not_matter_who_came(self) -> None:
+        here = _recovered(dead=0)
+        for begun in (here.status(opened=2), here.after(BEGINNING_SECONDS)):
+            assert _plan(begun.spec(replicas=1).settle().after(1).settle()).leavers == ("digits-ab12-1",)
+
+    def test_where_all_of_them_have_to_leave_the_next_run_waits_until_theirs_can_have_begun(self) -> None:
+        here = _recovered().cordon("n1").settle().after(1).settle().ready().settle()
+        assert (here.now.run, _stage(here)) == (2, Stage.PREPARING)
+        assert here.run_plan is not None
+        assert here.run_plan.assigned_time is not None
+        begins = here.run_plan.assigned_time + timedelta(seconds=BEGINNING_SECONDS)
+        assert here.plan().requeue_after == (begins - here.snapshot.now).total_seconds()
+        assert "digits-ab12-0" in here.condition(ConditionType.DISRUPTED).message
+        after = here.after(BEGINNING_SECONDS).settle()
+        assert (_plan(after).run, _offer_of_leaver(after, 0).run) == (3, 2)
+
+    def test_where_they_cannot_wait_everybody_leaves_first_so_that_what_they_have_is_committed(self) -> None:
+        assert _stage(_recovered().deleted(0, grace=60).settle()) is Stage.LEAVING
+
+    def test_but_not_where_one_of_them_stays_or_the_run_has_begun(self) -> None:
+        for here in (_recovered(world=3), _recovered().after(BEGINNING_SECONDS)):
+            assert _stage(here.deleted(0, grace=60).settle()) is Stage.PREPARING
+
+
+class TestAPodThatIsAtItsRescueCommit:
+    """It was told a rank, belongs to no run any more, and has what a run of others alone would not begin with."""
+
+    def _all_new(self) -> Job:
+        """A newcomer of two has died as run 2 took over, and the leavers have ended: run 3 is one of new members."""
+        went = (HandoverRecord(2, HandoverWord.GO),)
+        here = _running().cordon("n1", "n2").settle().after(1).settle().ready().settle()
+        here = here.ended(3, ExitKind.FAILED, run=2, error=killed()).settle()
+        for leaver in (0, 1):
+            here = here.ended(leaver, ExitKind.HANDED_OVER, run=1, step=20, handovers=went).settle()
+        return here
+
+    def test_is_waited_for_before_a_run_of_others_begins(self) -> None:
+        here = self._all_new().deleted(2, grace=60).after(20).ready().settle()
+        assert here.now.current is None
+        said = here.condition(ConditionType.RUNNING).message
+        assert "waiting for digits-ab12-2 (node n3) to end until 12:01:01Z" in said
+        after = here.missing(2).settle()
+        assert after.run_plan is not None
+        assert after.run_plan.run == 3
+
+    def test_until_its_grace_is_over(self) -> None:
+        here = self._all_new().deleted(2, grace=60).after(60).ready().settle()
+        assert here.now.current is not None
+
+    def test_nobody_waits_for_one_that_had_no_rank_or_whose_node_is_lost(self) -> None:
+        here = self._all_new().deleted(2, grace=600)
+        idle = here.pod(2, assignment="", role="standby").ready().settle()
+        assert idle.now.current is not None
+        lost = here.node("n3", ready=False).settle().after(300).ready().node("n3", ready=False).settle()
+        assert lost.now.current is not None
 
 
 NO_DRIVER = (ErrorKind.EXIT, "1", "ImportError: libcuda.so.1: cannot open shared object file")
