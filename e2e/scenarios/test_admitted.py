@@ -17,6 +17,8 @@ from e2e.scenarios.training import IMAGE, Config, nothing_lost
 pytestmark = pytest.mark.cluster
 
 PROXY: Final = "proxy"
+PROXY_PROGRAM: Final = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); signal.pause()"
+"""It ends at SIGTERM, as a proxy does."""
 GROUP: Final = "admissionregistration.k8s.io/v1"
 NAMESPACE: Final = "kubernetes.io/metadata.name"
 SEEN_SECONDS: Final = 60
@@ -26,7 +28,8 @@ def puts_a_proxy_first(kubectl: Kubectl, namespace: str) -> None:
     """From now on, in this namespace, as a webhook of a mesh would: a container that does not end by itself."""
     name = {"name": f"{PROXY}-of-{namespace}"}
     container = f"""Object.spec.containers{{
-        name: "{PROXY}", image: "{IMAGE}", imagePullPolicy: "IfNotPresent", command: ["sleep", "infinity"],
+        name: "{PROXY}", image: "{IMAGE}", imagePullPolicy: "IfNotPresent",
+        command: ["python", "-c", "{PROXY_PROGRAM}"],
         securityContext: Object.spec.containers.securityContext{{
             allowPrivilegeEscalation: false,
             capabilities: Object.spec.containers.securityContext.capabilities{{drop: ["ALL"]}}}}}}"""

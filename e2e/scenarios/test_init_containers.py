@@ -40,6 +40,7 @@ def test_an_init_container_that_fails_costs_the_budget_of_the_code_and_says_its_
     assert "init container fetch ended: Error (exit code 1)\nno such bucket" in failed["message"]
 
 
+@pytest.mark.chaos
 def test_a_sidecar_without_an_image_is_named(train: Train) -> None:
     with train(trouble=with_init(LOGS)) as training:
         waits = training.shows("ImagePullFailed")

@@ -35,7 +35,7 @@ def test_a_killed_trainer_costs_no_finished_step(lab: Lab, train: Train, undistu
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
 
 
-@pytest.mark.parametrize("spares", [1, 0])
+@pytest.mark.parametrize("spares", [1, pytest.param(0, marks=pytest.mark.chaos)])
 def test_those_that_are_left_go_on_at_once_with_a_spare_or_alone(lab: Lab, train: Train, spares: int) -> None:
     elastic = {"minReplicas": 1, "maxReplicas": 2, "spares": spares}
     paced = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "10"}

@@ -80,6 +80,7 @@ def test_an_elastic_training_changes_its_size_and_nobody_stops(train: Train, und
     assert training.batches() == undisturbed(ELASTIC_TWO).batches
 
 
+@pytest.mark.chaos
 def test_the_scale_subresource_selects_members_of_this_job_and_no_other_pod(train: Train) -> None:
     with train() as training:
         training.trains(steps=2)

@@ -196,6 +196,7 @@ def nothing_suspect_is_left(
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
 
 
+@pytest.mark.chaos
 def test_nobody_new_trains_on_a_node_that_is_avoided_and_those_who_train_there_stay(
     lab: Lab, lane: str, train: Train, undisturbed: Undisturbed, announcer: Announcer
 ) -> None:

@@ -47,6 +47,7 @@ def held(moment: str, s3: S3) -> Trouble:
 AWAY = [pytest.param(KILLED, id="killed"), pytest.param(FROZEN, id="frozen", marks=pytest.mark.chaos)]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("outage", AWAY)
 def test_a_drain_waits_for_a_store_that_comes_back(
     lab: Lab, train: Train, undisturbed: Undisturbed, s3: S3, outage: Outage

@@ -8,7 +8,7 @@ from e2e.harness.lab import Lab
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import Config, nothing_lost
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
 TWO = Config(members=2)
 
