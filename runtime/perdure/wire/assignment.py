@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from perdure.wire.handover import Handover, is_address, read_handover, write_handover
-from perdure.wire.reading import VERSION, CommitRef, ContractError, document, integer, integers, read_commit, string
+from perdure.wire.codec import Natural, Positive, from_json
+from perdure.wire.handover import Address, Handover, read_handover, write_handover
+from perdure.wire.reading import VERSION, CommitRef, ContractError, document, read_commit
+
+Offer = Annotated[Handover | None, read_handover]
+MinimumCommit = Annotated[CommitRef | None, read_commit]
 
 ASSIGNMENT_BYTES: Final = 1024
 """An assignment is at most this long: it is an annotation and a file in every pod."""
@@ -17,24 +21,24 @@ ASSIGNMENT_BYTES: Final = 1024
 class Train:
     """Be ranks `rank` .. `rank + processes - 1` of `world` processes in run `run`."""
 
-    run: int
-    rank: int
-    world: int
-    master: str
+    run: Positive
+    rank: Natural
+    world: Positive
+    master: Address
     """ip:port of rank 0's store."""
     cause: str = ""
     """Why the run before this one ends: shown to the trainer that is asked to save."""
-    seconds: int = 0
+    seconds: Natural = 0
     """How long the trainer of an older run may take to save, from first sight of this assignment."""
-    wait: int = 0
+    wait: Natural = 0
     """How long rank 0 waits for the older run to end before it opens the log."""
     lost: tuple[int, ...] = ()
     """Runs that can no longer save together: their trainers are killed at once."""
-    floor: CommitRef | None = None
+    floor: MinimumCommit = None
     """The newest commit known from outcomes: a run that finds an older log refuses to begin. None: any log will do."""
-    handover: Handover | None = None
+    handover: Offer = None
     """How to take over the living run; None where every trainer of it has to end first."""
-    save: int = 0
+    save: Natural = 0
     """How often the run was asked to save and train on: alone of all this grows within a run."""
 
 
@@ -42,11 +46,11 @@ class Train:
 class Leave:
     """Save, commit, exit: run `run` will train without this member."""
 
-    run: int
+    run: Positive
     cause: str = ""
-    seconds: int = 0
+    seconds: Natural = 0
     lost: tuple[int, ...] = ()
-    handover: Handover | None = None
+    handover: Offer = None
     """How to leave the living run without ending it for the others."""
     suspect: bool = False
     """What this member has computed is suspect: nothing of a lost run is kept, in memory or in the store."""
@@ -95,16 +99,9 @@ def read_assignment(text: str) -> Assignment:
     doc = document("assignment", text)
     if doc.get("standby") is True:
         return Standby()
-    run, cause, seconds = integer(doc, "run", 1), string(doc, "cause", ""), integer(doc, "seconds", 0, default=0)
-    lost, handover = integers(doc, "lost"), read_handover(doc.get("handover"))
     if doc.get("leave") is True:
-        return Leave(run, cause, seconds, lost, handover, doc.get("suspect") is True)
-    world = integer(doc, "world", 1)
-    rank = integer(doc, "rank", 0)
-    if rank >= world:
-        raise ContractError(f"assignment: rank {rank} is not below world {world}")
-    master, wait = string(doc, "master"), integer(doc, "wait", 0, default=0)
-    save = integer(doc, "save", 0, default=0)
-    if not is_address(master):
-        raise ContractError(f"assignment: master {master!r} is not ip:port")
-    return Train(run, rank, world, master, cause, seconds, wait, lost, read_commit(doc.get("floor")), handover, save)
+        return from_json(Leave, doc)
+    train = from_json(Train, doc)
+    if train.rank >= train.world:
+        raise ContractError(f"assignment: rank {train.rank} is not below world {train.world}")
+    return train

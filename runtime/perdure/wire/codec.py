@@ -1,7 +1,7 @@
 """Reads frozen dataclasses from JSON objects, by the types of their fields; `dataclasses.asdict` writes them.
 
-Unknown fields are ignored, and a field that is missing or null has its default. A field of another type than its own
-makes the object unreadable, and the error names it.
+Unknown fields are ignored, and a field that is missing has its default. A field of another type than its own
+makes the object unreadable, and the error names it. A field of type `Annotated[T, reader]` is read by that function.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ def from_json(kind: type[T], body: Mapping[str, Any]) -> T:
     """The dataclass in the object. Raises ContractError that names the field."""
     values = {}
     for name, reader, optional in _readers(kind):  # type: ignore[arg-type] # a class is hashable
-        value = body.get(name)
-        if value is None and optional:
+        if name not in body and optional:
             continue
         try:
-            values[name] = reader(value)
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            values[name] = reader(body.get(name))
+        except (ContractError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ContractError(f"field {name} of {kind.__name__}: {error}") from None
     return kind(**values)
 
@@ -53,7 +52,7 @@ def _reader(of: Any) -> Reader:
     """Raises TypeError for a type that the codec does not know: a mistake in the code."""
     origin, parts = get_origin(of), get_args(of)
     if origin is Annotated:
-        return partial(_number, parts[1])
+        return parts[1] if callable(parts[1]) else partial(_number, parts[1])
     if of in (bool, int, float, str):
         return partial(_plain, of)
     if origin is UnionType:

@@ -7,10 +7,11 @@ exit request for the older one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from perdure.wire.codec import Natural, Positive, from_json
 from perdure.wire.reading import LARGEST, ContractError, integer, string
 
 RANKS_AT_MOST: Final = 2**20
@@ -32,21 +33,64 @@ class HandoverWord(StrEnum):
     RESTART = "restart"  # the older run saves and exits, the newer one begins in place
 
 
+def write_ranks(ranks: Iterable[int]) -> str:
+    """Ascending ranks as ranges: `0-3,7`."""
+    ranges: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], rank)
+        else:
+            ranges.append((rank, rank))
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
+
+
+def read_ranks(value: Any) -> tuple[int, ...]:
+    """The ranks in such ranges, ascending. Raises ContractError for anything else."""
+    if not isinstance(value, str):
+        raise ContractError(f"ranks are not ranges as in '0-3,7': {str(value)[:80]!r}")
+    ranks: list[int] = []
+    for part in value.split(",") if value else []:
+        first, dash, last = part.partition("-")
+        low, high = _rank(first), _rank(last if dash else first)
+        if high < low or (ranks and low <= ranks[-1]) or high - low + len(ranks) >= RANKS_AT_MOST:
+            raise ContractError(f"ranks are not ascending ranges as in '0-3,7': {value[:80]!r}")
+        ranks.extend(range(low, high + 1))
+    return tuple(ranks)
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST))):
+        raise ContractError(f"not a rank: {text[:80]!r}")
+    return int(text)
+
+
+def read_address(value: Any) -> str:
+    """An ip:port; raises ContractError for anything else."""
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not (host and port.isascii() and port.isdigit()):
+        raise ContractError(f"{str(value)[:80]!r} is not ip:port")
+    return str(value)
+
+
+Ranks = Annotated[tuple[int, ...], read_ranks]
+Address = Annotated[str, read_address]
+
+
 @dataclass(frozen=True)
 class Handover:
     """The newer run takes over the living `run` without ending it."""
 
-    run: int
+    run: Positive
     """The living run."""
-    world: int
+    world: Positive
     """Its world."""
-    joins: tuple[int, ...]
+    joins: Ranks
     """Ranks of the newer run that newcomers hold, ascending."""
-    leavers: tuple[int, ...]
+    leavers: Ranks
     """Ranks of the living run that leave, ascending."""
-    master: str
+    master: Address
     """ip:port of the attempt's own store, at the decider."""
-    limit: int
+    limit: Natural
     """Seconds from first sight until which the attempt may be decided; at most the assignment's `seconds`."""
     token: str
     """First key and prefix in that store: what is of another attempt, or blind, gets no further."""
@@ -78,25 +122,16 @@ class AttemptRecord:
 
 def write_handover(block: Handover) -> dict[str, Any]:
     """The block as a JSON object."""
-    body: dict[str, Any] = {"run": block.run, "world": block.world}
-    body |= {"joins": write_ranks(block.joins), "leavers": write_ranks(block.leavers)}
-    return body | {"master": block.master, "limit": block.limit, "token": block.token}
+    return asdict(block) | {"joins": write_ranks(block.joins), "leavers": write_ranks(block.leavers)}
 
 
 def read_handover(value: Any) -> Handover | None:
     """The block in a JSON object; None for anything else, since an attempt is only ever an offer."""
-    if not isinstance(value, dict):
-        return None
     try:
-        world = integer(value, "world", 1)
-        joins, leavers = read_ranks(value.get("joins")), read_ranks(value.get("leavers"))
-        run, limit = integer(value, "run", 1), integer(value, "limit", 0)
-        master, token = string(value, "master"), string(value, "token")
+        block = from_json(Handover, value) if isinstance(value, dict) else None
     except ContractError:
         return None
-    if any(rank >= world for rank in leavers) or not is_address(master):
-        return None
-    return Handover(run, world, joins, leavers, master, limit, token)
+    return block if block and all(rank < block.world for rank in block.leavers) else None
 
 
 def write_record(record: HandoverRecord) -> dict[str, Any]:
@@ -135,40 +170,3 @@ def read_attempt(value: Any) -> AttemptRecord | None:
     except (ContractError, ValueError):
         return None
     return None if known is HandoverWord.RESTART else AttemptRecord(run, value["voted"], known)
-
-
-def write_ranks(ranks: Iterable[int]) -> str:
-    """Ascending ranks as ranges: `0-3,7`."""
-    ranges: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], rank)
-        else:
-            ranges.append((rank, rank))
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
-
-
-def read_ranks(value: Any) -> tuple[int, ...]:
-    """The ranks in such ranges, ascending. Raises ContractError for anything else."""
-    if not isinstance(value, str):
-        raise ContractError(f"ranks are not ranges as in '0-3,7': {str(value)[:80]!r}")
-    ranks: list[int] = []
-    for part in value.split(",") if value else []:
-        first, dash, last = part.partition("-")
-        low, high = _rank(first), _rank(last if dash else first)
-        if high < low or (ranks and low <= ranks[-1]) or high - low + len(ranks) >= RANKS_AT_MOST:
-            raise ContractError(f"ranks are not ascending ranges as in '0-3,7': {value[:80]!r}")
-        ranks.extend(range(low, high + 1))
-    return tuple(ranks)
-
-
-def _rank(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST))):
-        raise ContractError(f"not a rank: {text[:80]!r}")
-    return int(text)
-
-
-def is_address(text: str) -> bool:
-    """Whether it is ip:port."""
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit()

@@ -1,6 +1,6 @@
 """How documents of the other side are read: field by field, each error naming its field.
 
-Called by `assignment`, `handover` and `outcome` alone.
+Called by `outcome` and `handover`; what need not be read field by field is read by `codec`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,3 @@ def string(doc: Mapping[str, Any], name: str, default: str | None = None) -> str
     if not isinstance(value, str):
         raise ContractError(f"field {name} is not a string: {value!r}")
     return value
-
-
-def integers(doc: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    value = doc.get(name, [])
-    if not isinstance(value, list) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
-        raise ContractError(f"field {name} is not a list of integers: {value!r}")
-    return tuple(value)
