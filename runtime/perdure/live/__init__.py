@@ -1,10 +1,15 @@
-"""How the ranks of a living training change: who joins, who hands over, and whether a script's ranks can at all.
+"""Live hand-over: ranks that change while training goes on.
 
-joining     how a process joins its run
-liveness    what in a script keeps the ranks it was made with
-membership  who the ranks of this run are
-handing     a hand-over, as the boundary sees it
-driving     the party's machine, driven by one process
-effects     what the machine asks for, done
-newcomer    a process that comes into a living training
+joining     connects a process with the other ranks of its run
+liveness    detects what keeps a script from changing its ranks
+membership  switches a process to the newer run's ranks
+handover    an old rank's side of a hand-over
+newcomer    a new process's side of a hand-over
+driving     drives one party's state machine
+effects     carries out the machine's actions
+bridge      the connections of one attempt
+keys        the attempt's key-value store at the decider
+transfer    moves the state to newcomers
+summing     checksums that compare the old ranks' state
+protocol    the pure state machines
 """

@@ -1,8 +1,7 @@
-"""The connections of one attempt: the bridge of all parties, on which state, votes and words go, and the new groups.
+"""The connections of one attempt: the bridge for state, votes and words, and the newer run's groups.
 
-They are made in a thread of the old ranks while they train; newcomers have nothing else to do. A bridge serves one
-attempt: whatever fails on it is PeerLost and ends the attempt, never the training. Nothing of the session is known
-here. Called by perdure.live.effects.
+Old ranks connect in a thread while they train. A bridge serves one attempt: a failure raises PeerLost and ends the
+attempt, never the training. This module knows nothing of the session. Called by perdure.live.effects.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from perdure.wire.settings import Settings
 
 @dataclass
 class Bridge:
-    """All parties of an attempt, connected; `party` is this process's."""
+    """The connected parties of an attempt; `party` is this process."""
 
     attempt: Attempt
     party: Party
     group: Group
-    """For state and votes: silence ends it."""
+    """For state and votes; a timeout ends it."""
     words: Group
-    """For words, which nobody may say for long: it ends when a process does."""
+    """For words, which may take long to come; only the end of a process ends it."""
     groups: Groups | None
-    """Of the newer run; None at a leaver."""
+    """The newer run's groups; None on a leaver."""
     connected: float
-    """Seconds it took to connect, beside the training."""
+    """Seconds that connecting took, while training went on."""
 
     def __post_init__(self) -> None:
         self.peers = GlooPeers(self.group)
         self._said: list[Any] = []
-        """What is under way needs its memory."""
+        """Sends in flight, with their memory."""
 
     def vote(self, held: int | None) -> None:
-        """Says that this party is ready to go, and returns when all parties have said so; PeerLost if one has not.
+        """Vote that this party is ready, and wait for all votes. Raises PeerLost if one is missing.
 
-        `held` is an old rank's sum of what it holds, None a newcomer's. UserError if the old ranks' differ: the decider
-        is one of them.
+        `held` is an old rank's checksum of its state; None on a newcomer. Raises UserError on old ranks if their
+        checksums differ.
         """
         votes = torch.tensor([1, held or 0], dtype=torch.int64, device="cpu")
         with peer_lost("the votes were counted"):
@@ -64,9 +63,9 @@ class Bridge:
             )
 
     def say(self, word: Word | None) -> None:
-        """The decider to all others, everybody else to the decider; nobody is waited for, and some may be gone.
+        """Send a word: the decider to all others, other parties to the decider. Never waits; parties may be gone.
 
-        None: this party knows what has happened, and says nothing any more. The decider's words are its last.
+        None says that this party knows the outcome and sends no more. The decider sends only one word.
         """
         data = torch.frombuffer(bytearray(word.write() if word else b" " * WORD_BYTES), dtype=torch.uint8)
         for other in self.attempt.parties:
@@ -75,9 +74,9 @@ class Bridge:
                     self._said.append((self.words.send([data], other.number, 0), data))
 
     def hear(self, party: int) -> Word | None:
-        """What a party says; None if it says nothing any more. PeerLost if its process ends.
+        """Wait for a party's word; None if it sends no more. Raises PeerLost if its process ends.
 
-        Nobody may be waiting here when the interpreter ends: torch would bring the process down.
+        No thread may wait here when the interpreter ends: torch would crash the process.
         """
         data = torch.zeros(WORD_BYTES, dtype=torch.uint8, device="cpu")
         with peer_lost("a word was awaited"):
@@ -96,10 +95,10 @@ def connect_bridge(
     timeout: timedelta,
     deadline: Deadline,
 ) -> Bridge:
-    """Connects all parties, which are there, and the newer run's groups. PeerLost if one is gone.
+    """Connect all parties, which have arrived, and the newer run's groups. Raises PeerLost if one is gone.
 
-    `settings` are this process's in the newer run. Words are awaited for `seconds`, a collective of the newer run for
-    `timeout`.
+    `settings` are this process's in the newer run. `seconds` limits the wait for words, `timeout` a collective of the
+    newer run.
     """
     begun = time.monotonic()
     size = len(attempt.parties)
@@ -113,7 +112,7 @@ def connect_bridge(
 
 
 def settings_of(attempt: Attempt, party: Party, settings: Settings, master: str) -> Settings:
-    """This process's place in the newer run."""
+    """This process's settings in the newer run."""
     if party.new is None:
         return settings
     host, _, port = master.rpartition(":")

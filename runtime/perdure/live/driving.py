@@ -1,8 +1,8 @@
-"""Drives one party's machine through one attempt: events from any thread in, acts out, each where it belongs.
+"""Drives one party's state machine through one attempt: takes events from any thread and carries out the actions.
 
-The machine (perdure.live.protocol.machine) decides; here is what waits. Whatever may wait for another party or for the
-store does so in a thread of its own, so an alarm, a word and the end of a link are heard meanwhile; what touches the
-training, the script's tensors and its ranks, is done by the main thread, which stands still for that.
+The machine (perdure.live.protocol.machine) decides; this module waits. Every wait for another party or for the store
+has its own thread, so that alarms, words and lost links are noticed meanwhile. The main thread stops for what touches
+the training: the script's tensors and its ranks.
 
 Used by perdure.live.handover and perdure.live.newcomer.
 """
@@ -32,27 +32,27 @@ from perdure.wire import HandoverWord
 from perdure.wire.channel import HandoverEnded, TookOver
 
 LOOK_SECONDS: Final = 0.002
-"""How often the agent's answer is looked for: somebody waits."""
+"""Polling interval for the agent's answer, for which the run waits."""
 SEEN_SECONDS: Final = 0.1
-"""How often a decider without a bridge looks who still needs its store."""
+"""How often a decider without a bridge checks which parties still need its store."""
 STORE_SECONDS: Final = 2.0
-"""How often the decider asks the object store for an answer."""
+"""How often the decider checks that the object store answers."""
 LOG_SECONDS: Final = 0.5
-"""How often a newcomer asks the log while it finds no decider: what it waits for is the beginning of its run."""
+"""How often a newcomer without a decider reads the log: its run may begin in place."""
 ROUND: Final = "round"
 AGAIN_SECONDS: Final = 0.2
-"""How soon anybody asks again after no answer."""
+"""The pause before a repeated request."""
 
 Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
-"""What only the main thread does."""
+"""Actions of the main thread."""
 
 
 class GivenUp(Exception):
-    """Nobody waits for the attempt any more."""
+    """The attempt is over."""
 
 
 class Driver:
-    """One party of one attempt."""
+    """Drives one party of one attempt."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class Driver:
     ) -> None:
         self.effects = effects
         self.word: Word | None = None
-        """What the decider has said, or the log."""
+        """The outcome, from the decider or the log."""
         self.why = ""
-        """Why nothing came of it."""
+        """Why the attempt failed."""
         self.standing = False
-        """Whether the main thread waits for what it is to do."""
+        """Whether the main thread waits for its next action."""
         self.abandoned: Callable[[ev.Exit], None] | None = None
-        """Ends the process where its main thread is elsewhere."""
+        """Ends the process if the main thread does not wait here."""
         self.hangs = False
-        """Whether a thread waits for what the old ranks do together; it would keep the interpreter from its end."""
+        """Whether a thread waits in a collective of the old ranks; it would keep the interpreter from ending."""
         self.leaving = threading.Event()
-        """The main thread knows that it is to end."""
+        """Set once the main thread has its Exit."""
         self._timetable = timetable
         self._ask_exit = ask_exit
         self._ready = ready or threading.Event()
@@ -91,29 +91,29 @@ class Driver:
 
     @property
     def phase(self) -> Phase:
-        """Where the party stands."""
+        """The party's phase."""
         return self._state.phase
 
     @property
     def state(self) -> State:
-        """The machine's."""
+        """The machine's state."""
         return self._state
 
     @property
     def named(self) -> int:
-        """The run that this rank is ready to become; 0 while it is not."""
+        """The run that this rank is ready to hand over to; 0 while it is not ready."""
         return named(self._state)
 
     def begin(self, warm: str, why_not: str = "") -> None:
-        """Takes part from now on; `warm` is what all parties must hold alike, `why_not` what the main thread has seen
-        that keeps this script from changing its ranks."""
+        """Take part from now on. `warm` must be equal on all parties; `why_not` is an obstacle to changing ranks that
+        only the main thread can see."""
         self._warm, self._why_not = warm, why_not
         self._thread(self._watch_time)
         with self._lock:
             self._act_all(self._first)
 
     def feed(self, event: ev.Event) -> None:
-        """Something has happened. From any thread."""
+        """Pass an event to the machine and start its actions. From any thread."""
         with self._lock:
             match event:
                 case ev.Stopped():
@@ -129,12 +129,12 @@ class Driver:
             self._act_all(actions)
 
     def shorten(self, deadline: float) -> None:
-        """This process ends earlier than it was to."""
+        """Set an earlier deadline for this process."""
         with self._lock:
             self._timetable = self._timetable.shortened(deadline)
 
     def next_act(self) -> Main:
-        """What the main thread is to do next; waits for it."""
+        """Wait for the main thread's next action."""
         self.standing = True
         try:
             act = self._main.get()
@@ -145,7 +145,7 @@ class Driver:
         return act
 
     def is_needed(self) -> bool:
-        """Whether another party may still need what this one holds; once none does, nothing is waited for any more."""
+        """Whether another party may still need this one. Once none does, this ends all threads and connections."""
         if self._state.needed:
             return True
         self.finish()
@@ -153,10 +153,10 @@ class Driver:
         return False
 
     def finish(self) -> None:
-        """Nothing is waited for any more."""
+        """End all waiting threads."""
         self._over.set()
 
-    # Acts.
+    # Actions.
 
     def _act_all(self, actions: tuple[ev.Action, ...]) -> None:
         for action in actions:
@@ -202,7 +202,7 @@ class Driver:
                 if self.effects.party.decides and not self.effects.connected:
                     self._thread(self._watch_seen)
             case ev.CloseStore():
-                pass  # it goes with the bridge
+                pass  # closed with the bridge
 
     def _act_on_agent(self, action: ev.TellVoting | ev.TellTookOver | ev.TellEnded | ev.AskExit) -> None:
         effects = self.effects
@@ -215,7 +215,7 @@ class Driver:
                 else:
                     self._thread(self._await_agent)
             case ev.TellTookOver():
-                pass  # told by the main thread, once it is true
+                pass  # the main thread tells the agent, once it is true
             case ev.TellEnded(word, why):
                 effects.run.tell(HandoverEnded(effects.attempt.next, word, self.why or why))
             case ev.AskExit():
@@ -227,7 +227,7 @@ class Driver:
             return self.word
         return Word(word, why)
 
-    # What waits.
+    # Waiting threads.
 
     def _thread(self, act: Callable[..., None], *arguments: object) -> None:
         name = f"perdure-handover{act.__name__}"
@@ -273,7 +273,7 @@ class Driver:
         self.feed(ev.Connected())
 
     def _listen(self, party: int) -> None:
-        """Until it has said something, or is gone."""
+        """Pass on a party's words until it ends: the decider's first, or all of another party's."""
         decider = self.effects.attempt.decider
         try:
             while word := self.effects.bridge.hear(party):
@@ -289,7 +289,7 @@ class Driver:
             self.feed(ev.SeenBy(party))
 
     def _say_here(self) -> None:
-        """May wait for an answer without an end: what that means is told by whoever watches the time."""
+        """Send heartbeats. This may block forever; `_watch_time` notices the silence."""
         hearing, known = self._hearing, dict[int, int]()
         with suppress(PeerLost):
             line = self.effects.another_line()
@@ -305,13 +305,14 @@ class Driver:
                     return
 
     def _hear(self, now: float) -> None:
-        """As a newcomer from when the old ranks stand still on: before, nobody waits for it, nor it for anybody."""
+        """Report silent parties; on a newcomer only once the old ranks have stopped, because before that nobody
+        waits."""
         for silent in self._hearing.silent(now) if self._hearing else ():
             if self.effects.party.old is not None or self.effects.stopped:
                 self.feed(silent)
 
     def _watch_seen(self) -> None:
-        """As the decider that has said something before there was a bridge."""
+        """On a decider that said its word before the bridge was connected."""
         while self._state.needed and not self._over.wait(SEEN_SECONDS):
             for party in self.effects.seen_by(self._state.needed):
                 self.feed(ev.SeenBy(party))
@@ -321,7 +322,7 @@ class Driver:
             self.feed(ev.StoreSeen(self.effects.store_answers()))
 
     def _watch_log(self) -> None:
-        """As a newcomer: the older run may end without having heard of this attempt, and nobody would tell."""
+        """On a newcomer: the older run may end without ever hearing of this attempt."""
         while not self._over.wait(LOG_SECONDS) and self.phase is Phase.PREPARING:
             self._ask_log(self.effects.read_log, False)
 
@@ -378,10 +379,10 @@ class Driver:
 
 
 def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
-    """The highest choice of all ranks.
+    """The highest choice of all ranks. Collective.
 
-    One whose main thread is on its way into the stop may still come with what is done there, and is told by what it
-    meets that nothing comes of that (perdure.group.collectives.on_all): it comes again.
+    A rank whose main thread was just entering the stop may bring that call's value instead. It then sees the mismatch
+    (perdure.group.collectives.on_all) and comes again.
     """
     while True:
         found = peers.gather({ROUND: int(choice)})
@@ -390,8 +391,8 @@ def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
 
 
 def took_over(effects: Effects) -> TookOver:
-    """What the agent is told once this process is of the newer run."""
+    """The message to the agent once this process is a rank of the newer run."""
     run, parts = effects.run, dict(effects.parts)
-    if effects.party.old is not None:  # a newcomer has nothing to stop
+    if effects.party.old is not None:  # a newcomer did not train, so it has no pause
         parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
     return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, parts)

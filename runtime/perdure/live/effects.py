@@ -1,8 +1,7 @@
-"""What one process does in a hand-over, act by act: connect, move the state, vote, write the log, change ranks.
+"""The actions of one process in a hand-over: connect, move the state, vote, write the log, change ranks.
 
-Nothing here decides when, or whether: perdure.live.protocol's machines do, driven by perdure.live.handover. Acts
-that may wait for another party raise PeerLost, those of the log StorageError; none of them changes anything of the
-training but `install`.
+The machines of perdure.live.protocol decide when and whether, driven by perdure.live.driving. Actions that wait for
+another party raise PeerLost, those on the log StorageError. Only `install` changes the training.
 """
 
 from __future__ import annotations
@@ -46,38 +45,38 @@ from perdure.wire.channel import Voting, vote_acknowledged
 
 @dataclass(frozen=True)
 class Header:
-    """What old rank 0 tells all parties in the stop: all but the tensors, as a commit made here would have it."""
+    """What old rank 0 sends to all parties in the stop: what a commit made here would hold, without the tensors."""
 
     position: Position
     items: tuple[Item, ...]
     objects: Any
-    """Encoded."""
+    """The state's objects, encoded."""
     ranks: tuple[Any, ...]
-    """What is each old rank's own, encoded; where the newer run is of another size, what all have alike."""
+    """Each old rank's own state, encoded; for a newer run of another size only what all ranks share."""
     place: Place
-    """Up to where rank 0 has read the log."""
+    """The place up to which rank 0 has read the log."""
     commit: CommitRef | None
     goal: Any
     source: str
-    """Where the old ranks stand: what they were asked for a batch of."""
+    """The loader that the old ranks' scripts asked for a batch."""
     saved: bool
     due: str
-    """Why a checkpoint is due at this very place."""
+    """Why a checkpoint is due at exactly this step."""
     exhausted: bool
     age: float
     """Seconds since the last checkpoint."""
     alike: tuple[str, ...] = ()
     """The random generators that drew the same numbers on all ranks when they began."""
     sums: tuple[Any, ...] = ()
-    """What each old rank has told of its accumulators; nothing where none holds any."""
+    """The accumulators of each old rank; empty if no rank has any."""
     parts: tuple[Any, ...] = ()
-    """Where the newer run is of another size, the states of objects that are each old rank's own, encoded."""
+    """For a newer run of another size: each old rank's states of objects that are its own, encoded."""
     alone: Any = None
-    """What is the only old rank's own, encoded, where the newer run is of another size: nobody goes on with it, but
-    whoever comes may be the last that has it."""
+    """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
+    newcomer may be the last process that has it."""
 
     def write(self) -> dict[str, Any]:
-        """As plain JSON. Nothing is copied: it may hold the generators of many ranks."""
+        """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         commit = asdict(self.commit) if self.commit else None
         items = [asdict(item) for item in self.items]
@@ -94,7 +93,7 @@ class Header:
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Header:
-        """From that."""
+        """The header from those values."""
         position, commit = Position(**body["position"]), body["commit"]
         items = tuple(map(read_item, body["items"]))
         known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
@@ -104,7 +103,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where an old rank stands, and what it would have done there."""
+    """Where an old rank stopped, and what it would have done there."""
 
     source: str
     due: str
@@ -112,7 +111,7 @@ class Stop:
 
 
 class Effects:
-    """One party's."""
+    """The actions of one party."""
 
     def __init__(self, run: Run, attempt: Attempt, party: Party, block: Handover, master: str) -> None:
         self.run = run
@@ -120,64 +119,64 @@ class Effects:
         self.party = party
         self.block = block
         self.settings = settings_of(attempt, party, run.settings, master)
-        """In the newer run; a leaver's are those of the older one."""
+        """Settings in the newer run; a leaver's are those of the older run."""
         self.parts: dict[str, float] = {}
-        """Seconds by part."""
+        """Seconds by part of the stop."""
         self.header: Header | None = None
         self.room_needed: tuple[Item, ...] = ()
-        """As old rank 0: the tensors that a newcomer's script has not made."""
+        """On old rank 0: the tensors that a newcomer's script does not create itself."""
         self._room: Mapping[Key, Tensor] | None = {}
-        """As a newcomer: memory for them; None if it is not wanted any more."""
+        """On a newcomer: memory for them; None if it is no longer wanted."""
         self._keys: Keys | None = None
         self._bridge: Bridge | None = None
         self._deadline = Deadline(block.limit, lambda: None)
         self._writer: Writer | None = None
         self._takeover: Takeover | None = None
         self._members: ObjectRef | None = None
-        """As the decider: where the newer run's ranks run."""
+        """On the decider: the pods and nodes of the newer run's ranks, as stored."""
         self._kept: State | None = None
-        """What a stayer that becomes rank 0 has got of the one before it."""
+        """On a stayer that becomes rank 0: the state that it received from the old rank 0."""
         self._held = 0
-        """As an old rank: the sum of what the newcomers were sent."""
+        """On an old rank: the checksum of what the newcomers receive."""
         self._sums: list[Any] = []
-        """As old rank 0: what each old rank has told of its accumulators."""
+        """On old rank 0: the accumulators of each old rank."""
         self._parts: list[Any] = []
-        """As old rank 0: the states of objects that are each old rank's own, for a run of another size."""
+        """On old rank 0, for a run of another size: each old rank's states of objects that are its own."""
         self._merged: dict[str, Any] = {}
-        """As a stayer: what it goes on with of those."""
+        """On a stayer: the states that it continues with, merged from those."""
         self._alone: Any = None
-        """As the only old rank: what is its own, encoded, for a run of another size."""
+        """On the only old rank, for a run of another size: its own state, encoded."""
         self._alike: dict[str, Any] = {}
-        """Random generators that all old ranks have alike, with which a run of another size goes on."""
+        """Random generators equal on all old ranks, with which a run of another size continues."""
         self.stopped = False
-        """As a newcomer: whether the old ranks stand still for it."""
+        """On a newcomer: whether the old ranks have stopped for it."""
         self._mark = time.monotonic()
 
     @property
     def keys(self) -> Keys:
-        """The attempt's store."""
+        """The attempt's key-value store; RuntimeError before `find_store`."""
         if self._keys is None:
             raise RuntimeError("the attempt's store is not found yet")
         return self._keys
 
     @property
     def bridge(self) -> Bridge:
-        """The connected parties."""
+        """The connected parties; RuntimeError before `connect`."""
         if self._bridge is None:
             raise RuntimeError("the bridge is not connected")
         return self._bridge
 
-    # Beside the training.
+    # While training goes on.
 
     def find_store(self, give_up: Callable[[], None]) -> None:
-        """Returns when the decider listens."""
+        """Wait until the decider listens, and connect to its store. `give_up` raises to end the wait."""
         self._deadline = Deadline(self.block.limit, give_up)
         if self.party.new == 0:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
 
     def get_warm(self, warm: str) -> None:
-        """Returns when all parties are warm, and hold the same things as this one."""
+        """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
             self.keys.tell_room([asdict(item) for item in self.room_needed])
         elif self.party.part is Part.NEWCOMER:
@@ -185,20 +184,20 @@ class Effects:
         mark = self._writer.id if self._writer else ""
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
         if self.party.decides:
-            with suppress(StorageError):  # whether the store answers is asked next
+            with suppress(StorageError):  # the next call asks whether the store answers
                 self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
 
     def forgo_room(self) -> None:
-        """As a newcomer that receives nothing: its memory is another's."""
+        """On a newcomer that will receive nothing: free the memory for tensors."""
         self._room = None
 
     def _make_room(self, items: Sequence[Item]) -> None:
         room = make_room(items)
-        if self._room is not None:  # nobody has given up meanwhile
+        if self._room is not None:  # not given up meanwhile
             self._room = room
 
     def connect(self) -> None:
-        """Connects all parties, and the newer run's groups."""
+        """Connect all parties and the newer run's groups."""
         self._bridge = connect_bridge(
             self.keys,
             self.attempt,
@@ -211,7 +210,7 @@ class Effects:
         self.parts["connect"] = self._bridge.connected
 
     def store_answers(self) -> bool:
-        """Whether the object store does."""
+        """Whether the object store answers."""
         try:
             Log(self.run.store).head()
         except StorageError:
@@ -219,7 +218,7 @@ class Effects:
         return True
 
     def abort(self) -> None:
-        """The newer run never opens: later entries of the older one say so."""
+        """Record that the newer run never opens, in later log entries of the older one."""
         checkpointer = self.run.opened_checkpointer
         if checkpointer and checkpointer.writer and self.party.old is not None:
             checkpointer.writer.aborted = max(checkpointer.writer.aborted, self.attempt.next)
@@ -227,7 +226,7 @@ class Effects:
     # Words.
 
     def say(self, word: Word) -> None:
-        """To the others, as far as they can be reached."""
+        """Send a word to all reachable parties."""
         with suppress(PeerLost):
             if self._bridge:
                 self._bridge.say(word)
@@ -235,22 +234,22 @@ class Effects:
                 self._keys.say(word)
 
     def missing(self) -> list[int]:
-        """As the decider: who has never come."""
+        """On the decider: the parties that never arrived."""
         with suppress(PeerLost):
             return self._keys.missing() if self._keys else []
         return []
 
     @property
     def connected(self) -> bool:
-        """Whether the bridge stands."""
+        """Whether the bridge is connected."""
         return self._bridge is not None
 
     def early_word(self) -> Word | None:
-        """What was said before the bridge stood."""
+        """The word that was said before the bridge was connected."""
         return self._keys.word() if self._keys else None
 
     def seen(self) -> None:
-        """This party needs the decider's store no more."""
+        """Report that this party no longer needs the decider's store."""
         with suppress(PeerLost):
             if self.party.decides:
                 return
@@ -260,33 +259,33 @@ class Effects:
                 self._keys.seen()
 
     def seen_by(self, parties: Iterable[int]) -> list[int]:
-        """As the decider: those of them that have no bridge, and need its store no more."""
+        """On the decider: the parties among these that have no bridge and no longer need its store."""
         with suppress(PeerLost):
             return self._keys.seen_by(parties) if self._keys else []
         return []
 
     def let_go(self) -> None:
-        """Holds no connection any more: nobody needs this party."""
+        """Drop all connections, once no other party needs this one."""
         self._bridge = self._keys = None
-        self._deadline = Deadline(0.0, lambda: None)  # the other one keeps whoever drives this
+        self._deadline = Deadline(0.0, lambda: None)  # the old one refers to the driver
 
     def another_line(self) -> Keys:
-        """To the decider's store, beside this party's own. PeerLost if that is gone."""
+        """A second connection to the decider's store. Raises PeerLost if the decider is gone."""
         return self.keys.another()
 
-    # In the stop.
+    # During the stop.
 
     def begin(self) -> None:
-        """The stop begins: parts are counted from here."""
+        """Start the clock of the stop's parts."""
         self._mark = time.monotonic()
 
     def lap(self, part: str) -> None:
-        """A part of the stop is over."""
+        """End a part of the stop and record its seconds."""
         now = time.monotonic()
         self.parts[part], self._mark = self.parts.get(part, 0.0) + now - self._mark, now
 
     def give(self, stop: Stop) -> None:
-        """As an old rank: sends what a commit made here would hold. Nothing of this rank changes."""
+        """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
         self.keys.stand_still()
         own, state = self._own_part()
@@ -308,7 +307,7 @@ class Effects:
         self.lap("state")
 
     def take(self) -> State:
-        """As a newcomer: waits for the old ranks to stand still, and receives it into this script's own tensors."""
+        """On a newcomer: wait until the old ranks stop, and receive the state into this script's own tensors."""
         bridge, registry = self.bridge, self.run.registry
         self.keys.await_stop(self._deadline)
         self.stopped = True
@@ -327,22 +326,22 @@ class Effects:
         return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
 
     def _merge(self, header: Header) -> dict[str, Any]:
-        """What this party goes on with in a run of another size. UserError where the script's function fails."""
+        """This party's state in a run of another size. Raises UserError if the script's merge function fails."""
         return self.run.registry.merged(header.parts, rank=self.party.new or 0, world=self.attempt.new_world)
 
     def tell_voting(self) -> None:
-        """The agent is told, if there is one."""
+        """Tell the agent, if there is one, that this trainer is about to vote."""
         self.run.tell(Voting(self.attempt.run, self.attempt.next))
 
     def acknowledged(self) -> bool:
-        """Whether the agent has said that it knows; without one there is nobody to know."""
+        """Whether the agent has acknowledged the vote; True without an agent."""
         settings = self.run.settings
         if settings.report_fd is None or settings.offer_file is None:
             return True
         return vote_acknowledged(settings.offer_file, self.attempt.next)
 
     def vote(self) -> None:
-        """Says that this party is ready; returns when all have said so."""
+        """Vote that this party is ready, and wait for all votes."""
         self.bridge.vote(None if self.party.part is Part.NEWCOMER else self._held)
         self.lap("vote")
 
@@ -350,7 +349,7 @@ class Effects:
 
     @property
     def takeover(self) -> Takeover:
-        """This party's reading of the log."""
+        """This party's view of the log."""
         if self._takeover is None:
             run, header = self.run, self.header
             place = header.place if header else None
@@ -360,7 +359,7 @@ class Effects:
         return self._takeover
 
     def append_opened(self) -> Verdict:
-        """As the decider: one PUT. OPEN means that a commit of the older run was first: again."""
+        """On the decider: append Opened with one PUT. OPEN: a commit of the older run came first, so try again."""
         step = self.header.position.step if self.header else self.run.progress.step
         found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
         self.lap("append")
@@ -368,37 +367,38 @@ class Effects:
         return found
 
     def append_refused(self) -> Verdict:
-        """Settles what nobody knows: one PUT. OPEN means that a commit of the older run was first: again."""
+        """Append Refused with one PUT, to settle an unknown outcome. OPEN: a commit of the older run came first, try
+        again."""
         found = self.takeover.refuse()
         self._learn(self.takeover.entry)
         return found
 
     def read_log(self) -> Verdict:
-        """What the log says of the attempt."""
+        """The attempt's verdict in the log."""
         found = self.takeover.look()
         self._learn(self.takeover.entry)
         return found
 
     def word(self) -> Word:
-        """What the log's entry says, for those that hear it on the bridge."""
+        """The log's deciding entry as a word for the other parties."""
         slot = self.takeover.entry
         if slot is None or slot.entry is None:
             raise RuntimeError("the log has not decided")
         return Word(HandoverWord.GO, seq=slot.seq, entry=write_entry(slot.entry).decode())
 
     def learn(self, word: Word) -> None:
-        """The bytes that come with go are the log's."""
+        """Learn from a word GO, which carries the log's entry."""
         self._learn(slot_of(word.seq, word.entry.encode()))
 
     def _learn(self, slot: Slot | None) -> None:
-        """What was read here is told by whatever ends this process."""
+        """Remember the newest opened run, which this process reports when it ends."""
         if slot and slot.entry and isinstance(slot.entry.event, Opened):
             self.run.read_opened = max(self.run.read_opened, slot.entry.run)
 
-    # After the word.
+    # After the decision.
 
     def install(self, word: Word) -> list[Any]:
-        """Go: this process is of the newer run from here on. What it needs no more goes back, to be freed."""
+        """Become a rank of the newer run. Returns the old groups, which the caller frees later."""
         run, header = self.run, self.header
         if self.attempt.newcomers:
             run.hint = BEGAN_ANEW
@@ -411,24 +411,24 @@ class Effects:
         self.lap("install")
         return before
 
-    def _take_sums(self, told: Sequence[Any]) -> None:
-        """What leavers hold of accumulators goes over to whoever takes their ranks, or to the newer run's rank 0."""
+    def _take_sums(self, sums_of_ranks: Sequence[Any]) -> None:
+        """Pass leavers' accumulators to the newcomers in their ranks, or to the newer run's rank 0."""
         attempt, party, sums = self.attempt, self.party, self.run.progress.sums
         rank = attempt.generators_of(party.new or 0)
-        left = [told[leaver] for leaver in attempt.leavers] if told and rank is None else []
+        left = [sums_of_ranks[leaver] for leaver in attempt.leavers] if sums_of_ranks and rank is None else []
         if party.part is Part.NEWCOMER:
-            sums.take_place(told[rank] if told and rank is not None else [])
+            sums.take_place(sums_of_ranks[rank] if sums_of_ranks and rank is not None else [])
         for one in left if party.new == 0 else ():
             sums.take_over(one)
 
     def derive_generators(self) -> None:
-        """As in any run of another size than the one it goes on with."""
+        """Derive this rank's random generators, as in any run of another size than its predecessor."""
         derive(self.run.seed, self.run.progress.step, self.run.rank)
         apply(self._alike)
         self.run.images.join(tuple(self._alike))
 
     def _go_on(self, header: Header) -> None:
-        """What restoring a commit made here would have changed in a stayer."""
+        """Change in a stayer what restoring a commit made here would change."""
         run = self.run
         if self._kept:
             run.registry.load(self._kept)
@@ -437,7 +437,7 @@ class Effects:
         run.schedule.take_over(run.rank, header.age)
 
     def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
-        """What rank 0 needs for the header, and the tensors to be sent. Collective over the old ranks."""
+        """The header's contents, needed on rank 0, and the tensors to send. Collective over the old ranks."""
         run = self.run
         position = run.progress.position()
         same = self.attempt.world == self.attempt.new_world
@@ -450,7 +450,7 @@ class Effects:
             self._sums = [told for _, _, told, _ in found]
             self._parts = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
-        state = on_all(run.peers, lambda: (run.state(), None))[0]  # one rank alone may have what cannot be saved
+        state = on_all(run.peers, lambda: (run.state(), None))[0]  # a single rank may hold what cannot be saved
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
@@ -466,7 +466,8 @@ class Effects:
         return (staged.objects, ranks, state), state
 
     def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> None:
-        """Of one rank alone nobody knows what another would have drawn."""
+        """Keep the generators that are equal on all ranks. With one rank there is nothing to compare, so none is
+        kept."""
         now = capture() if len(drawn) > 1 else {}
         self._alike = {name: now[name] for name in alike(drawn) if name in now}
 
@@ -505,6 +506,6 @@ def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:
 
 
 def _received(header: Header, found: Mapping[Key, Any], own: State | None) -> State:
-    """Rank 0's buffers and objects with this rank's own parameters, which are equal."""
+    """Rank 0's buffers and objects, with this rank's own parameters, which are equal to rank 0's."""
     state = _state(header, found, None)
     return State(own.shared if own else {}, state.replicated, state.objects)

@@ -1,7 +1,7 @@
-"""How an old rank takes part in a hand-over: it looks for offers while it trains, and stops where all are ready.
+"""An old rank's side of a live hand-over: it looks for offers while it trains, and stops when all are ready.
 
-Everything up to the stop goes on in threads. In the stop nothing of this rank changes before it knows go; whatever else
-comes of it, training goes on as if nothing had been, or the ranks save and leave. Called by perdure.session.boundary.
+Everything before the stop runs in threads. During the stop this rank does not change before it knows GO. Otherwise
+training continues as if nothing had happened, or the ranks save and leave. Called by perdure.session.boundary.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from perdure.wire import ExitKind, HandoverWord, Leave, Train
 from perdure.wire.channel import HandoverEnded, read_offer
 
 LINGER_LOOKS_SECONDS: Final = 0.05
-"""How often a decider that may go looks whether somebody still needs its store; they look as often for its word."""
+"""How often a lingering decider checks whether its store is still needed."""
 MISSING_SECONDS: Final = 3.0
-"""How long it stays for newcomers that have not come at all."""
+"""How long it stays for newcomers that never arrived."""
 FAREWELL_SECONDS: Final = 0.5
-"""How long a leaver stands still when all is done: what it has sent last arrives, and the others take their first steps
-without the end of this process beside them."""
+"""How long a finished leaver waits before it exits: its last messages arrive, and its exit does not disturb the others'
+first steps."""
 SAVE_SECONDS: Final = 60.0
-"""What an exit save may take, where nobody has said how long this process has."""
+"""Time for an exit save if the offer gives none."""
 
 
 class LiveHandover:
-    """One old rank's attempts, one after the other."""
+    """One old rank's attempts, one after another."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -49,21 +49,21 @@ class LiveHandover:
         self._tried = 0
         """The highest run that was offered."""
         self.ready = threading.Event()
-        """Set while this rank would hand over; for whoever has to know."""
+        """Set while this rank is ready to hand over."""
         self.exit_wanted = False
-        """Whether an attempt that came to nothing leaves no other way than to save and leave."""
+        """Whether a failed attempt requires the ranks to save and leave."""
         run.requests.on_request(self._requested)
 
     def look(self) -> int:
-        """Which run this rank is ready to become at the next hand-out; 0: none."""
+        """The run that this rank is ready to hand over to before its next batch; 0 for none."""
         if self._is_new():
             self._read()
         return self._driver.named if self._driver else 0
 
     def hand_over(self, stop: Stop) -> bool:
-        """All old ranks stand here, ready: returns as a rank of the newer run, or of the older one; a leaver exits.
+        """Hand over, once all old ranks are here. Returns as a rank of the newer or the older run; a leaver exits.
 
-        True if the ranks are to save and leave instead.
+        Returns True if the ranks have to save and leave instead.
         """
         driver = self._driver
         if driver is None:
@@ -72,7 +72,7 @@ class LiveHandover:
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():
-                case ev.Move() if driver.phase is Phase.MOVING:  # else somebody has said abort before it began
+                case ev.Move() if driver.phase is Phase.MOVING:  # otherwise the attempt was aborted before
                     _give(driver, stop)
                 case ev.Install():
                     self._install(driver)
@@ -85,24 +85,24 @@ class LiveHandover:
                     self._exit(driver, kind, why)
 
     def leaving(self) -> None:
-        """The ranks have agreed to save and leave."""
+        """Report that the ranks agreed to save and leave."""
         if self._driver:
             self._driver.feed(ev.ExitAgreed())
 
     def goal_reached(self) -> None:
-        """The training is done."""
+        """Report that the training is done."""
         if self._driver:
             self._driver.feed(ev.GoalReached())
 
     def saved(self) -> None:
-        """The older run has ended in the log: a decider stays until nobody needs its store."""
+        """Report that the older run ended in the log. A decider stays until no party needs its store."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
         driver.feed(ev.Saved())
         attempt = driver.effects.attempt
         for party in range(attempt.world):
-            driver.feed(ev.SeenBy(party))  # the old ranks have agreed on it
+            driver.feed(ev.SeenBy(party))  # the old ranks agreed on it, so they know
         begun = time.monotonic()
         while driver.phase is Phase.LINGERING:
             here = set(driver.state.needed) - set(driver.effects.missing())
@@ -132,7 +132,7 @@ class LiveHandover:
         if self._driver:
             self._driver.feed(ev.Newer(offer.handover.run))
             if offer.handover.run == self._driver.effects.attempt.next:
-                self._stamp = None  # it is for this process, should the attempt that is on come to go
+                self._stamp = None  # read it again if the current attempt succeeds: it is for the run that begins then
         if offer.handover.run != run.settings.run:
             return
         self._tried = offer.run
@@ -159,7 +159,7 @@ class LiveHandover:
         self._driver.begin(run.registry.kind(), kept_world(run))
 
     def _end_if_it_hangs(self, leaving: threading.Event, action: ev.Exit) -> None:
-        """The main thread may wait for a rank that stands still, in a collective that takes half an hour to fail."""
+        """End the process if its main thread is stuck in a collective, which takes half an hour to fail."""
         if action.kind is not ExitKind.PEER_LOST:
             return
 
@@ -173,7 +173,7 @@ class LiveHandover:
         self.exit_wanted = True
 
     def _requested(self) -> None:
-        """From another thread: somebody asks this process to leave."""
+        """Handle a request to leave. From another thread."""
         driver, left = self._driver, self._run.requests.left()
         if driver is None:
             return
@@ -181,7 +181,7 @@ class LiveHandover:
             driver.shorten(time.monotonic() + left)
         driver.feed(ev.Sigterm())
 
-    # What comes of the stop.
+    # After the stop.
 
     def _install(self, driver: Driver) -> None:
         run, effects, word = self._run, driver.effects, driver.word
@@ -216,13 +216,13 @@ class LiveHandover:
 
 
 def _room_needed(run: Run, attempt: Attempt) -> tuple[Item, ...]:
-    """Read here, where the script stands in the session: what it has registered is no other thread's."""
+    """The tensors that newcomers need memory for. Called by the main thread, which owns the registered objects."""
     if run.rank != 0 or not attempt.newcomers:
         return ()
     try:
         return needing_room(run.registry.grown())
     except UserError:
-        return ()  # what cannot be saved ends the attempt where all ranks find it, in the stop
+        return ()  # all ranks meet this error in the stop, and end the attempt there
 
 
 def _give(driver: Driver, stop: Stop) -> None:

@@ -1,6 +1,6 @@
-"""How a process joins its run: it listens for requests, tells its agent that it is there, and meets the other ranks.
+"""Connects a process with its run: it listens for requests, registers with its agent, and meets the other ranks.
 
-Called by `Session` as the first thing of all; nothing is restored here.
+`Session` calls it first of all. It restores nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from perdure.wire import Env
 
 
 def attach(run: Run) -> None:
-    """From here on a request is noted, and the agent knows whom it can ask to save."""
+    """Start to listen for requests, and tell the agent which process it can ask to save."""
     tell_attached(run)
     run.requests.on_image(lambda: run.images.leave(PATIENCE_SECONDS))
     run.requests.listen()
 
 
 def meet_in_place(run: Run) -> None:
-    """The newer run does not take the living one over: its ranks meet as ever, and wait for the older one's end."""
+    """Begin the newer run in place, without a live hand-over: its ranks meet as usual and wait until the older run
+    ends."""
     run.settings, run.joining = replace(run.settings, handover=None), False
     meet(run, run.timeout)
     for replica in run.replicas:
@@ -36,8 +37,11 @@ def meet_in_place(run: Run) -> None:
 
 
 def meet(run: Run, timeout: float) -> None:
-    """Returns when all ranks are connected. PeerLost if they are not in time; Exit if this rank is asked to leave."""
-    import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would: here others may still be on their way
+    """Connect all ranks; `timeout` (seconds) limits their collectives.
+
+    Raises PeerLost if they do not meet in time, and Exit if this rank is asked to leave.
+    """
+    import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would; here others still start
 
     run.timeout = timeout
     if run.settings.joined and not run.joining:

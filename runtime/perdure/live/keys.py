@@ -1,8 +1,8 @@
-"""The attempt's store at the decider: who is warm, and what is said before the bridge stands.
+"""The attempt's key-value store at the decider: who is warm, and words before the bridge is connected.
 
-Its ports are a range of their own. torch's stores ask for no password: the token is their first key and prefix, so what
-is stale or blind gets no further. Every method raises PeerLost if the decider is gone. Called by
-perdure.live.effects.
+It has a port range of its own. torch's stores have no passwords: the token is the first key and the prefix of all
+others, so that stale or foreign connections get no further. Every method raises PeerLost if the decider is gone. Called
+by perdure.live.effects.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
-"""An entry's quotes are escaped."""
+"""Twice an entry, because its quotes are escaped."""
 WARM_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 0.002
-"""How often is looked: in the second case everybody waits, and this process has nothing else to do."""
+"""Polling intervals. During the stop all parties wait, and this process has nothing else to do."""
 STOPPED: Final = "stopped"
-"""The old ranks stand still, and send."""
+"""Set once the old ranks have stopped and send."""
 WRITER: Final = "writer"
 ROOM: Final = "room"
 WORD: Final = "word"
@@ -38,22 +38,22 @@ WORD: Final = "word"
 
 @dataclass(frozen=True)
 class Word:
-    """What somebody says of the attempt; go is the decider's alone."""
+    """A party's message about the attempt's outcome. Only the decider says GO."""
 
     word: HandoverWord
     why: str = ""
     seq: int = 0
     entry: str = ""
-    """With go: the log's entry that says so, and its number."""
+    """With GO: the log's entry that decided; `seq` is its number."""
 
     def write(self) -> bytes:
-        """As it travels, always as long."""
+        """The word as bytes of fixed length."""
         text = json.dumps([self.word, self.why[:200], self.seq, self.entry])
         return text.encode().ljust(WORD_BYTES)
 
     @classmethod
     def read(cls, data: bytes) -> Word:
-        """From that."""
+        """The word from those bytes."""
         word, why, seq, entry = json.loads(data)
         return cls(HandoverWord(word), why, seq, entry)
 
@@ -68,20 +68,21 @@ class Keys:
         self._party = party
 
     def tell_room(self, needed: Sequence[Any]) -> None:
-        """As old rank 0, before it is warm: for which tensors a newcomer needs room (JSON)."""
+        """On old rank 0, before it is warm: publish the tensors that a newcomer needs memory for (JSON)."""
         with peer_lost("the newcomers were told what room they need"):
             self.store.set(ROOM, json.dumps(needed))
 
     def await_room(self, deadline: Deadline) -> list[Any]:
-        """As a newcomer: what old rank 0 has told, once that is warm; nothing if it has told nothing."""
+        """On a newcomer: wait until old rank 0 is warm, and return what it published, or an empty list."""
         with peer_lost("old rank 0 was awaited"):
             look_for_keys(self.store, ["warm/0"], deadline, "rank 0 of the living run has not come", every=WARM_SECONDS)
             return list(json.loads(self.store.get(ROOM))) if self.store.check([ROOM]) else []
 
     def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
-        """Says that this party is warm, and returns when all are. UserError where one holds other things than this one.
+        """Publish that this party is warm, and wait until all are. Raises UserError if one has other models or
+        versions.
 
-        `writer` is how the newer run's rank 0 marks its entries, if this is the one; `member` is where this party runs.
+        `writer` is the mark of the newer run's log entries, on its rank 0; `member` is this party's pod and node.
         """
         with peer_lost("the parties were awaited"):
             if writer:
@@ -90,21 +91,21 @@ class Keys:
             self.store.set(f"warm/{self._party.number}", json.dumps(warm))
             for other in self._attempt.parties:
                 key = f"warm/{other.number}"
-                look_for_keys(self.store, [key], deadline, f"{_called(other)} has not come", every=WARM_SECONDS)
+                look_for_keys(self.store, [key], deadline, f"{_name(other)} has not come", every=WARM_SECONDS)
                 if json.loads(bytes(self.store.get(key))) != warm:
                     raise UserError(
-                        f"{_called(other)} has other models, optimizers or versions than {_called(self._party)}: start "
+                        f"{_name(other)} has other models, optimizers or versions than {_name(self._party)}: start "
                         f"newcomers with the same image and script"
                     )
 
     @property
     def writer(self) -> str:
-        """How the newer run's entries are marked."""
+        """The mark of the newer run's log entries."""
         with peer_lost("the writer's mark was read"):
             return bytes(self.store.get(WRITER)).decode()
 
     def members(self) -> list[Member]:
-        """Where the newer run's ranks run, in order, once all are warm; nobody for one that has not told."""
+        """Pods and nodes of the newer run's ranks, in order, once all are warm; NOBODY for one that published none."""
         with peer_lost("the members' names were read"):
             return [self._member(self._attempt.of_new(rank)) for rank in range(self._attempt.new_world)]
 
@@ -113,35 +114,35 @@ class Keys:
         return Member(**json.loads(bytes(self.store.get(key)))) if self.store.check([key]) else NOBODY
 
     def missing(self) -> list[int]:
-        """Who has never said that it is warm."""
+        """The parties that have not published that they are warm."""
         with peer_lost("the parties were counted"):
             parties = (party.number for party in self._attempt.parties)
             return [party for party in parties if not self.store.check([f"warm/{party}"])]
 
     def say(self, word: Word) -> None:
-        """To whoever has no bridge yet."""
+        """Publish a word for parties without a bridge."""
         with peer_lost("the word was said"):
             self.store.set(WORD, word.write().decode())
 
     def word(self) -> Word | None:
-        """What somebody has said there."""
+        """The published word, or None."""
         with peer_lost("the word was looked for"):
             return Word.read(bytes(self.store.get(WORD))) if self.store.check([WORD]) else None
 
     def stand_still(self) -> None:
-        """Tells newcomers that the old ranks are in the stop."""
+        """Publish that the old ranks have stopped."""
         with peer_lost("the stop was announced"):
             self.store.set(STOPPED, "1")
 
     def await_stop(self, deadline: Deadline) -> None:
-        """Returns when the old ranks are in the stop."""
+        """Wait until the old ranks have stopped."""
         with peer_lost("the old ranks' stop was awaited"):
             awaited = "the old ranks have not stopped for the hand-over"
             look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_SECONDS)
 
     def another(self) -> Keys:
-        """One more connection, for whoever may wait for an answer without an end; the decider's own store answers it at
-        once."""
+        """A second connection, for a thread that may wait for an answer forever. The decider's own store never
+        blocks."""
         if self._party.decides:
             return self
         with peer_lost("the decider was reached"):
@@ -152,8 +153,8 @@ class Keys:
         return Keys(store, self._attempt, self._party, self._place)
 
     def here(self) -> dict[int, int]:
-        """Says that this party is there, and returns when the decider's store knows. To the decider: how often each
-        other party has said so."""
+        """Send a heartbeat, and wait until the decider's store has it. Returns the heartbeats per party: on the decider
+        of all parties, otherwise only its own."""
         with peer_lost("the decider's store was told"):
             counts = {self._party.number: self.store.add(f"here/{self._party.number}", 1)}
             if self._party.decides:
@@ -162,18 +163,19 @@ class Keys:
             return counts
 
     def seen(self) -> None:
-        """This party knows what has happened, and needs the store no more."""
+        """Publish that this party knows the outcome and no longer needs the store."""
         with peer_lost("the decider's store was told"):
             self.store.set(f"seen/{self._party.number}", "1")
 
     def seen_by(self, parties: Iterable[int]) -> list[int]:
-        """Those of them that have said so."""
+        """The parties among these that published it."""
         with peer_lost("the parties' words were read"):
             return [party for party in parties if self.store.check([f"seen/{party}"])]
 
 
 def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable[[], None]) -> Keys:
-    """Once the decider listens. PeerLost when the attempt's time is up; `give_up` raises to end it before."""
+    """Wait until the decider listens, and connect. Raises PeerLost at the attempt's limit; `give_up` raises to end
+    the wait earlier."""
     host, _, port = block.master.rpartition(":")
     who = f"the decider of run {attempt.next}'s hand-over"
     place = Place((host, int(port)), party.decides, block.token, block.token, who)
@@ -181,5 +183,5 @@ def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable
     return Keys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party, place)
 
 
-def _called(party: Party) -> str:
+def _name(party: Party) -> str:
     return f"rank {party.old} of the living run" if party.old is not None else f"the newcomer for rank {party.new}"

@@ -1,8 +1,8 @@
-"""Whether this script's ranks can change while it trains, and if not, why.
+"""Detects whether this script can swap members live, and if not, why.
 
-What holds on to the ranks it was made with, and is not the session's, would go on among the old members without a
-word: gloo's groups do not end with those who leave. So it is looked for at the beginning, after `restore()`, and in
-every attempt. Called by joining, resuming and driving.
+An object of the script's own that keeps its ranks would silently go on among the old members, because gloo's groups do
+not end with a leaver. So the check runs at the beginning, after `restore()`, and in every attempt. Called by joining,
+resuming and driving.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 
 
 def tell_attached(run: Run, why: str = "") -> None:
-    """Tells the agent that there is a session here, and whether it can be offered a hand-over; `why` it cannot, if that
-    is known."""
+    """Tell the agent that this process has a session, and whether it accepts a live hand-over; `why` not, if known."""
     why = why or obstacle(run)
     run.tell(Attached(os.getpid(), not why, why, run.settings.image_file is not None))
 
 
 def obstacle(run: Run) -> str:
-    """Why this process cannot change its ranks while it trains, as far as that is seen at once, or nothing."""
+    """Why this process cannot change its ranks while it trains, as far as cheap checks show; "" if it can."""
     if not run.settings.live:
         return f"{Env.LIVE}=no"
     if run.settings.joined:
@@ -40,7 +39,7 @@ def obstacle(run: Run) -> str:
     if run.driven_by:
         return f"{run.driven_by} drives the loop, and keeps the ranks that it began with"
     if run.settings.run is None:
-        return "nobody has numbered this run"
+        return "this run has no number"
     if run.settings.master_is_elsewhere:
         return "torchrun has started the ranks, and keeps their store"
     if torch.cuda.is_available():
@@ -53,7 +52,7 @@ def obstacle(run: Run) -> str:
 
 
 def _registered(run: Run) -> str:
-    """What shows in the things that the script has registered."""
+    """Obstacles among the registered objects; "" for none."""
     if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
         return OWN_DDP
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
@@ -62,9 +61,9 @@ def _registered(run: Run) -> str:
 
 
 def kept_world(run: Run) -> str:
-    """Whether the script keeps the group of all ranks, which is another one after a change; nothing if it does not.
+    """An error text if the script keeps dist.group.WORLD, which a change of ranks replaces; "" if it does not.
 
-    For the main thread alone, and where the script calls the session: its own collectives hold the group meanwhile.
+    Only for the main thread inside a call of the session: the script's own collectives hold the group meanwhile.
     """
     inside = (vars(part) for replica in run.replicas for part in replica.inside)
     own = sum(value is dist.group.WORLD for values in inside for value in values.values())
@@ -72,5 +71,5 @@ def kept_world(run: Run) -> str:
 
 
 def hidden_obstacle() -> str:
-    """The same for what nobody has told the session of. From any thread."""
+    """The same for objects that the session was not given. From any thread."""
     return next((why for _, why in keepers.made()), "")

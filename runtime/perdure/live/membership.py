@@ -1,8 +1,8 @@
-"""Changes which ranks this process trains with, in the living process; there is no way back from here.
+"""Switches a living process to the newer run's ranks. There is no way back.
 
-The groups are connected already, and the log says that the newer run has taken over. Whatever holds on to ranks is
-told: torch's groups, wrapped models, loaders, agreement, pulse, checkpointer. Called by both sides of a hand-over
-(perdure.live.handover, perdure.live.newcomer) once they know go.
+The groups are connected, and the log says that the newer run has taken over. Everything that depends on ranks is
+updated: torch's groups, wrapped models, loaders, agreement, heartbeat, checkpointer. Called by both sides of a
+hand-over once they know GO.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ BEGAN_ANEW: Final = (
     "; a process has joined this run as it trained, and in it variables of the script's own have begun anew: where a "
     "step depends on one, keep it in session.state, or take session.steps_done or perdure.progress(session)"
 )
-"""What else may have made ranks come apart, once a newcomer is one of them."""
+"""Extra hint for rank-divergence errors after a newcomer has joined."""
 
 
 def make_pulse(run: Run) -> Heartbeat:
-    """Whether the others are there, for the ranks that this process is one of now."""
+    """A heartbeat among the ranks of this process's current run."""
     return Heartbeat(run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
 
 
 def make_writer(run: Run, settings: Settings) -> Writer | None:
-    """The pen of the newer run, if this process is to be its rank 0."""
+    """The newer run's log writer, if this process becomes its rank 0; otherwise None."""
     if settings.rank != 0:
         return None
     return Writer(Log(run.store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
 
 def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
-    """Makes the bridge's groups those of this process; those of before. Nothing here waits for another rank."""
+    """Install the bridge's groups and return the old ones. Never waits for another rank."""
     groups = bridge.groups
     if groups is None:
         raise RuntimeError("a leaver has no groups of the newer run")
@@ -63,10 +63,10 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
 
 
 def take_over_log(run: Run, writer: Writer | None, word: Word) -> None:
-    """From here on this process's commits are those of the newer run, which the word's entry has opened."""
-    pen = run.checkpointer
+    """Make this process's commits those of the newer run, which the word's entry opened."""
+    checkpointer = run.checkpointer
     number = run.settings.run or 0
     if writer:
         writer.take_up(slot_of(word.seq, word.entry.encode()))
-    pen.run, pen.peers, pen.writer, pen.hint = number, run.peers, writer, run.hint
+    checkpointer.run, checkpointer.peers, checkpointer.writer, checkpointer.hint = number, run.peers, writer, run.hint
     run.opening = Opening(number, number, run.opening.goal if run.opening else None, writer)

@@ -1,8 +1,8 @@
-"""How a process joins a living run: its state comes in `restore()`, its ranks with the first batch.
+"""A new process's side of a live hand-over: it gets the state in `restore()` and its rank with the first batch.
 
-Between the two it has no group: what the script does there no other rank does, and a collective would pair with the
-old ranks' gradients. So it votes when the script asks for the batch that the old ranks stand at. Until it knows go it
-is no rank of anything, and its end costs nobody anything.
+Between the two it has no group: no other rank runs that part of the script, and a collective would pair with the old
+ranks' gradients. It votes when its script asks for the batch at which the old ranks stopped. Until it knows GO it is no
+rank, and its end costs the run nothing.
 
 Called by perdure.session.resuming and perdure.session.boundary.
 """
@@ -29,7 +29,7 @@ from perdure.wire import ErrorKind, ExitKind, Failure
 
 
 class Newcomer:
-    """One process that joins."""
+    """A process that joins a living run."""
 
     def __init__(self, run: Run) -> None:
         settings, block, now = run.settings, run.settings.handover, time.monotonic()
@@ -43,11 +43,11 @@ class Newcomer:
         self._driver = Driver(effects, timetable, ask_exit=lambda: None)
         self._driver.abandoned = self._end_at_once
         self._listener = run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
-        """Hears of requests once this process is a rank."""
+        """Gets requests to leave once this process is a rank."""
 
     @property
     def header(self) -> Header:
-        """What old rank 0 has told."""
+        """The header from old rank 0; RuntimeError before it was received."""
         header = self._driver.effects.header
         if header is None:
             raise RuntimeError("no state was received")
@@ -55,13 +55,13 @@ class Newcomer:
 
     @property
     def old_world(self) -> int:
-        """How many ranks the living run has."""
+        """The number of ranks of the living run."""
         return self._driver.effects.attempt.world
 
     def receive(self) -> State | None:
-        """Waits until the old ranks stand still for this process, and takes their state.
+        """Wait until the old ranks stop for this process, and receive their state.
 
-        None if the newer run begins in place instead. HandoverFailed if nothing comes of it.
+        Returns None if the newer run begins in place instead. Raises HandoverFailed, Fenced or PeerLost.
         """
         self._driver.begin(self._run.registry.kind())
         while True:
@@ -79,9 +79,10 @@ class Newcomer:
                     self._fail(kind, why)
 
     def first_batch(self, source: str) -> bool:
-        """The script asks `source` for a batch: False if it is not the one that the old ranks stand at.
+        """Join when the script asks `source` for a batch. Returns False if the old ranks stopped at another source.
 
-        Otherwise this process is a rank of the newer run when it returns. HandoverFailed if it is not to be one.
+        After True this process is a rank of the newer run. Raises HandoverFailed, Fenced or PeerLost if it does not
+        become one.
         """
         if source != self.header.source:
             return False
@@ -104,13 +105,13 @@ class Newcomer:
                     self._fail(kind, why)
 
     def _stand_in(self) -> None:
-        """Should the others be lost while it is not known which run is on, this process has what is to be kept."""
+        """Hold the state as a survivor's snapshot, in case the others are lost before the outcome is known."""
         run, attempt = self._run, self._driver.effects.attempt
         run.progress.saved = self.header.saved
         rank = attempt.generators_of(run.rank)
         if rank is not None:
             run.images.stand_in(attempt.run, rank, self.header.alike, self.header.ranks)
-        elif self.header.alone is not None:  # else it holds no rank's own state, and others do
+        elif self.header.alone is not None:  # otherwise it holds no rank's own state, and others do
             run.images.stand_in(attempt.run, 0, (), own=decode(self.header.alone))
 
     def _take(self) -> State | None:
@@ -131,7 +132,7 @@ class Newcomer:
             raise RuntimeError("nobody has said go")
         run.old_groups.keep(effects.install(word), driver.is_needed)
         run.requests.on_request(self._listener)
-        driver.abandoned = None  # it keeps this object, and this one keeps it
+        driver.abandoned = None  # breaks a reference cycle
         run.joining = False
         run.images.join(self.header.alike)
         run.schedule.take_over(run.rank, self.header.age)
@@ -148,7 +149,7 @@ class Newcomer:
         raise HandoverFailed(text)
 
     def _end_at_once(self, action: ev.Exit) -> None:
-        """From another thread: nothing comes of it, and the main thread is in the script."""
+        """End the process after a failed attempt while the main thread runs the script. From another thread."""
         run, text = self._run, self._described(action.why)
         say(f"this process does not join the living run: {text}")
         if action.kind is ExitKind.PEER_LOST:

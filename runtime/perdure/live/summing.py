@@ -1,7 +1,7 @@
-"""Whether the old ranks hold the same state: each sums up its own while it is sent, and the vote compares.
+"""Checksums the old ranks' state while it is sent; the vote compares them, so that differing ranks never hand over.
 
-Every old rank reads all of it for that, which takes about as long as sending it over a fast link: beside each other
-they cost one of the two. Used by perdure.live.effects; what the sums are compared by is Bridge.vote.
+Each old rank reads its whole state for that, which takes about as long as sending it over a fast link; run in parallel,
+both cost the time of one. Used by perdure.live.effects; Bridge.vote compares the sums.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 from perdure.checkpoint import tensors
 
 SUM_BITS: Final = 48
-"""So many bits of a sum are told: those of tens of thousands of ranks add up in one number."""
+"""Bits of a checksum that the vote uses, so that the sum over tens of thousands of ranks fits into an int64."""
 
 
 class Summing:
-    """Sums up tensors in a thread while the block runs, which ends with the sum, or with the error there was."""
+    """Context manager that checksums tensors in a thread; its exit waits for the sum and raises the thread's error."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self._named = named
@@ -32,7 +32,7 @@ class Summing:
 
     @property
     def sum(self) -> int:
-        """Of all tensors, once the block is over."""
+        """The checksum of all tensors, after the block."""
         return self._sum & ((1 << SUM_BITS) - 1)
 
     def __enter__(self) -> Self:
@@ -54,5 +54,5 @@ class Summing:
                 if self._stopped.is_set():
                     return
                 self._sum = int(crc64nvme(f"{name} {tensors.checksum(tensor)} ".encode(), self._sum))
-        except Exception as error:  # noqa: BLE001 - raised where the sum is wanted
+        except Exception as error:  # noqa: BLE001 - `__exit__` raises it
             self._error = error

@@ -1,10 +1,10 @@
-"""Moves the state of training from the old ranks into a newcomer's own tensors, point to point.
+"""Moves the training state from the old ranks into a newcomer's own tensors, point to point.
 
-What is sent is what a commit made here would hold, described as a commit describes it, so that whoever receives it
-takes it over by the code that restores. Every old rank sends a part, straight from its live tensors where they lie
-flat in memory, and changes nothing. Small tensors travel together, large ones in pieces.
+The state is what a commit made here would hold, in the same description, so that the receiver uses the code that
+restores. Every old rank sends a part, without a copy if its tensor is contiguous, and changes nothing. Small tensors
+travel together, large ones in pieces.
 
-Called in the stop, by perdure.live.effects; which rank sends what, perdure.live.protocol.parties answers.
+Called by perdure.live.effects during the stop. perdure.live.protocol.parties assigns the parts to ranks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from perdure.group.world import Group
 from perdure.live.protocol.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
-"""Tensors up to this size are packed, up to PIECE_BYTES: a message costs as much as copying them."""
+"""Tensors up to this size are packed into messages of up to PIECE_BYTES, because a message costs as much as a copy."""
 IN_FLIGHT: Final = 8
-"""Messages under way to or from all parties together, and one more for each, that are copies, of PIECE_BYTES at most.
-What is sent from where it lies and received to where it belongs needs no memory: all of it is under way at once, and no
-link waits for this process to go on."""
+"""Copies in flight to or from all parties together, plus one for each party, of PIECE_BYTES at most. Messages without a
+copy need no memory, so all of them are in flight at once, and no link waits for this process."""
 AT_ONCE: Final = 8
-"""Parties that are served at a time. They are taken in one order by all, so none waits for one that waits for it."""
+"""Parties served at a time. All processes use the same order, so there is no deadlock."""
 
 Key = tuple[str, str]
 Put = Callable[[Tensor], None]
@@ -43,7 +42,7 @@ Put = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Parcel:
-    """Tensors that one old rank sends to one party, in this order."""
+    """The tensors that one old rank sends to one party, in this order."""
 
     sender: int
     receiver: int
@@ -51,7 +50,7 @@ class Parcel:
 
 
 class Window:
-    """Messages between two parties that are under way, `most` copies among them."""
+    """Messages in flight between two parties, with at most `most` copies among them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -59,17 +58,17 @@ class Window:
         self._works: deque[tuple[Any, Tensor, bool, Put | None]] = deque()
 
     def add(self, work: Any, data: Tensor, *, copied: bool, then: Put | None = None) -> None:
-        """One more; its memory is kept until it has arrived, which is when `then` gets it."""
+        """Add a message. Its memory is kept until it has arrived; then `then` gets it."""
         self._works.append((work, data, copied, then))
         self._copies += copied
 
     def narrow(self) -> None:
-        """Returns when no more copies are under way than may be."""
+        """Wait until at most the allowed number of copies is in flight."""
         while self._copies > self._most:
             self._finish()
 
     def close(self) -> None:
-        """Returns when all have arrived."""
+        """Wait until all messages have arrived."""
         while self._works:
             self._finish()
 
@@ -82,12 +81,12 @@ class Window:
 
 
 def describe(state: State) -> tuple[Item, ...]:
-    """What there is to send, as a manifest lists it; equal on all old ranks, but for buffers that only rank 0 sends."""
+    """The tensors to send, as in a manifest. Equal on all old ranks, except for buffers, which only rank 0 sends."""
     return (*_items(SHARED, state.shared), *_items(REPLICATED, state.replicated))
 
 
 def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
-    """Who sends what to whom. All parties find the same."""
+    """Which rank sends what to which party. Equal on all parties."""
     shared = [item for item in items if item.part == SHARED]
     replicated = tuple(item for item in items if item.part == REPLICATED)
     found: dict[tuple[int, int], list[Item]] = {(0, party): list(replicated) for party in attempt.header_to}
@@ -97,13 +96,13 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
 
 
 def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
-    """Those of these shared tensors for which memory is worth being made before it is needed."""
+    """The shared tensors that are large enough to allocate their memory before the stop."""
     return tuple(item for item in _items(SHARED, named) if item.device == "cpu" and item.size > SMALL_BYTES)
 
 
 def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
-    """Memory for these tensors on this machine. It is written to: the system gives it page by page, which would take
-    longer than receiving it. UserError if there is none."""
+    """Allocate these tensors and touch every page: page faults would take longer than receiving. Raises UserError if
+    memory is short."""
     found: dict[Key, Tensor] = {}
     for item in items:
         try:
@@ -112,13 +111,13 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
             raise UserError(f"there is no memory for {item.name} ({item.size / 2**20:.0f} MiB): {error}") from error
         memory = tensors.flat_bytes(tensor)
         if memory is not None:
-            memory.numpy().fill(0)  # not by torch: it would start threads of its own for this one
+            memory.numpy().fill(0)  # torch would start threads for this one
         found[item.part, item.name] = tensor
     return found
 
 
 def send(group: Group, given: Sequence[Parcel], state: State) -> None:
-    """Sends these parcels, whose sender this process is. PeerLost if one does not arrive."""
+    """Send the parcels of this process. Raises PeerLost if one does not arrive."""
     live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
     live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}
     with peer_lost("the state was sent"), torch.device("cpu"):
@@ -126,7 +125,7 @@ def send(group: Group, given: Sequence[Parcel], state: State) -> None:
 
 
 def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Receives these parcels into `targets`, and new tensors where there is none. PeerLost if one does not come."""
+    """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come."""
     found = {
         (item.part, item.name): _target(item, targets.get((item.part, item.name)))
         for parcel in given
@@ -147,12 +146,12 @@ def _target(item: Item, live: Tensor | None) -> Tensor:
 
 
 def _window(given: Sequence[Parcel]) -> int:
-    """How many copies of one of them are under way."""
+    """Copies in flight of one parcel."""
     return max(1, IN_FLIGHT // max(1, len(given)))
 
 
 def _packs(parcel: Parcel) -> Iterator[list[Item]]:
-    """The small ones, as many as go together."""
+    """Small tensors, grouped into messages."""
     pack: list[Item] = []
     size = 0
     for item in parcel.items:
@@ -176,7 +175,7 @@ def _large(parcel: Parcel) -> list[Item]:
 
 
 def _interleave(works: Sequence[Iterator[None]]) -> None:
-    """Each in turn, until all are done: what several parties send arrives at the same time."""
+    """Run all works in turns, so that several parties are served at the same time."""
     later = iter(works)
     now = deque(itertools.islice(later, AT_ONCE))
     while now:
@@ -199,7 +198,7 @@ def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int
 
 
 def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, bool]]:
-    """What is sent, in order, and whether it is a copy: small tensors together, and each large one in pieces of one
+    """The messages in order, and whether each is a copy: small tensors together, large ones in pieces of equal
     size."""
     for pack in _packs(parcel):
         data = bytearray().join(piece for item in pack for piece in tensors.read(live[item.part, item.name]))
@@ -234,7 +233,8 @@ def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: 
 
 
 def _places(parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, Put | None]]:
-    """Where each message is received to, in order, and what then takes it to its place, if it is not there."""
+    """The buffer of each message in order, and a function that copies it to its tensor, if it was not received
+    there."""
     for pack in _packs(parcel):
         yield torch.empty(_size(pack), dtype=torch.uint8), partial(_unpack, pack, found)
     for item in _large(parcel):

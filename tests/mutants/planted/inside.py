@@ -141,8 +141,8 @@ INSIDE: Final = (
     Mutant(
         "an exit that was asked for in the stop is forgotten when the run trains on",
         "runtime/perdure/live/protocol/returning.py",
-        "            asks = (AskExit(),) if state.exits else ()\n            told",
-        "            asks = ()\n            told",
+        "            asks = (AskExit(),) if state.exits else ()\n            report",
+        "            asks = ()\n            report",
         ("party-deleted", "partys-agent-hung", "second-reason"),
         _OF_HANDOVER,
     ),

@@ -1,6 +1,6 @@
-"""The decider, once it has voted: it alone appends Opened, and once its PUT has begun only the log tells it anything.
+"""The decider after its vote: only it appends Opened, and once its PUT has begun only the log gives the outcome.
 
-Before that it may still say abort, or restart; afterwards it repeats the PUT until it is answered, over the older
+Before the PUT it may still say abort or restart. Afterwards it repeats the PUT until it is answered, past the older
 run's own commits only. Called by perdure.live.protocol.old.
 """
 
@@ -34,14 +34,14 @@ def before_the_put(state: State, event: Event) -> Step:
         case VoteReduced(False, why):
             return say_and_return(state, HandoverWord.ABORT, why or "the vote failed")
         case Heard(HandoverWord.ABORT, why):
-            # Said again, for those who have no link to whoever said it.
+            # Repeated for parties without a link to the sender.
             return say_and_return(state, HandoverWord.ABORT, why)
         case Gone(party):
             return say_and_return(state, HandoverWord.ABORT, f"party {party} is gone")
         case Silent(party) if waits_for(state, party):
             return say_and_return(state, HandoverWord.ABORT, f"party {party} is silent")
         case Passed(Alarm.SILENCE):
-            return say_and_return(state, HandoverWord.ABORT, "not everybody voted in time")
+            return say_and_return(state, HandoverWord.ABORT, "not all parties voted in time")
         case Passed(Alarm.LIMIT):
             return at_the_limit(state)
         case Passed(Alarm.DEADLINE):
@@ -50,13 +50,13 @@ def before_the_put(state: State, event: Event) -> Step:
 
 
 def at_the_limit(state: State) -> Step:
-    """The decider's word when time is over: a pod that has to leave anyway needs its exit save now."""
+    """The decider's word at the limit: if a pod has to leave anyway, it needs its exit save now."""
     word = HandoverWord.RESTART if state.forced else HandoverWord.ABORT
     return say_and_return(stay(state, late=True)[0], word, "the limit has passed")
 
 
 def after_the_put(state: State, event: Event) -> Step:
-    """DECIDING: the PUT may have arrived at any moment since."""
+    """DECIDING: the PUT may have arrived at any time."""
     match event:
         case LogAnswered(verdict):
             return _answered(state, verdict)

@@ -1,4 +1,4 @@
-"""What happens to a party in a hand-over, and what it is to do. Values alone; the package's docstring is their table.
+"""Events and actions of a party in a hand-over. Values only; the package's docstring lists them.
 
 Called by the machines and by the shell that drives them.
 """
@@ -13,18 +13,18 @@ from perdure.wire import ExitKind, HandoverWord
 
 
 class Alarm(StrEnum):
-    """A moment that passes by itself; when each of them is, perdure.live.protocol.timing says."""
+    """A timeout; perdure.live.protocol.timing defines the times."""
 
     ACK = "ack"  # the agent has not acknowledged Voting
-    SILENCE = "silence"  # the stop has lasted too long without everybody's vote
-    LIMIT = "limit"  # the attempt is not to be decided any more by words
-    QUIET = "quiet"  # whoever still waits for the log settles it; who has lost the decider does so before
+    SILENCE = "silence"  # the stop has lasted too long without all votes
+    LIMIT = "limit"  # from here on only the log decides the attempt
+    QUIET = "quiet"  # voted parties that still wait append Refused; parties without the decider do so earlier
     LAST_CALL = "last-call"  # aborted, and no newer assignment: an exit save still fits
     DEADLINE = "deadline"  # this process is about to be killed
 
 
 class Choice(IntEnum):
-    """What an old rank wants after a stop that led to nothing; the highest of all counts."""
+    """What an old rank wants after a failed stop. The highest choice of all ranks counts."""
 
     TRAIN = 0
     EXIT = 1
@@ -33,12 +33,12 @@ class Choice(IntEnum):
 
 @dataclass(frozen=True)
 class AllWarm:
-    """Every party is warm, and all are alike."""
+    """Every party is warm, and all hold the same modules and versions."""
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The bridge and the newer run's groups stand."""
+    """The bridge and the newer run's groups are connected."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,26 @@ class StoreSeen:
 
 @dataclass(frozen=True)
 class NotLive:
-    """This script cannot change its membership in place."""
+    """This script cannot swap members live."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Unable:
-    """This party cannot take part any more."""
+    """This party can no longer take part."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """All old ranks stand at the same hand-out, for this attempt."""
+    """All old ranks have stopped before the same batch, for this attempt."""
 
 
 @dataclass(frozen=True)
 class ExitAgreed:
-    """All old ranks are to save and exit."""
+    """All old ranks have agreed to save and exit."""
 
 
 @dataclass(frozen=True)
@@ -97,21 +97,21 @@ class VoteReduced:
     """The vote is over."""
 
     whole: bool
-    """Whether everybody's is in it."""
+    """Whether all parties voted."""
     why: str = ""
-    """... and if not, why."""
+    """Why not, otherwise."""
 
 
 @dataclass(frozen=True)
 class LogAnswered:
-    """What the log says now; None: the store did not answer."""
+    """The log's verdict; None if the store did not answer."""
 
     verdict: Verdict | None
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Another party said so on the bridge."""
+    """Another party said this word on the bridge."""
 
     word: HandoverWord
     why: str = ""
@@ -124,16 +124,16 @@ class LinkClosed:
 
 @dataclass(frozen=True)
 class Silent:
-    """Nothing was heard of a party for seconds. It proves nothing: an attempt is ended for it, or the log asked."""
+    """A party was silent for seconds. That proves nothing: it ends the attempt or makes others read the log."""
 
     party: int
     lost: bool = False
-    """For so long that nobody waits any more for what all do together."""
+    """Silent for so long that collectives with it are given up."""
 
 
 @dataclass(frozen=True)
 class SeenBy:
-    """A party knows the word."""
+    """A party knows the outcome."""
 
     party: int
 
@@ -147,7 +147,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """What all old ranks do together; None: the round failed."""
+    """The common choice of all old ranks; None if the round failed."""
 
     choice: Choice | None
 
@@ -159,12 +159,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class Sigterm:
-    """This pod is to end."""
+    """This pod is asked to end."""
 
 
 @dataclass(frozen=True)
 class Newer:
-    """There is an assignment above this attempt's run; its own block, if it has one, takes over `takes_over`."""
+    """There is an assignment above this attempt's run; `takes_over` is the run in its own block, if it has one."""
 
     takes_over: int | None
 
@@ -210,28 +210,28 @@ class Vote:
 
 @dataclass(frozen=True)
 class AppendOpened:
-    """Append the Opened that takes the living run over."""
+    """Append the Opened entry that takes over the living run."""
 
     again: bool = False
-    """The store did not answer: after a pause, with the same bytes."""
+    """After a pause, with the same bytes, because the store did not answer."""
 
 
 @dataclass(frozen=True)
 class AppendRefused:
-    """Append Refused, unless the attempt is decided already."""
+    """Append Refused, unless the attempt is already decided."""
 
 
 @dataclass(frozen=True)
 class ReadLog:
-    """Ask the log what has become of the attempt."""
+    """Read the attempt's outcome from the log."""
 
     again: bool = False
-    """It told nothing: after a pause."""
+    """After a pause, because the log had no outcome."""
 
 
 @dataclass(frozen=True)
 class Say:
-    """Say it to every party."""
+    """Say a word to every party."""
 
     word: HandoverWord
     why: str = ""
@@ -239,7 +239,7 @@ class Say:
 
 @dataclass(frozen=True)
 class SetSeen:
-    """Set this party's seen key: it needs the decider's store no more."""
+    """Set this party's seen key: it no longer needs the decider's store."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +256,12 @@ class Install:
 
 @dataclass(frozen=True)
 class TellTookOver:
-    """Tell the agent that this is a trainer of the newer run now."""
+    """Tell the agent that this process is now a trainer of the newer run."""
 
 
 @dataclass(frozen=True)
 class TellEnded:
-    """Tell the agent that the attempt did not take place."""
+    """Tell the agent that the attempt failed."""
 
     word: HandoverWord
     why: str
@@ -269,7 +269,7 @@ class TellEnded:
 
 @dataclass(frozen=True)
 class TrainOn:
-    """Go on as the older run, whose later entries say that run `aborted` never opens."""
+    """Keep training as the older run, whose later entries say that run `aborted` never opens."""
 
     aborted: int
 
@@ -281,19 +281,19 @@ class AskExit:
 
 @dataclass(frozen=True)
 class SaveAndExit:
-    """Save and end the older run; with `aborted` its last entries say so."""
+    """Save and end the older run; its last entries say that run `aborted` never opens."""
 
     aborted: int = 0
 
 
 @dataclass(frozen=True)
 class JoinInPlace:
-    """Begin the newer run as its own, after the older one's end."""
+    """Begin the newer run in place, after the older one's end."""
 
 
 @dataclass(frozen=True)
 class CloseStore:
-    """Give the attempt's store up."""
+    """Close the attempt's store."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Of whom nothing was heard for how long, by one process's clock, and only as long as this process was awake itself.
+"""Detects silent parties by this process's clock, counting only the time that this process itself was awake.
 
-Whoever stood still hears nothing either, and would take all others for silent when it goes on. Pure; called by the
+A stalled process hears nothing, and would otherwise consider all others silent when it resumes. Pure; called by the
 shell.
 """
 
@@ -13,11 +13,11 @@ from perdure.live.protocol.events import Silent
 from perdure.live.protocol.timing import LOST_SECONDS, SILENCE_SECONDS
 
 LOOK_SECONDS: Final = 1.0
-"""One look is made in this time; what takes longer is this process's own affair."""
+"""The longest interval between two looks that counts; more means that this process stalled."""
 
 
 class Hearing:
-    """What one party hears of others."""
+    """Records heartbeats of other parties."""
 
     def __init__(self, parties: Iterable[int], now: float) -> None:
         self._looked = now
@@ -25,11 +25,11 @@ class Hearing:
         self._heard = dict.fromkeys(parties, 0.0)
 
     def heard(self, party: int) -> None:
-        """It is there."""
+        """Record a heartbeat."""
         self._heard[party] = self._awake
 
     def silent(self, now: float) -> Iterator[Silent]:
-        """Of whom nothing is heard; at least one look in LOOK_SECONDS is to be made."""
+        """The silent parties. Call it at least once in LOOK_SECONDS."""
         self._awake += min(now - self._looked, LOOK_SECONDS)
         self._looked = now
         for party, heard in self._heard.items():

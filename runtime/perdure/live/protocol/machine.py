@@ -1,7 +1,7 @@
-"""One party's machine: what it does for whatever happens, and nothing else.
+"""One party's state machine.
 
-Pure and total: the same state and event always give the same answer, and an event that means nothing in a state is
-ignored. No clock: alarms are events (perdure.live.protocol.timing). Driven by the hand-over's shell, and by the model
+Pure and total: the same state and event always give the same step, and events without meaning in a state are ignored.
+No clock: alarms are events (perdure.live.protocol.timing). The hand-over's shell drives it, and so does the model
 checker that tries every order of events in small worlds.
 """
 
@@ -17,15 +17,15 @@ __all__ = ["Phase", "State", "Step", "begin", "known", "named", "step"]
 
 
 def begin(attempt: Attempt, number: int) -> Step:
-    """Party `number` takes part from now on."""
+    """The first state and actions of party `number`."""
     me = attempt.parties[number]
     others = frozenset(party.number for party in attempt.parties) - {number}
     if not me.decides:
         return State(attempt, me), (SetWarm(),)
-    # No stop before the store that is to decide has been seen to answer.
+    # No stop before the object store, which decides, has answered once.
     return State(attempt, me, silent=True, needed=others), (SetWarm(),)
 
 
 def step(state: State, event: Event) -> Step:
-    """The state after `event`, and what to do about it, in this order."""
+    """The state after `event`, and the actions in order."""
     return step_newcomer(state, event) if state.joins else step_old(state, event)

@@ -1,6 +1,6 @@
-"""A newcomer through one attempt. It trains nothing, and belongs to no group, before it knows go.
+"""The machine of a newcomer. It does not train and has no group before it knows GO.
 
-Until it has voted it may go at any time, and says so: then the older run trains on. Called by
+Until it has voted it may leave at any time; it says so, and the older run keeps training. Called by
 perdure.live.protocol.machine.
 """
 
@@ -41,11 +41,11 @@ from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
 HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING})
-"""In these a newcomer has all that the old ranks have."""
+"""Phases in which a newcomer holds the whole state."""
 
 
 def step_newcomer(state: State, event: Event) -> Step:
-    """What a newcomer does."""
+    """The step of a newcomer."""
     if state.phase in (Phase.VOTED, Phase.ASKING):
         return waited(state, event, Answers(_read, _joins))
     return _unvoted(state, event) if state.phase in UNVOTED else stay(state)
@@ -60,7 +60,7 @@ def _unvoted(state: State, event: Event) -> Step:
         case LinkClosed():
             return _failed(replace(state, deaf=True), "the link to the decider is closed")
         case Silent():
-            return _failed(replace(state, deaf=True), "nothing is heard of the decider")
+            return _failed(replace(state, deaf=True), "the decider is silent")
         case Passed(Alarm.LIMIT) if not state.late:
             return stay(state, ReadLog(), late=True)
         case LogAnswered(verdict) if state.late or verdict not in (Verdict.OPEN, None):
@@ -73,7 +73,7 @@ def _unvoted(state: State, event: Event) -> Step:
 
 
 def _comes_nearer(state: State, event: Event) -> Step:
-    """Step by step to its vote; it waits in Move until the old ranks stop, and in its script until that is ready."""
+    """The steps to its vote. It waits in Move until the old ranks stop, and then for its script's first batch."""
     match event:
         case AllWarm() if state.phase is Phase.PREPARING:
             return stay(state, Connect())
@@ -89,13 +89,13 @@ def _comes_nearer(state: State, event: Event) -> Step:
 
 
 def _answered(state: State, verdict: Verdict | None) -> Step:
-    """This newcomer never voted: go is out of the question."""
+    """The log's answer. This newcomer never voted, so it cannot be GO."""
     match verdict:
         case Verdict.ENDED:
             return _joins(state)
         case Verdict.OPEN | None:
             return stay(state, ReadLog(again=True))
-    return _failed(state, "the older run trains on, as the log says")
+    return _failed(state, "the older run keeps training, as the log says")
 
 
 def _read(state: State, word: HandoverWord, why: str) -> Step:
@@ -108,14 +108,14 @@ def _joins(state: State) -> Step:
 
 def _failed(state: State, why: str) -> Step:
     if state.deaf and state.attempt.world == 1 and state.phase in HOLDING:
-        # What it leaves behind may be the last of the state. It appends nothing, for whoever is silent may live.
-        kept = f"{why}, and nobody else holds what this process holds"
+        # This process may hold the last copy of the state. It appends nothing, because the silent rank may be alive.
+        kept = f"{why}, and no other process holds this state"
         return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
     return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 
 def _why_not(state: State, event: Event) -> str:
-    """Why a newcomer that has not voted ends the attempt, or nothing."""
+    """Why a newcomer that has not voted ends the attempt; "" if it does not."""
     match event:
         case Unable(why) | NotLive(why):
             return why

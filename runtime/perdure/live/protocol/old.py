@@ -1,4 +1,4 @@
-"""An old rank, staying or leaving, through one attempt. Nothing of it changes before it knows go.
+"""The machine of an old rank, staying or leaving. The rank does not change before it knows GO.
 
 Called by perdure.live.protocol.machine.
 """
@@ -57,7 +57,7 @@ NEWER_RUN = "a newer run was planned"
 
 
 def step_old(state: State, event: Event) -> Step:
-    """What an old rank does."""
+    """The step of an old rank."""
     if isinstance(event, Newer):
         state = replace(state, newer=event)
     if isinstance(event, (SeenBy, Gone)) or (isinstance(event, Silent) and event.lost):
@@ -110,7 +110,7 @@ def _prepares(state: State, event: Event) -> Step:
         case Sigterm():
             return stay(state, asked=True)
     why = _why_not(state, event)
-    # The decider says again what it hears, for those who have no link to whoever said it.
+    # The decider repeats the word for parties without a link to its sender.
     say = state.decides or not isinstance(event, Heard)
     return gave_up(state, why, say=say) if why else stay(state)
 
@@ -131,7 +131,7 @@ def _stands(state: State, event: Event) -> Step:
         case Passed(Alarm.LIMIT) if state.decides:
             return at_the_limit(state)
         case Passed(Alarm.SILENCE) if state.decides:
-            return say_and_return(state, HandoverWord.ABORT, "not everybody voted in time")
+            return say_and_return(state, HandoverWord.ABORT, "not all parties voted in time")
         case Passed(Alarm.DEADLINE):
             return lost(state, "the hand-over was not decided in time")
         case Passed(Alarm.LIMIT):
@@ -142,7 +142,7 @@ def _stands(state: State, event: Event) -> Step:
 
 
 def _voted(state: State, event: Event) -> Step:
-    """Whoever asks it for anything now is heard when the word is known."""
+    """Voted: requests wait until the outcome is known."""
     if isinstance(event, Sigterm):
         return stay(state, asked=True)
     if state.phase is Phase.DECIDING:
@@ -172,7 +172,7 @@ def _has_lingered(state: State) -> Step:
 
 
 def _not_needed_by(state: State, event: SeenBy | Gone | Silent) -> tuple[State, tuple[CloseStore, ...]]:
-    """The decider keeps its store until each party knows the word, or is gone."""
+    """The decider keeps its store until each party knows the outcome or is gone."""
     party, left = event.party, state.needed - {event.party}
     missed = state.missed - {party} if isinstance(event, SeenBy) else state.missed | ({party} & state.needed)
     closing = (CloseStore(),) if state.needed and not left else ()
@@ -180,7 +180,7 @@ def _not_needed_by(state: State, event: SeenBy | Gone | Silent) -> tuple[State, 
 
 
 def _why_not(state: State, event: Event) -> str:
-    """Why an old rank that has not voted ends the attempt, or nothing."""
+    """Why an old rank that has not voted ends the attempt; "" if it does not."""
     match event:
         case Unable(why) | NotLive(why) | Heard(HandoverWord.ABORT, why):
             return why or "aborted"

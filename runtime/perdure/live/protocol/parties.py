@@ -1,8 +1,8 @@
-"""Who is who in one attempt to hand a living run over, and who sends whose state to whom.
+"""The parties of one hand-over attempt, and which of them sends which state to which.
 
-Old ranks are parties 0 to world-1, newcomers come behind them in the order of their new ranks. Pure: everything
-follows from the assignment's block, so all parties come to the same answers without a word. Called by the machines and
-by the shell that connects the parties and moves the state.
+Old ranks are parties 0 to world-1; newcomers follow in the order of their new ranks. Pure: everything follows from the
+assignment's block, so all parties get the same answers without communication. Called by the machines and by the shell
+that connects the parties and moves the state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.wire import Handover
 
 
 class Part(StrEnum):
-    """What an attempt means for one party."""
+    """A party's role in an attempt."""
 
     STAYER = "stayer"
     LEAVER = "leaver"
@@ -40,18 +40,18 @@ class Party:
 
 @dataclass(frozen=True)
 class Route:
-    """One piece of state on its way."""
+    """A transfer of one piece of state."""
 
     piece: int
     sender: int
-    """An old rank, hence its party's number too."""
+    """An old rank, which is also its party number."""
     receiver: int
     """A newcomer's party number."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Run `next` is to take over the living `run`."""
+    """An attempt to hand the living `run` over to run `next`."""
 
     run: int
     next: int
@@ -106,22 +106,22 @@ class Attempt:
         return (*stayer, *(party.number for party in self.newcomers))
 
     def generators_of(self, rank: int) -> int | None:
-        """The old rank whose random generators this new rank goes on with; None where it derives its own.
+        """The old rank whose random generators this new rank continues with; None if it derives its own.
 
-        They belong to a rank, and only a run of the same size can go on with them.
+        Generators belong to a rank, so only a run of the same size can continue with them.
         """
         return rank if self.world == self.new_world else None
 
     def routes(self, sizes: Sequence[int]) -> Iterator[Route]:
-        """Who sends which piece to which newcomer, `sizes` being the pieces' bytes: all old ranks get equal shares.
+        """Assigns each piece for each newcomer to a sender, so that old ranks get equal shares; `sizes` in bytes.
 
-        In the order in which each sender sends and each receiver receives.
+        The order is that in which each sender sends and each receiver receives.
         """
         load = [0] * self.world
         for piece, size in enumerate(sizes):
             for receiver in self.newcomers:
                 sender = min(range(self.world), key=lambda rank: (load[rank], rank))
-                # An empty piece costs a message all the same.
+                # An empty piece costs a message too.
                 load[sender] += size + 1
                 yield Route(piece, sender, receiver.number)
 
@@ -139,19 +139,19 @@ class Attempt:
             yield Party(self.world + index, Part.NEWCOMER, None, rank)
 
     def _problem(self) -> str:
-        """What is wrong with it, or nothing."""
+        """What is wrong with the attempt; "" for nothing."""
         if self.next <= self.run:
             return "its number is not higher"
         for ranks, world in ((self.leavers, self.world), (self.joins, self.new_world)):
             if list(ranks) != sorted(set(ranks)) or any(not 0 <= rank < world for rank in ranks):
                 return f"{list(ranks)} are not ascending ranks of {world}"
         if self.new_world < 1:
-            return "nobody would be left"
+            return "no rank would be left"
         if self.world == self.new_world and self.joins != self.leavers:
-            return f"its world is as large, and its newcomers are to be {list(self.joins)}, not {list(self.leavers)}"
+            return f"its world is as large, but newcomers {list(self.joins)} do not match leavers {list(self.leavers)}"
         return ""
 
 
 def attempt_of(handover: Handover, next_run: int) -> Attempt:
-    """The attempt that an assignment of run `next_run` offers. UserError if the block contradicts itself."""
+    """The attempt that an assignment of run `next_run` offers. Raises UserError if the block contradicts itself."""
     return Attempt(handover.run, next_run, handover.world, handover.joins, handover.leavers)

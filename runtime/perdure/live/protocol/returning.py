@@ -1,7 +1,7 @@
-"""Old ranks whose attempt came to nothing: all of them leave the stop together, or none does.
+"""Old ranks after a failed attempt: all of them leave the stop together, or none does.
 
-Who read what of abort and restart may differ from rank to rank, and so may who has been asked to exit meanwhile; one
-unlagged round on the older run's own group makes one of it. Called by perdure.live.protocol.old and .deciding.
+Ranks may have read different words (abort or restart), and only some may be asked to exit. One unlagged round on the
+older run's own group gives all the same choice. Called by perdure.live.protocol.old and .deciding.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from perdure.wire import ExitKind, HandoverWord
 
 
 def say_and_return(state: State, word: HandoverWord, why: str) -> Step:
-    """Says it to all, and leaves the stop with the others."""
+    """Say the word to all parties, and leave the stop with the other old ranks."""
     next_state, actions = read_and_return(state, word, why)
     return also((next_state, (Say(word, why),)), actions)
 
 
 def read_and_return(state: State, word: HandoverWord, why: str) -> Step:  # noqa: ARG001  (see Answers.word)
-    """Leaves the stop with the others."""
+    """Leave the stop with the other old ranks."""
     if word is HandoverWord.RESTART:
         choice = Choice.RESTART
     else:
@@ -52,49 +52,49 @@ def in_the_round(state: State, event: Event) -> Step:
     """ROUND."""
     match event:
         case RoundDone(None):
-            return lost(state, "the older run's ranks could not agree how to go on")
+            return lost(state, "the older run's ranks could not agree how to continue")
         case RoundDone(Choice.TRAIN):
             asks = (AskExit(),) if state.exits else ()
-            told = _told(state, HandoverWord.ABORT, "the attempt was aborted")
-            return to(state, Phase.ABORTED, *told, TrainOn(state.attempt.next), *asks, told=True)
+            report = _report(state, HandoverWord.ABORT, "the attempt was aborted")
+            return to(state, Phase.ABORTED, *report, TrainOn(state.attempt.next), *asks, reported=True)
         case RoundDone(Choice.EXIT):
-            told = _told(state, HandoverWord.ABORT, "the attempt was aborted, and the run is to end")
-            return to(state, Phase.SAVING, *told, SaveAndExit(state.attempt.next), told=True)
+            report = _report(state, HandoverWord.ABORT, "the attempt was aborted, and the run is to end")
+            return to(state, Phase.SAVING, *report, SaveAndExit(state.attempt.next), reported=True)
         case RoundDone(Choice.RESTART):
-            told = _told(state, HandoverWord.RESTART, "the newer run begins in place")
-            return to(state, Phase.SAVING, *told, SaveAndExit(), told=True, word=HandoverWord.RESTART)
+            report = _report(state, HandoverWord.RESTART, "the newer run begins in place")
+            return to(state, Phase.SAVING, *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART)
         case Silent(party, lost=True) if waits_for(state, party):
-            return lost(state, f"nothing was heard of party {party} for long, and the older run needs it")
+            return lost(state, f"party {party} was silent for long, and the older run needs it")
         case Sigterm():
             return stay(state, asked=True)
         case Passed(Alarm.DEADLINE):
-            return lost(state, "the older run's ranks did not agree in time how to go on")
+            return lost(state, "the older run's ranks did not agree in time how to continue")
     return stay(state)
 
 
 def gave_up(state: State, why: str, *, say: bool) -> Step:
-    """The attempt is over for this old rank before the stop: it names it no more, and trains on."""
+    """Give the attempt up before the stop: this old rank no longer offers it and keeps training."""
     said: tuple[Action, ...] = (Say(HandoverWord.ABORT, why),) if say else ()
     asks = (AskExit(),) if state.exits else ()
-    told = _told(state, HandoverWord.ABORT, why)
+    report = _report(state, HandoverWord.ABORT, why)
     return to(
         state,
         Phase.ABORTED,
         *said,
         SetSeen(),
-        *told,
+        *report,
         TrainOn(state.attempt.next),
         *asks,
-        told=True,
+        reported=True,
         word=HandoverWord.ABORT,
     )
 
 
 def trains_on(state: State, event: Event) -> Step:
-    """ABORTED: as if nothing had happened, except that time may be short."""
+    """ABORTED: trains as before, except that time may be short."""
     match event:
         case Stopped():
-            # The others had not heard it when the vector named the attempt.
+            # The others had not heard of the abort when the vector named the attempt.
             return say_and_return(state, HandoverWord.ABORT, "given up before the stop")
         case Passed(Alarm.LAST_CALL) if state.forced and not state.asked and state.newer is None:
             return stay(state, AskExit(), asked=True)
@@ -118,21 +118,20 @@ def saves(state: State, event: Event) -> Step:
 
 
 def reached(state: State, event: GoalReached) -> Step:  # noqa: ARG001
-    """The training is done while an attempt is prepared: nothing is left to hand over."""
+    """The training is done while an attempt is prepared, so there is nothing to hand over."""
     said = (Say(HandoverWord.ABORT, "completed"),) if state.decides else ()
-    told = _told(state, HandoverWord.ABORT, "completed")
-    return to(
-        state, Phase.ABORTED, *said, SetSeen(), *told, TrainOn(state.attempt.next), told=True, word=HandoverWord.ABORT
-    )
+    report = _report(state, HandoverWord.ABORT, "completed")
+    train_on = TrainOn(state.attempt.next)
+    return to(state, Phase.ABORTED, *said, SetSeen(), *report, train_on, reported=True, word=HandoverWord.ABORT)
 
 
 def exits_before_the_stop(state: State) -> Step:
-    """All old ranks have agreed to end the run: the newcomers begin the newer one in place, behind its end."""
+    """All old ranks agreed to end the run. Newcomers begin the newer run in place, after that end."""
     why = "the run ends for another reason"
     said = (Say(HandoverWord.RESTART, why),) if state.decides else ()
-    told = _told(state, HandoverWord.RESTART, why)
-    return to(state, Phase.SAVING, *said, SetSeen(), *told, SaveAndExit(), told=True, word=HandoverWord.RESTART)
+    report = _report(state, HandoverWord.RESTART, why)
+    return to(state, Phase.SAVING, *said, SetSeen(), *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART)
 
 
-def _told(state: State, word: HandoverWord, why: str) -> tuple[Action, ...]:
-    return () if state.told else (TellEnded(word, why),)
+def _report(state: State, word: HandoverWord, why: str) -> tuple[Action, ...]:
+    return () if state.reported else (TellEnded(word, why),)

@@ -1,6 +1,6 @@
-"""Where one party stands in an attempt. A frozen value; the machines make the next one of it.
+"""One party's state in an attempt: a frozen value that the machines transform.
 
-Called by the machines; the shell reads `phase` alone, and `named`.
+Called by the machines. The shell reads only `phase` and `named`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ class Phase(StrEnum):
     """What a party is doing."""
 
     PREPARING = "preparing"  # old ranks train; a newcomer waits in its `restore`
-    MOVING = "moving"  # state is being sent or received; old ranks stand still from here on
-    RUNNING_ON = "running-on"  # a newcomer has its state, its script has not asked for a batch yet
-    TELLING = "telling"  # the agent is being told of the vote
-    VOTED = "voted"  # from here on only a word or the log tells what happened
-    DECIDING = "deciding"  # the decider's PUT has begun: only the log tells
-    ASKING = "asking"  # asks the log
-    ROUND = "round"  # nothing came of it: the old ranks agree how to go on
-    ABORTED = "aborted"  # the older run trains on
+    MOVING = "moving"  # state is being sent or received; old ranks have stopped from here on
+    RUNNING_ON = "running-on"  # a newcomer has its state; its script has not asked for a batch yet
+    TELLING = "telling"  # waits for the agent's acknowledgement of the vote
+    VOTED = "voted"  # from here on only a word or the log gives the outcome
+    DECIDING = "deciding"  # the decider's PUT has begun: only the log gives the outcome
+    ASKING = "asking"  # reads the log
+    ROUND = "round"  # the attempt failed: the old ranks agree how to continue
+    ABORTED = "aborted"  # the older run keeps training
     SAVING = "saving"  # the older run's exit save
     TOOK_OVER = "took-over"  # a rank of the newer run
     JOINING = "joining"  # a newcomer begins the newer run in place
-    LINGERING = "lingering"  # a decider that may go once nobody needs its store
+    LINGERING = "lingering"  # a decider that exits once no party needs its store
     ENDED = "ended"
 
 
 UNVOTED = frozenset({Phase.PREPARING, Phase.MOVING, Phase.RUNNING_ON, Phase.TELLING})
-"""Whoever is in one of these may still say abort."""
+"""Phases in which a party may still say abort."""
 STANDING = frozenset({Phase.MOVING, Phase.TELLING, Phase.VOTED, Phase.DECIDING, Phase.ASKING, Phase.ROUND})
-"""In these an old rank trains nothing."""
+"""Phases in which an old rank does not train."""
 
 
 @dataclass(frozen=True)
@@ -51,38 +51,38 @@ class State:
     silent: bool = False
     """Decider: the object store has not answered lately."""
     asked: bool = False
-    """This pod is to end, or time is over: the older run has to end if the attempt comes to nothing."""
+    """This pod is asked to end, or time is over: if the attempt fails, the older run has to end."""
     newer: Newer | None = None
     """The newest assignment above this attempt's run."""
     late: bool = False
     """The limit has passed."""
     settles: bool = False
-    """The decider is gone for this party, or its time is up: whoever has voted settles."""
+    """This party cannot reach the decider, or time is up: if it has voted, it appends Refused."""
     deaf: bool = False
-    """The decider is gone or silent for this party."""
+    """This party's decider is gone or silent."""
     voted: bool = False
     """Its vote may be counted."""
     word: HandoverWord | None = None
-    """What became of the attempt, once this party has read it or has made it so."""
-    told: bool = False
-    """The agent knows that the attempt did not take place."""
+    """The attempt's outcome, once this party has read or decided it."""
+    reported: bool = False
+    """The agent knows that the attempt failed."""
     needed: frozenset[int] = frozenset()
     """Decider: parties that may still need its store."""
     missed: frozenset[int] = frozenset()
-    """Decider: parties that were gone, or taken for that, before they knew the word."""
+    """Decider: parties that were gone, or seemed so, before they knew the outcome."""
     leaves_as: ExitKind = ExitKind.HANDED_OVER
-    """How it ends when it has lingered."""
+    """How it exits after lingering."""
 
     @property
     def forced(self) -> bool:
-        """Whether somebody has to leave, attempt or not."""
+        """Whether members have to leave even if the attempt fails."""
         return bool(self.attempt.leavers)
 
     @property
     def exits(self) -> bool:
-        """Whether the older run has to end once it is known that the attempt came to nothing.
+        """Whether the older run has to end if the attempt fails.
 
-        A newer run that takes the older one over does not ask for its end; one that builds on this attempt then does.
+        A newer assignment that takes over the older run live needs no end of it; any other does.
         """
         return self.asked or (self.newer is not None and self.newer.takes_over != self.attempt.run)
 
@@ -106,32 +106,32 @@ Step = tuple[State, tuple[Action, ...]]
 
 
 def to(state: State, phase: Phase, *actions: Action, **changes: Any) -> Step:
-    """The state in another phase, and what to do."""
+    """The state in another phase, and the actions."""
     return replace(state, phase=phase, **changes), actions
 
 
 def stay(state: State, *actions: Action, **changes: Any) -> Step:
-    """The state in its phase, and what to do."""
+    """The state in the same phase, and the actions."""
     return replace(state, **changes) if changes else state, actions
 
 
 def also(step: Step, after: Sequence[Action]) -> Step:
-    """The step with more to do behind it."""
+    """The step with more actions after its own."""
     return step[0], (*step[1], *after)
 
 
 def waits_for(state: State, party: int) -> bool:
-    """Whether an old rank gives up what it waits for because nothing is heard of that party.
+    """Whether silence of that party makes an old rank give up waiting.
 
-    A newcomer's script may hold the interpreter's lock: that its vote is not awaited for long is enough.
+    Newcomers are excluded: their scripts may hold the interpreter's lock, and the wait for their votes is short anyway.
     """
     return party < state.attempt.world if state.decides else party == state.attempt.decider
 
 
 def known(state: State) -> AttemptRecord | None:
-    """What an outcome of this process may say of the attempt: what it did and read. No silence is in it.
+    """The attempt for this process's outcome: whether it voted, and the word that it read. Silence is not part of it.
 
-    None where the newer run begins in place: it is no hand-over any more.
+    None if the newer run begins in place, which is not a hand-over.
     """
     if state.word is HandoverWord.RESTART:
         return None
@@ -139,6 +139,6 @@ def known(state: State) -> AttemptRecord | None:
 
 
 def named(state: State) -> int:
-    """The run that an old rank names in the agreement's vector; 0 while it is not ready."""
+    """The run that an old rank offers in the agreement's vector; 0 while it is not ready."""
     ready = state.phase is Phase.PREPARING and state.connected and not state.silent and not state.late
     return state.attempt.next if ready else 0

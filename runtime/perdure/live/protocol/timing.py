@@ -1,7 +1,7 @@
-"""When the alarms of a hand-over go off, by one process's monotonic clock. Pure; called by the shell.
+"""When the alarms of a hand-over go off, by the process's monotonic clock. Pure; called by the shell.
 
-Durations come from the assignment and count from first sight of it, so they differ a little between the parties:
-nothing may depend on that.
+Durations come from the assignment and count from its first sight, so the times differ a little between parties. No
+decision may depend on that.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from perdure.live.protocol.events import Alarm
 
 ACK_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 10.0
-"""How long old ranks wait in the stop for a newcomer's first batch, and how long after the limit the log is asked."""
+"""How long old ranks wait in the stop for a newcomer's first batch, and how long after the limit a voted party waits
+before it settles the attempt in the log."""
 HERE_SECONDS: Final = 1.0
-"""How often each party says that it is there."""
+"""The heartbeat's interval."""
 SILENCE_SECONDS: Final = 3.0
-"""After so long without a word an attempt is given up, or the log asked: both cost nothing but the attempt."""
+"""A party silent for this long ends the attempt, or makes others read the log. Both cost only the attempt."""
 LOST_SECONDS: Final = 20.0
-"""After so long a run is given up that waits for a rank: a node that only stutters comes back before."""
+"""A party silent for this long ends a run that waits for it. A node that only stalls comes back before."""
 SETTLE_SECONDS: Final = 5.0
-"""How long before its own deadline a party settles at the latest."""
+"""A party settles the attempt this long before its own deadline at the latest."""
 END_SECONDS: Final = 1.0
-"""What is left of a process's time when it gives up."""
+"""Time left before its deadline when a process gives up."""
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Moments of time.monotonic(). What has not begun yet is None."""
+    """Times of time.monotonic(); None for what has not begun."""
 
     limit: float
     deadline: float
     """When this process would be killed."""
     save: float = 0.0
-    """How long an exit save takes, in seconds, as measured; 0: unknown."""
+    """Measured seconds of an exit save; 0 if unknown."""
     stopped: float | None = None
     told: float | None = None
     """When the agent was told of the vote."""
 
     def shortened(self, deadline: float) -> Timetable:
-        """With an earlier end of this process: SIGTERM at a leaver, or a smaller `seconds`."""
+        """The timetable with an earlier deadline: SIGTERM at a leaver, or a smaller `seconds`."""
         deadline = min(self.deadline, deadline)
         return replace(self, deadline=deadline, limit=min(self.limit, deadline - QUIET_SECONDS))
 
     def at(self, alarm: Alarm) -> float | None:
-        """When it goes off."""
+        """When the alarm goes off; None if it is not set."""
         match alarm:
             case Alarm.ACK:
                 return None if self.told is None else self.told + ACK_SECONDS
@@ -61,11 +62,11 @@ class Timetable:
                 return self.deadline - END_SECONDS
 
     def due(self, now: float) -> tuple[Alarm, ...]:
-        """Those that have gone off, in the order of their moments; telling one twice does no harm."""
+        """The alarms that have gone off, in the order of their times. A repeated alarm does no harm."""
         moments = [(moment, alarm) for alarm in Alarm if (moment := self.at(alarm)) is not None and moment <= now]
         return tuple(alarm for _, alarm in sorted(moments))
 
     def next(self, now: float) -> float | None:
-        """When the next one goes off."""
+        """When the next alarm goes off; None if there is none."""
         moments = [moment for alarm in Alarm if (moment := self.at(alarm)) is not None]
         return min((moment for moment in moments if moment > now), default=None)

@@ -1,9 +1,9 @@
-"""A party that has voted: it may say nothing any more, and does nothing before it knows what happened.
+"""A voted party: it may no longer say anything, and waits until it knows the outcome.
 
-A word of the decider is quick; where it may be missing the log is asked. Where the decider is gone for this party, or
-time is up, and the log says nothing, it appends Refused at once: the first of Opened and Refused is the answer for
-everybody, so it may be wrong about the decider, and never waits for a limit. What an answer means for a
-party differs between old ranks and newcomers: see `Answers`.
+The decider's word is quick; if it may be missing, the party reads the log. If this party cannot reach the decider, or
+time is up, and the log has no outcome, it appends Refused at once. The first of Opened and Refused decides for all, so
+the party may be wrong about the decider, and need not wait for a limit. Old ranks and newcomers differ in what they do
+then: see `Answers`.
 
 Called by perdure.live.protocol.old and perdure.live.protocol.newcomer.
 """
@@ -36,15 +36,15 @@ from perdure.wire import ExitKind, HandoverWord
 
 @dataclass(frozen=True)
 class Answers:
-    """What a party does when it learns that the attempt did not take place."""
+    """A party's steps after a failed attempt."""
 
     word: Callable[[State, HandoverWord, str], Step]
     ended: Callable[[State], Step]
-    """The older run has ended in the log."""
+    """After the older run ended in the log."""
 
 
 def waited(state: State, event: Event, answers: Answers) -> Step:
-    """A voted party that is not the decider, in VOTED or ASKING."""
+    """The step of a voted party in VOTED or ASKING, except for the decider."""
     match event:
         case Heard(HandoverWord.GO):
             return went(state, heard=True)
@@ -53,7 +53,7 @@ def waited(state: State, event: Event, answers: Answers) -> Step:
         case LogAnswered(verdict) if state.phase is Phase.ASKING:
             return _answered(state, verdict, answers)
         case VoteReduced(whole=False):
-            return _ask(state)  # the decider, which is there, says what it makes of it
+            return _ask(state)  # the decider decides and says its word
         case LinkClosed():
             return _ask(stay(state, settles=True, deaf=True)[0])
         case Silent(party) if party == state.attempt.decider:
@@ -63,12 +63,12 @@ def waited(state: State, event: Event, answers: Answers) -> Step:
         case Passed(Alarm.QUIET):
             return _ask(stay(state, settles=True)[0])
         case Passed(Alarm.DEADLINE):
-            return lost(state, "nobody knows in time what became of the hand-over")
+            return lost(state, "the outcome of the hand-over did not become known in time")
     return stay(state)
 
 
 def went(state: State, *, heard: bool = False) -> Step:
-    """The newer run has taken over, and this party knows it: of the log, or it has `heard` it of the decider."""
+    """The newer run took over, as this party read in the log or `heard` from the decider."""
     state = replace(state, word=HandoverWord.GO)
     if not state.leaves:
         return to(state, Phase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
@@ -79,19 +79,21 @@ def went(state: State, *, heard: bool = False) -> Step:
 
 
 def leave(state: State, *, heard: bool = False) -> Step:
-    """A leaver ends that knows go. Where the newer run has one member, and that may have died before it knew, what this
-    process holds may be the last of the state: it keeps it, and appends nothing, for whoever is silent may live.
+    """A leaver that knows GO exits.
+
+    If the newer run has only one rank, which may have died before it knew, this process may hold the last copy of the
+    state. It keeps that copy, and appends nothing, because the silent rank may be alive.
     """
     heir = state.attempt.of_new(0)
     knows = heir.number not in state.needed | state.missed if state.decides else heard or not heir.decides
     if state.attempt.new_world > 1 or knows:
         return to(state, Phase.ENDED, Exit(ExitKind.HANDED_OVER))
-    kept = f"run {state.attempt.next} has taken over, and its only rank was not heard since: it may be lost"
+    kept = f"run {state.attempt.next} has taken over, but its only rank has been silent since: it may be lost"
     return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, kept))
 
 
 def lost(state: State, why: str) -> Step:
-    """It ends, and takes part in nothing any more: that is safe whatever has happened."""
+    """End this process, which is safe whatever happened."""
     return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, why))
 
 

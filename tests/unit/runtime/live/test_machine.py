@@ -466,7 +466,7 @@ class TestSilence:
 
 
 class TestTheLastThatHoldsTheState:
-    """A newcomer that replaces a single rank: it would end, and nothing is heard of the decider."""
+    """A newcomer that replaces a single rank: it would end, and the decider is silent."""
 
     ONE = Attempt(3, 4, 1, (0,), (0,))
 

@@ -111,7 +111,7 @@ class TestState:
     ("world", "joins", "leavers", "problem"),
     [
         (2, (1,), (0,), "its world is as large"),
-        (2, (), (0, 1), "nobody would be left"),
+        (2, (), (0, 1), "no rank would be left"),
         (2, (), (2,), "not ascending ranks of 2"),
         (2, (4,), (), "not ascending ranks of 3"),
     ],
