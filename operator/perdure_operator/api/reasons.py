@@ -29,8 +29,8 @@ class ConditionType(StrEnum):
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.RUNNING: "True while every member is Ready and has its ranks; it does not say that training "
-    "makes progress. Unknown if a member has ended while the run was being handed over, and the next run may have taken "
-    "over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
+    "makes progress. Unknown if a member has ended while the run was being handed over, and the next run may have "
+    "taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.SAVED: "How the last run ended. True if it saved or handed over everything. False if it failed, even "
     "if no step was lost; the message gives the number of lost steps.",
