@@ -68,6 +68,7 @@ class Takeover(StrEnum):
     LIVE = "live"  # between two batches, without a stop
     IN_PLACE = "in place"  # staying members saved and restarted in their pods
     RECREATE = "recreate"  # all members saved and left, and all members are new
+    NEVER = "never"  # an offer that the operator took for the run that is on, until a member reported that it failed
     UNKNOWN = "unknown"  # live or in place: no member has reported yet
 
     @classmethod

@@ -340,7 +340,7 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     """What outcomes tell of the newest run that any of these members was in: theirs may never have begun."""
     told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
-    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN)]
+    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
     told = [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
     of = max((one.run for one in told if one.run), default=ended.run)
     mine = [one for one in told if one.run == of]
@@ -349,12 +349,12 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     return Cost(of, max((one.step for one in mine), default=None), kept)
 
 
-def _has_not_begun(draft: Draft, one: MemberOutcome, how: Takeover) -> bool:
-    """Whether its run was to take over so, and has not as far as anybody has told: that it has done no step
-    says nothing of the run before it.
+def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:
+    """Whether its run was to take over in one of these ways, and has not as far as anybody has told: that it has done
+    no step says nothing of the run before it.
     """
     entry = entry_of(draft, one.run)
-    return not one.step and one.run > draft.status.opened and entry is not None and entry.how is how
+    return entry is not None and entry.how in ways and not one.step and one.run > draft.status.opened
 
 
 def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:

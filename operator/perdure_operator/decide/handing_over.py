@@ -22,6 +22,7 @@ from perdure_operator.decide.disruptions import Found, final_reason, known_by, r
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import add_lost_run, joined, one_more, order_of_death, own, still_running, told_saved
 from perdure_operator.decide.growth import grow_by
+from perdure_operator.decide.history import took_over
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
 
@@ -91,9 +92,12 @@ def _without_a_word(
 
 
 def confirm(draft: Draft) -> Draft:
-    """A run that was taken for the one that is on is that, once the log has shown it, or its time to begin is over."""
+    """A run that was taken for the one that is on is that, once the log has shown it, or its time to begin is over.
+
+    Not where a member has told that it never takes over.
+    """
     current = draft.current
-    if current is None or not current.unconfirmed:
+    if current is None or not current.unconfirmed or not took_over(draft, current.run):
         return draft
     known = known_by(draft, current.plan)
     if draft.status.opened >= current.run or draft.now >= known:

@@ -13,6 +13,8 @@ from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.facts import ENDS_ITS_RUN
+from perdure_operator.decide.outcomes import never_takes_over
 
 RUNS: Final = 20
 MEMBERS: Final = 8
@@ -70,11 +72,34 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
             draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest(draft, record))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
+    draft = _never_took_over(draft, outcome)
     for beginning in outcome.begun:
         draft = _begun(draft, beginning)
     if outcome.rescue:
         draft = _rescued(draft, outcome.rescue)
     return _fell_back(draft, outcome.fell_back) if outcome.fell_back else draft
+
+
+def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
+    """A run that was taken for the one that is on, without a word, and of which this member knows that it was not.
+
+    Where the run before has saved it goes on in place instead, most likely.
+    """
+    run = never_takes_over(outcome)
+    entry = entry_of(draft, run) if run else None
+    if entry is None or entry.how is not Takeover.UNKNOWN or draft.status.opened >= entry.run:
+        return draft
+    if outcome.run < entry.run and outcome.outcome in ENDS_ITS_RUN:
+        return draft
+    words = f"run {entry.run} has not taken over, though it was taken for the run that is on: a member tells as it ends"
+    draft = amend(draft, entry.run, how=Takeover.NEVER)
+    return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
+
+
+def took_over(draft: Draft, run: int) -> bool:
+    """Whether a run may be on, as far as anybody has told."""
+    entry = entry_of(draft, run)
+    return entry is None or entry.how is not Takeover.NEVER
 
 
 def _longest(draft: Draft, record: HandoverRecord) -> float | None:
@@ -96,6 +121,8 @@ def _begun(draft: Draft, told: Beginning) -> Draft:
     draft, reached = never_begun(draft, told.of, told.run) if told.of else (draft, None)
     reached = highest(entry.reached, reached, told.reached if told.of else None)
     draft = amend(draft, told.run, began=told.step, reached=reached, untold=entry.untold and reached is None)
+    if entry.how is Takeover.NEVER:  # not alive, but it has begun
+        draft = amend(draft, told.run, how=Takeover.IN_PLACE)
     last = entry.kept if reached is None else reached
     if last is None:
         return draft

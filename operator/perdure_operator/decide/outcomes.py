@@ -78,7 +78,7 @@ def end_of(pod: PodView) -> MemberOutcome:
         unsaved_why=_printable(outcome.unsaved.why)[:_WHY_LENGTH] if outcome.unsaved else "",
         pause=gone.parts.get("pause") if gone else None,
         went=gone.run if gone else went,
-        aborted=_aborted(outcome),
+        aborted=never_takes_over(outcome),
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 
@@ -101,7 +101,7 @@ def _gone_over(outcome: Outcome) -> HandoverRecord | None:
     return gone[-1]
 
 
-def _aborted(outcome: Outcome) -> int | None:
+def never_takes_over(outcome: Outcome) -> int | None:
     """The attempt that never takes place, as its pod knows: it has read so, or its vote was needed and not given.
 
     An agent of before tells of no attempt, and a newcomer's end by its kind.

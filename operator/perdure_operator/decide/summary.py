@@ -12,6 +12,7 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated, wanted_size
 from perdure_operator.decide.flapping import told
+from perdure_operator.decide.history import took_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
@@ -111,7 +112,7 @@ def _assigned(draft: Draft, current: CurrentRun) -> str:
     if ended:
         parts = [f"run {plan.run}: {len(ended)} of {size} members have ended: {joined(sorted(ended))}"]
     if current.unconfirmed:
-        parts.append(f"whether it has taken over from run {plan.takes_over} nobody has told yet")
+        parts.append(_taken_over(draft, current))
     parts += [
         f"whether they train is not known until they end: see kubectl logs {first}",
         "no commit is known yet" if step is None else f"the last commit known is of step {step}",
@@ -119,6 +120,13 @@ def _assigned(draft: Draft, current: CurrentRun) -> str:
     if draft.snapshot.deleting:
         parts.append("the job is being deleted: no run follows this one")
     return "; ".join(parts)
+
+
+def _taken_over(draft: Draft, current: CurrentRun) -> str:
+    before = current.plan.takes_over
+    if not took_over(draft, current.run):
+        return f"it has never taken over from run {before}, as a member has told"
+    return f"whether it has taken over from run {before} nobody has told yet"
 
 
 def _selector(draft: Draft) -> str:

@@ -213,10 +213,15 @@ class Handovers(Promise):
             run, how = (uid, int(entry["run"])), entry.get("how")
             words = f"{key_of(job)[1]}: run {run[1]} is said to have taken over {how}, the log says "
             taken = run in self._taken
+            if how == "never" and taken:
+                self._case.fail("history", f"{words}live")
             if how == "live" and not taken:
                 self._case.fail("history", f"{words}it did not")
             missold = taken and how not in ("live", "unknown")
             self._lasting("history", f"{uid} {run[1]}", missold, self._case.patience(TOLD_SECONDS), f"{words}live")
+            deaf = how == "unknown" and run in self._never
+            never = f"{key_of(job)[1]}: how run {run[1]} took over is unknown to status; a member tells that it has not"
+            self._lasting("never", f"{uid} {run[1]}", deaf, self._case.patience(HEARD_SECONDS), never)
             pause, known = entry.get("pause"), self._pauses.get(run, [])
             if how == "live" and pause is not None and not any(abs(pause - one) < 0.01 for one in known):
                 self._case.fail("history", f"{words}live, with a pause of {pause} s, and it was {known}")

@@ -12,6 +12,7 @@ import pytest
 
 from perdure.wire import (
     AttemptRecord,
+    Beginning,
     CommitRef,
     ErrorKind,
     ErrorName,
@@ -423,6 +424,10 @@ class TestEvidence:
         assert here.now.phase is Phase.COMPLETED
 
 
+_NEVER_SAID = ((None, None), (Takeover.NEVER, None), (Takeover.NEVER, False))
+_UNKNOWN_SAID = ((None, None), (Takeover.UNKNOWN, None), (Takeover.UNKNOWN, True))
+
+
 class TestBelief:
     """What is known is what somebody has read in the log; an end tells of nothing but itself."""
 
@@ -493,6 +498,53 @@ class TestBelief:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.lost, after.run_plan.takes_over) == (3, (1, 2), 1)
         assert [(one.run, one.how) for one in after.now.history] == [(1, Takeover.START), (3, Takeover.IN_PLACE)]
+
+    @pytest.mark.parametrize("order", list(permutations(("stayer", "other", "leaver", "newcomer"))))
+    @pytest.mark.parametrize("between", [0, 5, NEWS_SECONDS + 5])
+    def test_whoever_tells_last_that_a_run_never_takes_over_history_and_status_know_it_then(
+        self, order: tuple[str, ...], between: float
+    ) -> None:
+        """The newcomer alone tells it; until then nobody knows, and nothing is said that nobody has told."""
+        ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
+            "stayer": (2, ExitKind.FAILED, {"run": 1, "error": killed()}),
+            "other": (0, ExitKind.PEER_LOST, {"run": 1, "attempt": AttemptRecord(2, voted=True)}),
+            "leaver": (1, ExitKind.PEER_LOST, {"run": 1, "attempt": AttemptRecord(2, voted=True)}),
+            "newcomer": (3, ExitKind.HANDOVER_FAILED, {"run": 2, "attempt": AttemptRecord(2)}),
+        }
+        here = _offered(world=3)
+        for who in order:
+            number, kind, said = ends[who]
+            here = here.ended(number, kind, **said).settle()
+            known = who == "newcomer" or "newcomer" in order[: order.index(who)]
+            assert self._said_of_run_2(here) in (_NEVER_SAID if known else _UNKNOWN_SAID)
+            here = here.after(between).settle()
+        assert [one.how for one in here.now.history if one.run == 2] in ([], [Takeover.NEVER])
+        told = [one for made in here.history for one in made.events if one.reason == "HandoverFailed"]
+        assert len([one for one in told if one.message.startswith("run 2 has not taken over")]) == 1
+
+    def _said_of_run_2(self, here: Job) -> tuple[Takeover | None, bool | None]:
+        """How history has it, and whether status says that nobody has told yet; None where it is not named."""
+        how = next((one.how for one in here.now.history if one.run == 2), None)
+        running = here.condition(ConditionType.RUNNING).message
+        on = here.now.current is not None and here.now.current.run == 2
+        return how, ("nobody has told yet" in running if on and "run 2: " in running else None)
+
+    def test_a_run_that_never_takes_over_is_never_confirmed_by_the_time_that_has_passed(self) -> None:
+        here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle()
+        assert here.now.current is not None
+        assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
+        here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).step()
+        assert [one.how for one in here.now.history if one.run == 2] == [Takeover.NEVER]
+        assert here.now.how is Takeover.NEVER
+        late = here.after(600 + 615 + 30).step()
+        assert late.now.current is None or late.now.current.run != 2 or late.now.current.unconfirmed
+
+    def test_a_run_of_which_somebody_tells_that_it_has_begun_all_the_same_was_begun_in_place(self) -> None:
+        here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle()
+        here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).step()
+        begun = (Beginning(2, 20, 1, 20),)
+        here = here.ended(0, ExitKind.PEER_LOST, run=2, opened=2, begun=begun).step()
+        assert [one.how for one in here.now.history if one.run == 2] == [Takeover.IN_PLACE]
 
     def test_the_pause_with_which_a_leaver_came_is_none_of_the_run_that_goes_on_without_it(self) -> None:
         came = (HandoverRecord(1, HandoverWord.GO, parts={"pause": 0.5}),)
