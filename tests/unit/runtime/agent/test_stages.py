@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.machine import react
-from perdure.agent.stage import Stage, due, limit_of, stage_of
+from perdure.agent.stage import Stage, due, limit_of
 from perdure.agent.state import (
     HOLDS_SEAT,
     Acknowledge,
@@ -294,7 +294,7 @@ def test_a_trainer_with_a_step_is_killed_only_when_its_time_is_over_or_its_run_i
         assert trainer
         if newer and newer.run > trainer.run and trainer.run in newer.lost:
             continue
-        limit = limit_of(step.before, trainer, stage_of(step.before))
+        limit = limit_of(step.before, trainer, step.stages[0])
         assert limit
         assert limit.at <= step.seconds
         assert limit.outcome is not ExitKind.STOPPED
@@ -303,7 +303,7 @@ def test_a_trainer_with_a_step_is_killed_only_when_its_time_is_over_or_its_run_i
 def test_the_outcome_is_written_once_and_is_the_last_thing_done(steps: list[Step]) -> None:
     for step in steps:
         finishing = [action for action in step.actions if isinstance(action, Finish)]
-        assert len(finishing) == (1 if stage_of(step.after) is Stage.FINISHED else 0)
+        assert len(finishing) == (1 if step.stages[1] is Stage.FINISHED else 0)
         if finishing:
             assert step.actions[-1] is finishing[0]
             assert step.after.trainer is None or not step.after.trainer.alive
@@ -322,14 +322,14 @@ def test_completed_wins_whatever_comes_before_or_after_it(steps: list[Step]) -> 
 
 def test_the_pod_is_held_only_for_ends_that_are_no_fault_of_its_member(steps: list[Step]) -> None:
     for step in steps:
-        if stage_of(step.after) is Stage.HELD and stage_of(step.before) is not Stage.HELD:
+        if step.stages[1] is Stage.HELD and step.stages[0] is not Stage.HELD:
             assert step.after.trainer
             assert all(p.outcome and p.outcome.outcome in HOLDS_SEAT for p in step.after.trainer.processes)
 
 
 def test_every_stage_but_those_of_a_training_that_nobody_disturbs_has_an_end(steps: list[Step]) -> None:
     for step in steps:
-        stage = stage_of(step.after)
+        stage = step.stages[1]
         assert stage is not Stage.ENDED
         if stage not in LASTING | {Stage.FINISHED}:
             assert due(step.after) is not None
@@ -358,8 +358,8 @@ def _ready(state: State) -> bool:
 def test_a_member_whose_seat_is_held_is_not_ready_until_it_trains_again(steps: list[Step]) -> None:
     assert any(step.before.idle and not step.after.idle for step in steps)
     for step in steps:
-        if stage_of(step.after) is not Stage.FINISHED:
-            assert step.after.idle == (stage_of(step.after) in (Stage.HELD, Stage.RESCUING))
+        if step.stages[1] is not Stage.FINISHED:
+            assert step.after.idle == (step.stages[1] in (Stage.HELD, Stage.RESCUING))
         assert (MarkIdle() in step.actions) == (step.after.idle and not step.before.idle)
 
 

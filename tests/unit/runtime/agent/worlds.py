@@ -101,10 +101,8 @@ class Step:
     after: State
     """Its times are relative to the event's."""
     actions: tuple[Action, ...]
-
-    @property
-    def stages(self) -> tuple[Stage, Stage]:
-        return stage_of(self.before), stage_of(self.after)
+    stages: tuple[Stage, Stage]
+    """Of the states before and after."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +128,20 @@ class World:
     def explored(self) -> Iterator[Step]:
         """Each step out of each state that can be reached."""
         first = State(self.settings, warming_until=self.settings.warm_up if self.warming else None)
-        known, waiting = {first}, [first]
+        known = {first: (first, stage_of(first))}  # hundreds of thousands of steps lead to tens of thousands of states
+        waiting = [first]
         while waiting:
-            before = waiting.pop()
+            before, stage = known[waiting.pop()]
             for event, seconds in self._events(before):
-                after, actions = react(before, event, seconds)
-                after = relative(after, seconds)
-                yield Step(before, event, seconds, after, actions)
-                if after not in known and not after.finished:
-                    known.add(after)
-                    waiting.append(after)
+                reached, actions = react(before, event, seconds)
+                new = relative(reached, seconds)
+                found = (before, stage) if new is before else known.get(new)
+                if found is None:
+                    found = known[new] = new, stage_of(new)
+                    if not new.finished:
+                        waiting.append(new)
+                after, next_stage = found
+                yield Step(before, event, seconds, after, actions, (stage, next_stage))
 
     def _events(self, state: State) -> Iterator[tuple[Event, float]]:
         at = due(state)
@@ -241,7 +243,11 @@ def _but(value: D, **fields: object) -> D:
         for name, new in fields.items()
         if own[name] is not new and not (type(new) is type(own[name]) is float and own[name] == new)
     }
-    return replace(value, **changed) if changed else value
+    if not changed:
+        return value
+    new = object.__new__(type(value))
+    vars(new).update(own, **changed)  # what is frozen sets its fields one by one, through its class
+    return new
 
 
 def _each(values: tuple[T, ...], new: list[T]) -> tuple[T, ...]:
