@@ -28,35 +28,35 @@ OF_A_RUN: Final = frozenset(
         Env.HELD_IMAGE,
     }
 )
-"""Variables that tell a process what it is in its run: nobody knows them before."""
+"""Variables that depend on the run, unknown before it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one process is told about itself beside its run."""
+    """What a process needs to know beside its run."""
 
     local_rank: int
     processes: int
-    """How many the agent starts in this pod."""
+    """Processes that the agent starts in this pod."""
     report_fd: int
     request_file: Path
     handover_file: Path
     started: float
     cpus: int | None
-    """Whole CPUs that this pod may use; None where it has no limit."""
+    """Whole CPUs that this pod may use; None without a limit."""
     image: Path | None = None
-    """Where it may leave an image."""
+    """The file for its image."""
     held_image: Path | None = None
-    """The one that an earlier process has left."""
+    """The image that an earlier process left."""
 
 
 def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> dict[str, str]:
-    """`base` with the number of threads that libraries read when they are imported; one the user has set stays."""
+    """`base` with the number of threads that libraries read at import; a user's own value stays."""
     return {"OMP_NUM_THREADS": str(max(1, cpus // processes)), **base} if cpus else dict(base)
 
 
 def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
-    """`base`, with what this process needs to know; threads and the resolver are as the user has set them, if so."""
+    """`base` with this process's variables; the user's own values for threads and the resolver stay."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)
     environment = dict([RESOLVER]) | {name: value for name, value in threads.items() if name not in OF_A_RUN}

@@ -1,7 +1,7 @@
-"""How a trainer ended, in the words of the contract.
+"""How a trainer ended, as an Outcome.
 
-A process's own ending report comes first: it is written by the one who knows. Without one the agent judges by what it
-did to the process and by how the process died. Pure; `perdure.agent.machine` calls it.
+A process's own ending report counts most. Without one the agent judges by what it did to the process and by the exit
+status. Pure; `perdure.agent.machine` calls it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from perdure.wire import (
 )
 
 SHELL_SIGNALLED: Final = 128
-"""A shell whose child died of signal n exits with this + n."""
+"""A shell whose child was killed by signal n exits with this plus n."""
 
 KILLED_STATUSES: Final = (-signal.SIGKILL, SHELL_SIGNALLED + signal.SIGKILL)
 
-_PIPE: Final = "a pipe hides the exit status of what stands before it: `set -o pipefail`, or start python directly"
+_PIPE: Final = "a pipe hides the exit status of the command before it: `set -o pipefail`, or start python directly"
 
 _NO_SESSION: Final = (
-    "the command of container 0 has exited 0 and never attached a Session, so nothing tells that it has trained: "
+    "the command of container 0 has exited 0 and never attached a Session, so nothing shows that it has trained: "
     f"{_PIPE}; if it trains without a Session, set completion: ExitCode"
 )
 
@@ -40,7 +40,7 @@ _ENDED_EARLY: Final = (
     f"if it did not end by itself, {_PIPE}"
 )
 
-_TELLING: Final = (
+_PRECEDENCE: Final = (
     ExitKind.COMPLETED,
     ExitKind.FAILED,
     ExitKind.ROOT_TAKEN_OVER,
@@ -52,25 +52,25 @@ _TELLING: Final = (
     ExitKind.HANDOVER_FAILED,
     ExitKind.STOPPED,
 )
-"""Of several processes the first in this order speaks for the pod: a goal or a commit that is in the log stays true
-whatever a neighbour did afterwards, and a failure of its own is told before its consequences."""
+"""The pod's outcome is the first of its processes' in this order. A goal or a commit in the log stays true whatever
+another process did afterwards, and a cause comes before its consequences."""
 
 
 def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
-    """The outcome of one process that has just ended."""
+    """The outcome of one ended process."""
     ended, error = _judge(trainer, process, end)
-    told = process.ending
+    report = process.ending
     return Outcome(
         outcome=ended,
         run=trainer.run,
         rank=process.rank_now,
         step=step_of(process),
-        commit=_newest(told.commit if told else None, process.commit),
-        opened=max(told.opened if told else 0, process.highest),
-        seconds=told.seconds if told else {},
+        commit=_newest(report.commit if report else None, process.commit),
+        opened=max(report.opened if report else 0, process.highest),
+        seconds=report.seconds if report else {},
         error=error,
-        epoch=_highest(told.epoch if told else None, process.epoch),
-        attempt=told.attempt if told else None,
+        epoch=_highest(report.epoch if report else None, process.epoch),
+        attempt=report.attempt if report else None,
         rescue=process.rescue,
         result=process.result,
         unsaved=process.unsaved,
@@ -89,7 +89,7 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
         return ExitKind.COMPLETED, None
     failure = _failure(end)
     if trainer.request and (not process.attached or end.status == 0 or failure.name == "SIGTERM"):
-        # Without a Session nothing tells a save from a failure; the run was over for this process in any case.
+        # Without a Session a save looks like a failure; the run was over for this process in any case.
         return ExitKind.STOPPED, None
     if end.status == 0 and trainer.completion is Completion.EXIT_CODE:
         return ExitKind.COMPLETED, None
@@ -99,10 +99,10 @@ def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitK
 
 
 def _failure(end: ProcessEnded) -> Failure:
-    """What an exit status tells; a status of 128 + n is a shell's word for signal n."""
+    """The failure that an exit status means; a shell reports signal n as status 128 + n."""
     if end.out_of_memory:
-        told = "" if end.status in KILLED_STATUSES else end.tail
-        return Failure(ErrorKind.SIGNAL, ErrorName.OUT_OF_MEMORY, f"{told}{end.out_of_memory.words}")
+        tail = "" if end.status in KILLED_STATUSES else end.tail
+        return Failure(ErrorKind.SIGNAL, ErrorName.OUT_OF_MEMORY, f"{tail}{end.out_of_memory.words}")
     number = -end.status if end.status < 0 else end.status - SHELL_SIGNALLED
     if number in set(signal.Signals):
         return Failure(ErrorKind.SIGNAL, signal.Signals(number).name, end.tail)
@@ -112,12 +112,12 @@ def _failure(end: ProcessEnded) -> Failure:
 
 
 def _also_out_of_memory(error: Failure, end: ProcessEnded) -> Failure:
-    """The exception may be the consequence: a loader's worker was killed."""
+    """The error with a note on the kill: the exception may be its consequence, such as a killed loader worker."""
     return replace(error, tail=f"{error.tail.rstrip()}\n{end.out_of_memory.words}") if end.out_of_memory else error
 
 
 def pod_outcome(trainer: Trainer) -> Outcome:
-    """The one outcome of all processes of a trainer that has ended."""
+    """The outcome of an ended trainer, over all its processes."""
     outcomes = [process.outcome for process in sorted(trainer.processes, key=_order) if process.outcome]
     speaker = outcomes[0]
     commit = speaker.commit
@@ -138,20 +138,20 @@ def pod_outcome(trainer: Trainer) -> Outcome:
 
 
 def _knowledge(attempt: AttemptRecord) -> tuple[int, bool, bool]:
-    """Of the newest attempt whoever has heard the word knows most."""
+    """The order of knowledge: the newest attempt first, then whether its word is known."""
     return attempt.run, attempt.word is not None, attempt.voted
 
 
 def _order(process: Process) -> tuple[int, bool]:
-    """The member's own code before its infrastructure; then the lowest rank, as sorting is stable."""
+    """By precedence, code failures before infrastructure failures; then the lowest rank, as sorting is stable."""
     outcome = process.outcome
     if outcome is None or (outcome.outcome is ExitKind.COMPLETED and process.ending is None):
-        return len(_TELLING), False  # an exit status of 0 proves nothing while a neighbour has more to tell
-    return _TELLING.index(outcome.outcome), outcome.infrastructure
+        return len(_PRECEDENCE), False  # an exit status of 0 proves less than another process's report
+    return _PRECEDENCE.index(outcome.outcome), outcome.infrastructure
 
 
 def without_trainer(state: State) -> Outcome:
-    """The outcome of a pod in which no trainer was ever started."""
+    """The outcome of a pod that never started a trainer."""
     error = state.shutdown.error if state.shutdown else None
     run = state.current.run if state.current else 0
     rank = 0 if state.current is None or isinstance(state.current, Leave) else state.current.rank
@@ -159,11 +159,11 @@ def without_trainer(state: State) -> Outcome:
 
 
 def step_of(process: Process) -> int:
-    """The newest step that is done, as it tells by itself or by its end."""
-    told = process.ending.step if process.ending else 0
+    """The newest finished step, by the process's reports."""
+    at_end = process.ending.step if process.ending else 0
     if process.step is not None:
-        return max(told, process.step)
-    return max(told, process.commit.step if process.commit else 0)
+        return max(at_end, process.step)
+    return max(at_end, process.commit.step if process.commit else 0)
 
 
 def _highest(*epochs: int | None) -> int | None:

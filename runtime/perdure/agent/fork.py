@@ -1,11 +1,11 @@
-"""The zygote itself: imports, then becomes a trainer at each request, as if that had been started by a new interpreter.
+"""The zygote process: it imports, then forks a trainer at each request, as if a new interpreter had started it.
 
-It only imports (perdure.agent.preload): an OpenMP region entered here would hang every process forked later, a CUDA
-context would be useless in it. Each trainer is forked twice, so that the agent adopts it and sees its end; it begins
-only when the agent says so, and is gone if that never comes.
+It only imports (perdure.agent.preload): an OpenMP region entered here would hang every later fork, and a CUDA context
+would be useless in one. Each trainer is forked twice, so that the agent adopts it and sees its end. It begins only at
+the agent's word, and exits without it.
 
-Started by `perdure.agent.zygote` as `python -c ... OPTIONS`; must not import torch by itself: OPTIONS name what to
-import. `become` is everything that a new interpreter would have set up for the program.
+Started by `perdure.agent.zygote` as `python -c ... OPTIONS`. It must not import torch by itself: OPTIONS name the
+imports. `run` sets up what a new interpreter would set up for the program.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from perdure.wire import Env
 from perdure.wire.channel import write_unwound
 
 MOST_NAMES: Final = 50
-"""So many modules found in the script are told: a message has an end."""
+"""The most modules listed in a message to the agent, whose size is limited."""
 
 _ADOPTED_POLL_SECONDS: Final = 0.0002
 _FILES: Final = 4
-"""With each request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
+"""File descriptors of a request: the channel to the agent, the environment, the report pipe, the stderr pipe."""
 
 
 @dataclass
 class _End:
-    """The last of a trainer's exit handlers: it is the first that is registered, before anything is imported.
+    """A trainer's last exit handler, because it is registered first, before any import.
 
-    What comes after it is the interpreter's own end, a second or two that somebody may wait for: nobody has to.
+    After it only the interpreter's shutdown follows, a second or two that nobody has to wait for.
     """
 
     is_last: bool
-    """Nobody was before it, as what is started with the interpreter may be (sitecustomize)."""
+    """Whether no handler was registered before it, for instance by sitecustomize."""
     trainer: int = 0
     report: int = -1
 
     def begin(self, report: int) -> None:
-        """This process is a trainer from now on."""
+        """Mark this process as a trainer."""
         self.trainer, self.report = os.getpid(), report
 
     def __call__(self) -> None:
-        """Collected is all there is: what nobody collects at the end, libraries tell as leaks."""
+        """Collect all garbage, because libraries report uncollected objects as leaks; then flush and report."""
         own = os.getpid() == self.trainer  # not a process that the script has forked
         if own:
-            gc.collect()  # what lies in cycles writes now what it has to write
+            gc.collect()  # finalizers of objects in cycles may still write
         gc.unfreeze()
         if not own:
             return
@@ -73,7 +73,7 @@ class _End:
 
 
 def main() -> None:
-    """Imports and serves; returns only in a trainer, whose script has ended by itself."""
+    """Import and serve. Returns only in a trainer, after its script has ended."""
     end = _End(atexit._ncallbacks() == 0)  # noqa: SLF001 - nothing else tells
     atexit.register(end)
     options = json.loads(sys.argv[1])
@@ -97,7 +97,8 @@ def main() -> None:
 
 
 def _import(options: Mapping[str, Any], program: Program, control: socket.socket, *, ends_last: bool) -> None:
-    """Tells the agent how it went; does not return where trainers had better be executed, or it is begun anew."""
+    """Import, and report to the agent. Exits if forks would not work; the agent then executes, or starts another
+    zygote."""
     begun = time.monotonic()
     gc.disable()
     found: list[str] = []
@@ -124,14 +125,14 @@ def _tell(control: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _serve(control: socket.socket, agent: int, added: Mapping[str, str]) -> None:
-    """Forks at each request; returns in a process that has been told to begin.
+    """Fork at each request; returns in a trainer that may begin.
 
-    `added` are variables that imports have set for what comes after them.
+    `added` are environment variables that imports set.
     """
     while True:
         message, files, *_ = socket.recv_fds(control, 16, _FILES)
         if not message:
-            os._exit(0)  # the agent is gone, or has given this process up
+            os._exit(0)  # the agent is gone, or gave this process up
         try:
             between = fork()
         except OSError:  # the agent sees the channel closed, and executes
@@ -147,7 +148,7 @@ def _serve(control: socket.socket, agent: int, added: Mapping[str, str]) -> None
 
 
 def _fork_again(agent: int, added: Mapping[str, str], files: Sequence[int]) -> None:
-    """The process between ends at once, so that the agent adopts the one behind it."""
+    """Fork the trainer; this process between ends at once, so that the agent adopts the trainer."""
     channel, request, report, stderr = files
     parent = os.getpid()
     try:
@@ -174,7 +175,7 @@ def _fork_again(agent: int, added: Mapping[str, str], files: Sequence[int]) -> N
 
 
 def _begin(channel: socket.socket) -> None:
-    """Waits for the agent's word; without it this process has never been."""
+    """Wait for the agent's word, and exit without it."""
     with channel:
         try:
             channel.send(str(os.getpid()).encode())
@@ -186,7 +187,7 @@ def _begin(channel: socket.socket) -> None:
 
 
 def run(program: Program, command: Sequence[str]) -> None:
-    """Runs the program in a `__main__` of its own; ends the process as an interpreter does where it raises."""
+    """Run the program in a `__main__` of its own, and handle an exception as an interpreter does."""
     gc.enable()
     _reseed()
     linux.name_process(Path(program.target).name)  # its command line is the zygote's
@@ -210,7 +211,7 @@ def run(program: Program, command: Sequence[str]) -> None:
 
 
 def _flush() -> None:
-    """What is printed, or written to a pipe, and lies in a buffer: the interpreter's end writes it, if it comes."""
+    """Flush buffered output now, because the interpreter's shutdown may be cut off."""
     opened = [one for one in gc.get_objects() if type(one) in (io.TextIOWrapper, io.BufferedWriter)]
     texts = [one for one in opened if type(one) is io.TextIOWrapper]
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, *texts, *opened):
@@ -220,7 +221,7 @@ def _flush() -> None:
 
 
 def _reseed() -> None:
-    """No two processes draw the same; Python's own random sees to it by itself."""
+    """Reseed numpy and torch, so that no two processes draw the same; Python's random does it by itself."""
     if numpy := sys.modules.get("numpy.random"):
         numpy.seed()
     if torch := sys.modules.get("torch"):
@@ -235,7 +236,7 @@ def _run_script(path: str, module: types.ModuleType) -> None:
 
 
 def _show(error: BaseException) -> None:
-    """As the interpreter does for an exception that nobody has caught, without the frames of this file."""
+    """Print an uncaught exception as the interpreter does, without the frames of this file."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -1,8 +1,8 @@
-"""The agent's part in a live hand-over: what is offered to a trainer, and what its words mean for the pod. Pure.
+"""The agent's part in a live hand-over: offers to the trainer, and the meaning of its reports for the pod. Pure.
 
-The agent decides nothing of an attempt: the log does. It offers one instead of asking for a save, keeps from killing a
-trainer that votes (whose vote may stand in a log entry already), and starts a run that was offered here only where the
-older one is known to have ended. `perdure.agent.machine` and `perdure.agent.stage` ask.
+The log decides an attempt, not the agent. The agent offers an attempt instead of asking for a save. It does not kill a
+trainer that votes, because the log may already contain the result. It starts an offered run only if the older one is
+known to have ended. Used by `perdure.agent.machine` and `perdure.agent.stage`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, 
 from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
 
 BACKSTOP_SECONDS: Final = 10.0
-"""A trainer that has told nothing so long after an attempt's limit is asked to save."""
+"""A trainer without a report this long after an attempt's limit is asked to save."""
 
 Noted = tuple[State, list[Action]]
 
 
 def word_of(state: State, run: int) -> HandoverWord | None:
-    """How the attempt of this run ended, as far as this pod knows."""
+    """How the attempt to begin this run ended; None if this pod does not know."""
     return next((record.word for record in state.handovers if record.run == run), None)
 
 
 def word_here(state: State, trainer: Trainer, run: int) -> HandoverWord | None:
-    """How the attempt ended that this trainer took part in, if it is known."""
+    """The same, for an attempt that this trainer took part in."""
     return word_of(state, run) if _was_offered(trainer, run) else None
 
 
@@ -35,9 +35,9 @@ def _was_offered(trainer: Trainer, run: int) -> bool:
 
 
 def offered_now(state: State, trainer: Trainer) -> Train | Leave | None:
-    """The newer assignment, where the trainer may go over to it without ending; None where it has to end for it.
+    """The newer assignment if the trainer can take part in its live hand-over; None if it has to end.
 
-    Also where that takes over a run whose own attempt is not decided here: the trainer waits for that word first.
+    That includes a take-over of a run whose own attempt is undecided here: the trainer first waits for that word.
     """
     newer = state.current
     if newer is None or newer.run <= trainer.run or newer.handover is None:
@@ -48,27 +48,27 @@ def offered_now(state: State, trainer: Trainer) -> Train | Leave | None:
 
 
 def asked_at(state: State, newer: Train | Leave) -> float:
-    """When a trainer that was offered `newer`, and has told nothing, is asked to save."""
+    """When a trainer that was offered `newer` and has not reported is asked to save."""
     limit = newer.handover.limit if newer.handover else 0
     return state.first_seen + limit + BACKSTOP_SECONDS
 
 
 def offer(trainer: Trainer, newer: Train | Leave) -> tuple[Trainer, list[Action]]:
-    """Shows the assignment to the trainer, once as it is."""
+    """Offer the assignment to the trainer, once per version of it."""
     if newer in trainer.offered[-1:]:
         return trainer, []
     others = tuple(known for known in trainer.offered if known.run != newer.run)
-    say = Say(f"run {newer.run} is offered to the trainer of run {trainer.run}: it trains on meanwhile")
+    say = Say(f"run {newer.run} is offered to the trainer of run {trainer.run}, which trains on meanwhile")
     return replace(trainer, offered=(*others, newer)), [say, Offer(trainer.origin, newer)]
 
 
 def noted(state: State, trainer: Trainer, report: Report) -> Noted:
-    """What a report tells about a hand-over; it is that of one process, and true for all of them."""
+    """Record a report about a hand-over. It comes from one process and holds for all of them."""
     match report:
         case Voting(run, following):
             acknowledge = Acknowledge(trainer.origin, following)
             if following < trainer.run or word_of(state, following):
-                return state, [acknowledge]  # it was decided since: another process was quicker
+                return state, [acknowledge]  # already decided: another process was quicker
             say = Say(f"the trainer votes for run {following} to take over run {run}")
             return replace(state, trainer=replace(trainer, voting=report, voted=following)), [say, acknowledge]
         case TookOver():
@@ -77,7 +77,7 @@ def noted(state: State, trainer: Trainer, report: Report) -> Noted:
             say = Say(f"run {run} has not taken over: {word}: {why}")
             return _decided(state, trainer, HandoverRecord(run, word, why), say)
         case Exiting(ExitKind.HANDED_OVER) | Exiting(attempt=AttemptRecord(word=HandoverWord.GO)) if trainer.voting:
-            # What was offered since is another attempt.
+            # A later offer is another attempt.
             return _decided(state, trainer, HandoverRecord(trainer.voting.next, HandoverWord.GO))
         case _:
             return state, []
@@ -102,22 +102,22 @@ def _decided(state: State, trainer: Trainer, record: HandoverRecord, *actions: A
     return replace(state, handovers=(*state.handovers, record)), list(actions)
 
 
-def attempt_of(state: State, told: AttemptRecord | None) -> AttemptRecord | None:
-    """What the trainer did and read of its newest attempt: as `told` by itself, and as it is known here without that.
+def attempt_of(state: State, reported: AttemptRecord | None) -> AttemptRecord | None:
+    """The trainer's newest attempt, merged from its own report and the agent's knowledge.
 
-    A vote is acknowledged before it counts, so one of which nothing is known here was not counted.
+    The agent acknowledges a vote before it counts, so an unknown vote did not count.
     """
     trainer = state.trainer
     if trainer is None:
-        return told
+        return reported
     newest = max([trainer.origin * trainer.joins, *(offer.run for offer in trainer.offered)])
     word = word_of(state, newest)
-    if not newest or word is HandoverWord.RESTART or (told and told.run > newest):
-        return told
+    if not newest or word is HandoverWord.RESTART or (reported and reported.run > newest):
+        return reported
     known = AttemptRecord(newest, trainer.voted == newest, word)
-    if told is None or told.run < newest:
+    if reported is None or reported.run < newest:
         return known
-    return AttemptRecord(newest, told.voted or known.voted, told.word or known.word)
+    return AttemptRecord(newest, reported.voted or known.voted, reported.word or known.word)
 
 
 def ended_by_rescue(state: State, trainer: Trainer) -> int:
@@ -132,10 +132,10 @@ def ended_by_rescue(state: State, trainer: Trainer) -> int:
 
 
 def heir_of(state: State, trainer: Trainer, image_of: int) -> int:
-    """The run that may have begun where that image is of, and is lost too; 0 if there is none.
+    """The lost run that may have begun at that image; 0 if there is none.
 
-    The trainer's own, where that has not come to commit what was left before it; else one that has taken over from it,
-    or that it was a newcomer of, and that a newer assignment names: for that it was not heard is no sign.
+    It is the trainer's own run if the image is older than the trainer. Otherwise it is a run that took over from it, or
+    that it joined as a newcomer, if a newer assignment lists it as lost; silence alone proves nothing.
     """
     if not trainer.left_image:
         return trainer.run
@@ -146,19 +146,19 @@ def heir_of(state: State, trainer: Trainer, image_of: int) -> int:
 
 
 def keeps_the_state(state: State, trainer: Trainer, outcome: Outcome) -> bool:
-    """Whether it has handed over and is told nothing newer, but has left an image, as nobody else may hold the state.
+    """Whether the pod has to stay: its trainer handed over, but left an image, because it may be the only copy.
 
-    Then its pod does not go yet.
+    A newer assignment ends that.
     """
     over = outcome.outcome is ExitKind.PEER_LOST and word_here(state, trainer, state.newest) is HandoverWord.GO
     return over and trainer.left_image
 
 
 def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:
-    """Whether the run may be started here although it was to take over this trainer's.
+    """Whether the newer run may be started in place, although it was offered to this trainer.
 
-    A final commit of the older run is in the log, and rules the hand-over out, where the trainer says so; whatever else
-    an end without a word was, the run may live among the others.
+    It may if the attempt ended in a restart, or if the trainer reported the older run's last commit, which rules the
+    hand-over out. After any other end without a word, the newer run may be alive in other pods.
     """
     if not _was_offered(trainer, newer.run):
         return True

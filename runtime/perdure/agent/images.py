@@ -1,11 +1,10 @@
-"""The images that a pod's trainers leave: files in memory that belong to the agent, and so outlive a trainer.
+"""Memory files for the images that trainers leave. They belong to the agent, so they outlive a trainer.
 
-A file without a name (memfd_create): a restricted pod has no other place that is large enough, for /dev/shm has 64 MiB
-as a rule. A trainer is no child that it could be handed to, since a zygote may have forked it; it opens the file by its
-place among the agent's (/proc/PID/fd/N), which whoever is the same user may do. A pod that dies takes it along, as it
-takes the trainer.
+They are unnamed (memfd_create): a restricted pod has no other place that is large enough, because /dev/shm usually has
+64 MiB. A trainer may be forked by the zygote and cannot inherit the file, so it opens /proc/PID/fd/N of the agent, as
+the same user may. The files end with the pod.
 
-What is in an image nobody asks here, only whether it is whole. Called by the agent's shell.
+This module only checks whether an image is complete. Called by the agent's shell.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from typing import Final
 from perdure.wire.channel import IMAGE_MAGIC
 
 _NOEXEC_SEAL: Final = 8
-"""MFD_NOEXEC_SEAL: some nodes allow no other; older kernels do not know it."""
+"""MFD_NOEXEC_SEAL: some nodes require it; older kernels do not know it."""
 
 
 class Images:
-    """Of each process of the pod the image it may leave, and the one that was left before."""
+    """For each process of the pod: the file for its image, and the image of an earlier trainer."""
 
     def __init__(self) -> None:
         self._own: dict[int, int] = {}
         self._held: dict[int, int] = {}
         self.trouble = ""
-        """Why there is no place for images, if so."""
+        """Why no file could be made; "" if all is well."""
 
     def next_trainer(self, processes: int) -> None:
-        """Keeps what the last trainer has left, where that is whole, and makes room for the next one's."""
+        """Keep the complete images of the last trainer, and make files for the next one's."""
         for local_rank, file in self._own.items():
             if _is_whole(file):
                 if local_rank in self._held:
@@ -46,20 +45,20 @@ class Images:
                 self.trouble = f"no file in memory can be made ({error.strerror}): a lost member costs steps"
 
     def place(self, local_rank: int) -> Path | None:
-        """Where a process of the trainer leaves its image."""
+        """The file for a process's image."""
         return _path(self._own.get(local_rank))
 
     def held(self, local_rank: int) -> Path | None:
-        """What was left before the trainer."""
+        """The image that an earlier trainer left."""
         return _path(self._held.get(local_rank))
 
     def left(self) -> list[Path]:
-        """What the trainer has left itself, as far as it is whole; else what those before it have."""
+        """The complete images of the last trainer; if it left none, those of earlier ones."""
         files = [file for file in self._own.values() if _is_whole(file)] or list(self._held.values())
         return [path for path in map(_path, files) if path]
 
     def forget(self) -> None:
-        """What was left before the trainer is of no more use: its memory is needed."""
+        """Free the images of earlier trainers, which are no longer needed."""
         for file in self._held.values():
             os.close(file)
         self._held.clear()

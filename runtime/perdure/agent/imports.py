@@ -1,8 +1,8 @@
-"""What a program is going to import, read from its source: so a zygote is as warm as the trainer has to be.
+"""Reads from a program's source what it will import, so that the zygote can import it beforehand.
 
-Nothing is run: a script has effects, and what it does under a condition is its own affair. Only what is installed is
-told, as what belongs to the script reads the run's variables, or changes with it; its own modules are read in turn.
-Imports inside of functions are not told: nobody knows whether they are ever reached.
+It runs nothing, because a script has side effects. Only installed packages count: the script's own modules may read the
+run's variables or change, so they are only read in turn. Imports inside functions do not count, because they may never
+run.
 
 Called in the zygote (perdure.agent.preload), whose sys.path is the program's.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 INSTALLED: Final = ("site-packages", "dist-packages")
-"""How the folders are called that packages are installed to."""
+"""Names of folders with installed packages."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Import:
 
 
 def imports_of(target: str, *, module: bool) -> tuple[Import, ...]:
-    """What the script, or module, imports of installed packages when it is run, in its order, each once."""
+    """The installed modules that the script or module imports when it runs, in order, each once."""
     reader = _Reader()
     found = reader.own(Import(target, ("__main__",))) if module else reader.read(Path(target), "")
     return tuple(dict.fromkeys(found))
@@ -44,19 +44,19 @@ class _Reader:
         self._read: set[Path] = set()
 
     def read(self, file: Path, package: str) -> Iterator[Import]:
-        """What is imported by this file, a module of `package`, and by those of the script's own that it imports."""
+        """The imports of this file, a module of `package`, and of the script's own modules that it imports."""
         if file in self._read:
             return
         self._read.add(file)
         try:
             body = ast.parse(file.read_bytes()).body
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            return  # the script will say so itself
+            return  # the script itself will report it
         for found in _statements(body, package):
             yield from [found] if _is_installed(found.module) else self.own(found)
 
     def own(self, wanted: Import) -> Iterator[Import]:
-        """The same for a module of the script's own: its packages are run before it."""
+        """The same for one of the script's own modules, and for its packages, which run before it."""
         parts = wanted.module.split(".")
         above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for name in (*above, *(f"{wanted.module}.{name}" for name in wanted.names)):
@@ -66,7 +66,7 @@ class _Reader:
 
 
 def _statements(body: Sequence[ast.stmt], package: str) -> Iterator[Import]:
-    """What running these statements imports, as far as it is plain."""
+    """The imports of these statements, as far as they are static."""
     for statement in body:
         match statement:
             case ast.Import(names):
@@ -85,7 +85,7 @@ def _statements(body: Sequence[ast.stmt], package: str) -> Iterator[Import]:
 
 
 def _absolute(module: str, level: int, package: str) -> str:
-    """The full name of what is imported relatively; nothing where that is above everything."""
+    """The full name of a relative import; "" if it goes beyond the top."""
     if not level:
         return module
     parts = package.split(".") if package else []
@@ -94,12 +94,12 @@ def _absolute(module: str, level: int, package: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether it is of a package that is installed, and of no other that comes first."""
+    """Whether the module belongs to an installed package, and is not shadowed by another."""
     return any(_is_in_packages(place) for place in _places(module.partition(".")[0]))
 
 
 def _places(top: str) -> list[str]:
-    """Where a top-level module is. Looking for it imports nothing."""
+    """The locations of a top-level module, found without an import."""
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -115,7 +115,7 @@ def _is_in_packages(place: str) -> bool:
 
 
 def _own_file(module: str) -> Path | None:
-    """The file of a module of the script's own; None for what is not found, or not its own."""
+    """The file of one of the script's own modules; None if it is not found or not its own."""
     top, *rest = module.split(".")
     if top in sys.stdlib_module_names:
         return None

@@ -1,7 +1,7 @@
-"""Starting one trainer process.
+"""Starts one trainer process.
 
-A `Launcher` is the seam for a warm zygote (perdure.agent.zygote): whoever starts a process must make it the leader of a
-session of its own and a child of the agent, because the agent learns of its end from waitpid.
+`Launcher` is the interface that the zygote (perdure.agent.zygote) implements too. A launcher must make the process the
+leader of its own session and a child of the agent, which learns of its end by waitpid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Started(NamedTuple):
 
     pid: int
     how: str = ""
-    """For the pod's log, where there is something to say about it."""
+    """A note for the pod's log; "" for none."""
 
 
 class Launcher(Protocol):
@@ -27,27 +27,27 @@ class Launcher(Protocol):
 
     @property
     def helper(self) -> int | None:
-        """A process of the launcher's own: no trainer has started it, so it is never killed with one."""
+        """A process of the launcher's own, which is not killed with a trainer."""
 
     @property
     def warming(self) -> bool:
-        """Whether a start would be much quicker in a while."""
+        """Whether a start will soon be much quicker."""
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Prepares; `selector` is woken up when there are news."""
+        """Prepare; `selector` wakes up when there is news."""
 
     def news(self) -> Iterator[str]:
         """Lines for the pod's log, each once."""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], report: int, stderr: int) -> Started:
-        """The new process has `report` and finds its number in PERDURE_REPORT_FD; `stderr` is its file 2.
+        """Start a process. It inherits `report`, whose number is in PERDURE_REPORT_FD, and `stderr` as file 2.
 
-        OSError where the command cannot be started.
+        Raises OSError if the command cannot be started.
         """
 
 
 class Exec:
-    """A fresh process for each start."""
+    """Executes the command for each start."""
 
     helper = None
     warming = False
@@ -56,10 +56,10 @@ class Exec:
         self._why = why
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Has nothing to prepare."""
+        """Nothing to prepare."""
 
     def news(self) -> Iterator[str]:
-        """Why nothing else is used, where that is worth a line."""
+        """Why there is no zygote, if that is worth a line."""
         said, self._why = self._why, ""
         if said:
             yield said

@@ -1,6 +1,6 @@
-"""The few facts and calls that only Linux knows: process trees, subreapers and CPU limits.
+"""Linux-specific facts and calls: process trees, subreapers and CPU limits.
 
-Used by the agent alone. What /proc tells may be out of date when it is read: a process may be gone already.
+Used only by the agent. Data from /proc may be stale: a process may be gone already.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _prctl, _fflush = _c.prctl, _c.fflush
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose parent has ended, as PID 1 is anyway."""
+    """Become the parent of orphaned descendants, as PID 1 is anyway."""
     if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def die_with_parent() -> None:
-    """Called in a child between fork and exec: SIGKILL when the agent is gone."""
+    """Get SIGKILL when the parent ends. Called in a child between fork and exec."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def name_process(name: str) -> None:
-    """What `top` and /proc/PID/comm show of this process: the first 15 bytes of it."""
+    """Set the name in `top` and /proc/PID/comm; the first 15 bytes count."""
     _prctl(_PR_SET_NAME, name.encode(errors="replace"), 0, 0, 0)
 
 
 def flush_stdout() -> None:
-    """Writes what libraries have printed by the functions of C."""
+    """Flush the C library's stdout."""
     _fflush(ctypes.c_void_p.in_dll(_c, "stdout"))
 
 
 def _parents_and_sessions() -> dict[int, tuple[int, int]]:
-    """Of each process its parent and its session."""
+    """The parent and the session of each process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -56,7 +56,7 @@ def _parents_and_sessions() -> dict[int, tuple[int, int]]:
 
 
 def descendants(root: int, spared: int | None = None) -> list[int]:
-    """Every process below `root`, but for `spared` and what is below it."""
+    """Every process below `root`, except for `spared` and its descendants."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in _parents_and_sessions().items():
         children.setdefault(parent, []).append(pid)
@@ -69,19 +69,19 @@ def descendants(root: int, spared: int | None = None) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """Every process in the session that `leader` has founded."""
+    """Every process in the session of `leader`."""
     return [pid for pid, (_, session) in _parents_and_sessions().items() if session == leader]
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL; a process that is gone already is no error."""
+    """SIGKILL these processes; missing ones are no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def cpu_limit(root: Path = CGROUPS) -> int | None:
-    """Whole CPUs this container's cgroup (v2, else v1) allows, at least 1; None without a limit."""
+    """Whole CPUs that the container's cgroup (v2 or v1) allows, at least 1; None without a limit."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
-"""What the agent does: (state, event, now) -> (state, actions).
+"""The agent's state machine: (state, event, now) -> (state, actions).
 
-An event is first noted in the state (`_note`), then the state converges (`_converge`): what has to happen follows from
-the stage in which the trainer now is, never from the order in which it was learned. So a missed or repeated event does
-no harm. docs/agent.md draws which stage follows which; a test goes through all of it.
+`_note` records an event in the state; `_converge` then acts by the trainer's stage, never by the order of events. So a
+missed or repeated event does no harm. docs/agent.md draws the transitions; a test covers all of them.
 
 Pure: no clock, no files, no processes. `perdure.agent.shell` calls `react` and, when `stage.due` says so, sends a Tick.
 """
@@ -84,12 +83,12 @@ from perdure.wire.channel import (
 Noted = tuple[State, list[Action]]
 
 IMAGE_BYTES_PER_SECOND: Final = 200e6
-"""Slower than any memory: so long an image may take that is being written."""
+"""A lower bound of memory speed, for the deadline of an image that is being written."""
 LOST: Final = "its members can no longer save together"
 
 
 def react(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
-    """The next state, and what to do now, in this order."""
+    """The next state, and the actions in order."""
     if state.finished:
         return state, ()
     state, noted = _note(state, event, now)
@@ -132,7 +131,7 @@ def _of_the_end(state: State, event: MakesWay | ProcessEnded | Cleared | Rescued
 
 
 def _warmed(state: State) -> Noted:
-    """Ready is a member that has read an assignment and would start at its quickest."""
+    """The launcher is warm. A member is Ready once it has also read an assignment."""
     warm: list[Action] = [MarkWarm()] if state.ready and state.warming_until is not None else []
     return replace(state, warming_until=None), warm
 
@@ -177,11 +176,11 @@ def _described(assignment: Train | Leave) -> str:
 
 
 def _same_run(state: State, assignment: Train | Leave) -> Noted:
-    """A run's plan never changes; only its deadline may come nearer."""
+    """A run's assignment never changes, except for a nearer deadline and new requests for a save."""
     if state.current is None or assignment == state.current:
         return state, []
     if isinstance(assignment, Train) and isinstance(state.current, Train) and assignment.save != state.current.save:
-        saves = max(assignment.save, state.current.save)  # one that forgets what it has asked for asks for nothing new
+        saves = max(assignment.save, state.current.save)  # a lower number is no new request
         return _same_run(replace(state, current=replace(state.current, save=saves)), replace(assignment, save=saves))
     if assignment.seconds < state.current.seconds:
         nearer = replace(state.current, seconds=assignment.seconds)
@@ -204,7 +203,7 @@ def _shut_down(state: State, cause: str, error: Failure | None, now: float) -> N
     if state.shutdown:
         return state, []
     settings = state.settings
-    margin = min(settings.grace_margin, settings.grace / 4)  # a short grace is not eaten up by its margin
+    margin = min(settings.grace_margin, settings.grace / 4)  # leave time to save in a short grace period
     deadline = now + settings.grace - margin
     return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
 
@@ -251,7 +250,7 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
 
 
 def _begun(state: State, run: int, report: Report) -> State:
-    """What a run has begun with, as the first of its processes tells that stands there."""
+    """Record where a run began, by the first report of its processes."""
     if not isinstance(report, Opened) or report.run != run or report.step is None:
         return state
     if any(one.run == run for one in state.begun):
@@ -276,7 +275,7 @@ def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Pr
 
 
 def _of_images(state: State, process: Process, report: Report) -> Noted:
-    """What was left before is in a commit, or was passed, once the run has restored, or trains."""
+    """Forget older images once the run has restored a commit or made a step."""
     match report:
         case Opened(resumed=CommitRef()) | Stepped() if state.keeps_images:
             return replace(state, keeps_images=False, image_of=0), [ForgetImages()]
@@ -350,7 +349,7 @@ def _described_outcome(outcome: Outcome) -> str:
 
 
 def _converge(state: State, now: float) -> Noted:
-    """What the stage asks for; where that leads to another stage, this one's follows at once."""
+    """Act by the stage of the trainer."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
         return _without_trainer(state, now)
@@ -407,21 +406,21 @@ def _start(state: State, train: Train) -> Noted:
 
 
 def _stood(state: State) -> tuple[int, int]:
-    """How far the last run has come that has trained here, or begun to."""
+    """The last run that trained here, or began to, and its last step."""
     trainer = state.trainer
     trained = trainer and (trainer.stepped or any(one.run == trainer.run for one in state.begun))
     return (trainer.run, max(map(step_of, trainer.processes))) if trainer and trained else state.stood
 
 
 def _floor(state: State, train: Train) -> CommitRef | None:
-    """The newest commit that is known: the trainer before may have told of one that was made after the plan."""
-    told = [process.commit for process in state.trainer.processes] if state.trainer else []
-    known = [commit for commit in (train.floor, *told) if commit]
+    """The newest known commit: the last trainer may have reported one that is newer than the plan."""
+    reported = [process.commit for process in state.trainer.processes] if state.trainer else []
+    known = [commit for commit in (train.floor, *reported) if commit]
     return max(known, key=lambda commit: commit.seq, default=None)
 
 
 def _living(state: State, trainer: Trainer, now: float) -> Noted:
-    """The newest request first, then what the stage allows."""
+    """Pass on the newest request, then enforce the stage's limit."""
     trainer, actions = _requested(state, trainer, now)
     trainer, asked = _asked_for_save(state, trainer)
     state, actions = replace(state, trainer=trainer), [*actions, *asked]
@@ -441,9 +440,7 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
 
 
 def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
-    """The run whose trainer need not wait for the end of this one: that has saved, and what is left of it is its
-    interpreter's end.
-    """
+    """The next run if it need not wait for this trainer, which has saved and only has its interpreter to shut down."""
     newer = _newer(state, trainer)
     if not isinstance(newer, Train) or state.shutdown:
         return None
@@ -452,9 +449,9 @@ def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
 
 
 def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
-    """The trainer, as it will have ended, of a member that leaves: its interpreter's end is that of the container.
+    """The trainer, as ended, of a leaving member that need not wait for its interpreter's shutdown.
 
-    A drain and the next run wait for it, and what it takes down would take from those that start in its place.
+    A drain and the next run wait for that container, and the shutdown would take CPU time from its successors.
     """
     if not _leaves(state, trainer):
         return None
@@ -462,17 +459,17 @@ def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
 
 
 def _newer(state: State, trainer: Trainer) -> Train | Leave | None:
-    """What this member has been told since it started the trainer's run."""
+    """The assignment that is newer than the trainer's run, or None."""
     return state.current if state.newest > trainer.run else None
 
 
 def _leaves(state: State, trainer: Trainer) -> bool:
-    """Whether this member has nothing to do any more once the trainer has ended."""
+    """Whether this member ends with the trainer."""
     return state.shutdown is not None or isinstance(_newer(state, trainer), Leave)
 
 
 def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer | None:
-    """The trainer as it will have ended, where all end so and have nothing left but their interpreters' end."""
+    """The trainer as ended, if all its processes end as one of `kinds` and only shut down their interpreters."""
     if trainer.killed or stage_of(state) is not Stage.EXITING:
         return None
     if not all(process.makes_way for process in trainer.alive):
@@ -483,19 +480,19 @@ def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer 
 
 
 def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
-    """What a newer run does to a trainer: it is offered to it, or is a request.
+    """What a newer run means for the trainer: an offer or a request to end.
 
-    A request means: it is asked, asked to be quicker, only limited, or, of a run that is lost, killed at once.
+    A request asks it to save, shortens its deadline, only sets a limit, or for a lost run kills it at once.
     """
     newer, stage = _newer(state, trainer), stage_of(state)
-    told = stage in (Stage.COMPLETED, Stage.EXITING)
+    is_ending = stage in (Stage.COMPLETED, Stage.EXITING)
     if newer and stage is not Stage.COMPLETED and _lost(trainer, newer):
         return _to_leave_image(state, trainer, newer, now)
     actions: list[Action] = []
-    if newer and not told:
+    if newer and not is_ending:
         newer, trainer, actions = _offered(state, newer, trainer, now)
     wanted = [(state.first_seen + newer.seconds, newer.cause or f"run {newer.run} follows")] if newer else []
-    if state.shutdown and not trainer.voting:  # else it is a request to the run that the word tells
+    if state.shutdown and not trainer.voting:  # otherwise it is a request to the run that wins the vote
         wanted.append((state.shutdown.deadline, state.shutdown.cause))
     if not wanted:
         return trainer, actions
@@ -504,8 +501,8 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
     if known and known.deadline <= deadline:
         return trainer, actions
     trainer = replace(trainer, request=Requested(known.at if known else now, deadline))
-    if told or (newer and not state.shutdown and _restarts(state, trainer, newer)):
-        return trainer, actions  # it knows: a request could only disturb what the script still does
+    if is_ending or (newer and not state.shutdown and _restarts(state, trainer, newer)):
+        return trainer, actions  # it ends anyway: a request could only disturb the script
     say = Say(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     return trainer, [*actions, say, Ask(trainer.origin, cause, deadline, sessions, again=known is not None)]
@@ -514,7 +511,7 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
 def _offered(
     state: State, newer: Train | Leave, trainer: Trainer, now: float
 ) -> tuple[Train | Leave | None, Trainer, list[Action]]:
-    """What of a newer run remains a request, the trainer, and what is done."""
+    """The newer run if it is a request to end, the trainer, and the actions."""
     offer, word = handover.offered_now(state, trainer), handover.word_here(state, trainer, newer.run)
     if word is HandoverWord.ABORT:
         return None, trainer, []  # as if it had never been offered
@@ -524,38 +521,38 @@ def _offered(
 
 
 def _asked_for_save(state: State, trainer: Trainer) -> tuple[Trainer, list[Action]]:
-    """The trainer of the newest run saves and trains on; who was asked to leave saves anyway."""
+    """Ask the trainer of the newest run to save and train on; a trainer that was asked to leave saves anyway."""
     current = state.current
     if not isinstance(current, Train) or trainer.run != current.run or trainer.request or trainer.completed:
         return trainer, []
     if not current.save or (current.run, current.save) <= trainer.saves:
         return trainer, []
     words = f"run {current.run} is asked to save and train on"
-    say = Say(words if trainer.attached else f"{words}: it can, once it has a Session; nobody else knows how to save")
+    say = Say(words if trainer.attached else f"{words}: it can once it has a Session, which is needed to save")
     trainer = replace(trainer, saves=(current.run, current.save))
     return trainer, [say, AskForSave(trainer.origin, f"{current.run} {current.save}")]
 
 
 def _restarts(state: State, trainer: Trainer, newer: Train | Leave) -> bool:
-    """Whether it ends by itself, for the newer run to begin in place."""
+    """Whether it ends by itself, so that the newer run begins in place."""
     return handover.word_here(state, trainer, newer.run) is HandoverWord.RESTART
 
 
 def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
-    """A trainer that votes is of one of two runs, and only the log knows of which."""
+    """Whether the trainer's run is lost. A voting trainer is of one of two runs, so both have to be lost."""
     of = {trainer.run, trainer.voting.run, trainer.voting.next} if trainer.voting else {trainer.run}
     return of <= set(newer.lost)
 
 
 def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: float) -> tuple[Trainer, list[Action]]:
-    """A lost run saves no more: who stands beyond its last commit leaves an image, and is killed then."""
-    stands = trainer.stepped or trainer.voting  # a newcomer that votes has the whole state of the older run
+    """A lost run cannot save: a trainer beyond its last commit leaves an image and is then killed."""
+    stands = trainer.stepped or trainer.voting  # a voting newcomer holds the whole state of the older run
     if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):
         return _to_be_killed(trainer, now, LOST), []
     if trainer.imaging:
         return trainer, []
     limit = Limit(now + state.settings.image, ExitKind.STOPPED, LOST)
-    say = Say(f"run {trainer.run} is lost: its trainer is asked for an image of where it stands")
+    say = Say(f"run {trainer.run} is lost: its trainer is asked for an image of its state")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     cause = newer.cause or f"run {newer.run} follows"
     return replace(trainer, imaging=limit), [say, Ask(trainer.origin, cause, limit.at, sessions, image=True)]
@@ -570,20 +567,20 @@ def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
 
 
 def _awaited(state: State, trainer: Trainer, now: float) -> Noted:
-    """Exits in any case, some time: a next run in this pod would meet what the last one has left."""
+    """Wait for killed processes, and give up after a while: the next run in this pod would collide with them."""
     give_up = given_up_at(state, trainer)
     if give_up is None or now < give_up:
         return state, []
     for process in trainer.alive:
         end = ProcessEnded(process.rank, -signal.SIGKILL)
         trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
-    say = Say(f"run {trainer.run}: processes are left that do not end although they were killed: they are given up")
+    say = Say(f"run {trainer.run}: killed processes do not end: they are given up")
     state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
     return state, [say, *actions]
 
 
 def _ended(state: State, trainer: Trainer, now: float) -> Noted:
-    """What the agent does when a trainer has ended: the first that applies."""
+    """Act on the end of the trainer: the first case that applies."""
     outcome = pod_outcome(trainer)
     if outcome.outcome is ExitKind.COMPLETED:
         return _finish(state, outcome)
@@ -603,9 +600,9 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
 
 
 def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted:
-    """The pod ends; an image that it holds goes with it, and maybe nobody else stood so far: it is committed first.
+    """End the pod, but first commit its image, which may be the only copy of the newest steps.
 
-    Also one of an older run, where the trainer has not come to begin from it.
+    That includes an image of an older run from which the trainer did not begin.
     """
     too_late = state.shutdown and now >= state.shutdown.deadline
     run = trainer.image_of or state.image_of
@@ -614,7 +611,7 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
     never = handover.ended_by_rescue(state, trainer) if run == trainer.image_of else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
     heir = handover.heir_of(state, trainer, run)
-    say = Say(f"run {run} has left an image: it is to be committed before this pod ends")
+    say = Say(f"run {run} has left an image, which is committed before this pod ends")
     state, marks = _made_idle(replace(state, trainer=trainer))
     return state, [say, *marks, CommitImage(run, never, heir)]
 

@@ -1,7 +1,7 @@
-"""Whether the kernel has killed for want of memory, as the container's cgroup counts it: version 2, else version 1.
+"""Detects out-of-memory kills by the counters of the container's cgroup (v2 or v1).
 
-Where a whole container is killed at once (memory.oom.group) no agent is left to say so; the kubelet does, with the
-reason OOMKilled. Reads files below one folder and keeps nothing; used by perdure.agent.processes.
+If the kernel kills the whole container at once (memory.oom.group), no agent is left to report it; the kubelet does, as
+OOMKilled. Stateless; used by perdure.agent.processes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The kernel has killed for want of memory."""
+    """An out-of-memory kill."""
 
     limit: int | None
-    """Bytes this container may use; None where only the node was short."""
+    """Bytes that this container may use; None if only the node was short of memory."""
 
     @property
     def words(self) -> str:
-        """For whoever reads the outcome."""
+        """The cause and the remedy, for the outcome."""
         killed = "the kernel killed a process of container 0"
         if self.limit is None:
             return f"{killed} because its node was out of memory: set resources.requests.memory to what it needs"
@@ -30,7 +30,7 @@ class OutOfMemory:
 
 
 def oom_kills(root: Path) -> int | None:
-    """How many processes of this container the kernel has killed for want of memory; None where nobody counts."""
+    """Processes of this container that the kernel killed for want of memory; None without such a counter."""
     for counters in (root / "memory.events", root / "memory" / "memory.oom_control"):
         try:
             words = dict(line.split() for line in counters.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""The files an agent reads and writes. The startup probe imports nothing else of the agent: it has to be quick."""
+"""The agent's files. The startup probe imports only this module of the agent, because it has to be quick."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from perdure.host.cgroup import CGROUPS
 
 
 def default_scratch(environ: Mapping[str, str]) -> Path:
-    """The agent's own folder: in pods below /dev/shm, the only place that a read-only root leaves writable."""
+    """The agent's own folder. In pods it is below /dev/shm, the only writable place with a read-only root."""
     return Path(environ.get("TMPDIR") or "/tmp") / "perdure"  # noqa: S108 - POSIX's default for TMPDIR
 
 
 def warm_marker(scratch: Path) -> Path:
-    """What the kubelet looks for: there once an assignment was read, but while a seat is held for a next trainer."""
+    """The file that the startup probe looks for: it exists once an assignment was read, except while the seat is
+    held."""
     return scratch / "warm"
 
 
 class Paths(NamedTuple):
-    """Where one agent reads and writes."""
+    """The files of one agent."""
 
     assignment: Path
     termination_log: Path

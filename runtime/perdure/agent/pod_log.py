@@ -1,7 +1,7 @@
-"""The pod's log as the agent writes it: its own lines and the trainer's stderr, without ever waiting for a reader.
+"""Writes the pod's log, the agent's own lines and the trainer's stderr, without ever blocking.
 
-A log pipe that nobody empties must not keep the agent from its deadlines. The pipe itself stays as it is: a trainer
-may share it, and would not expect writes that fail. So nothing is written unless there is room for it.
+A full log pipe must not delay the agent's deadlines. The pipe stays in blocking mode, because a trainer may share it
+and does not expect failing writes. So the agent writes only when there is room.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from typing import Final
 
 BACKLOG_BYTES: Final = 1024 * 1024
-"""How much is kept for a reader that is slow; then the oldest lines are dropped."""
+"""Bytes kept for a slow reader; beyond that the oldest lines are dropped."""
 
 
 class Outlet:
-    """One file that the agent writes to; the loop calls `flush` each time round."""
+    """One file that the agent writes to. The loop calls `flush` in each round."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -26,11 +26,11 @@ class Outlet:
         self._room.register(fd, select.POLLOUT)
 
     def say(self, line: str) -> None:
-        """One line of the agent's own."""
+        """Write one line of the agent's own."""
         self.write(f"perdure: {line}\n".encode())
 
     def write(self, text: bytes) -> None:
-        """Takes the text; what there is no room for is written later."""
+        """Write the text, or keep it until there is room."""
         self._backlog += text
         self.flush()
         excess = len(self._backlog) - BACKLOG_BYTES
@@ -40,7 +40,7 @@ class Outlet:
             self._dropped += cut
 
     def flush(self, seconds: float = 0.0) -> None:
-        """Writes what there is room for, or will be within `seconds`."""
+        """Write as much as there is room for, now or within `seconds`."""
         end = time.monotonic() + seconds
         while self._backlog and self._room.poll(max(0.0, end - time.monotonic()) * 1000):
             if self._dropped:
@@ -48,10 +48,10 @@ class Outlet:
                 self._backlog[:0] = note.encode()
                 self._dropped = 0
             try:
-                # A pipe with room has room for this much, so that the write does not wait.
+                # A writable pipe has room for this much, so the write does not block.
                 written = os.write(self._fd, self._backlog[: select.PIPE_BUF])
             except BlockingIOError:
                 continue
-            except OSError:  # nobody will ever read it
+            except OSError:  # there is no reader any more
                 written = len(self._backlog)
             del self._backlog[:written]

@@ -1,8 +1,9 @@
-"""What a zygote imports before it forks anything, and whether what it has imported lets it fork good trainers.
+"""Imports in the zygote, and checks that forks of it still make good trainers.
 
-Modules that were asked for have to be fit: without them each start executes the command. Modules found in the script
-need not be: one that starts threads, CUDA or files, or asks who this process is, is told by name, and the zygote begins
-anew without it, as what was imported cannot be taken back. Called by perdure.agent.fork; imports torch only if told to.
+Requested modules have to be fit for forking; otherwise each start executes the command. A module found in the script
+need not be: if it starts threads or CUDA, keeps files open or reads the run's variables, it is reported by name, and
+the zygote starts again without it, because an import cannot be undone. Called by perdure.agent.fork; imports torch only
+on request.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from perdure.agent.environ import OF_A_RUN
 from perdure.agent.imports import Import
 
 PROBE_SECONDS: Final = 10.0
-"""What a fork gets to add numbers up: a moment, or for ever."""
+"""Time for a fork to add up numbers: it takes a moment or hangs forever."""
 _PARALLEL: Final = 1 << 20
-"""Elements: enough for torch to use all of its threads."""
+"""Elements that make torch use all its threads."""
 
 
 class Unfit(Exception):
-    """A fork of this process would be no good trainer."""
+    """A fork of this process would not make a good trainer."""
 
     def __init__(self, why: str, package: str | None = None) -> None:
         super().__init__(why)
         self.package = package
-        """The one found in the script that is to blame; "" if it is one of them, None if none is."""
+        """The script's package at fault; "" if one of them is but it is unknown which; None if none is."""
 
 
 def import_wanted(modules: Sequence[str]) -> None:
-    """Imports what was asked for. Unfit if that cannot be done, or has done too much."""
+    """Import the requested modules. Raises Unfit if that fails or makes forks unfit."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -49,9 +50,9 @@ def import_wanted(modules: Sequence[str]) -> None:
 
 
 def import_found(found: Sequence[Import], without: Sequence[str]) -> list[str]:
-    """Imports what the script is going to, as it will; what it has imported. Unfit names a package that is to stay out.
+    """Import what the script will import, and return the new modules. Raises Unfit with the package to leave out.
 
-    One that cannot be imported is passed over: the script may not need it, and will say so itself.
+    A failing import is skipped: the script may not need it, or will report it itself.
     """
     imported: list[str] = []
     threads, files = _native_threads(), _files()
@@ -80,7 +81,7 @@ def import_found(found: Sequence[Import], without: Sequence[str]) -> list[str]:
 
 
 def fork() -> int:
-    """os.fork, without a warning of threads: Python 3.12 warns of any, and BLAS sees to its own."""
+    """os.fork without Python 3.12's warning about threads; BLAS handles its own threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -96,7 +97,7 @@ def _imported(wanted: Import) -> bool:
 
 @contextmanager
 def _listening(asked: set[str]) -> Iterator[None]:
-    """Adds to `asked` each of a run's variables that is looked for meanwhile: they are not there yet."""
+    """Add to `asked` each of the run's variables that is read meanwhile; they are not set yet."""
     kind: Any = type(os.environ)
     get = kind.__getitem__
 
@@ -113,7 +114,7 @@ def _listening(asked: set[str]) -> Iterator[None]:
 
 
 def _left_behind() -> str:
-    """What no fork can go on with; nothing where all is well."""
+    """What makes forks unfit; "" if nothing does."""
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if others:
         return f"what it imports has started threads, which no fork has: {', '.join(others)}"
@@ -124,7 +125,7 @@ def _left_behind() -> str:
 
 
 def _files() -> set[str]:
-    """What is open here, by what it is; a fork would share it with all others."""
+    """The open files, which all forks would share."""
     folder = Path("/proc/self/fd")
     found = set()
     for number in os.listdir(folder):  # noqa: PTH208 - iterdir would keep its own open
@@ -136,7 +137,7 @@ def _files() -> set[str]:
 
 
 def _native_threads() -> int:
-    """Threads of libraries that do not end theirs before a fork, as BLAS does."""
+    """The number of threads after a fork; BLAS ends its own before one."""
     pid = fork()
     if pid == 0:
         os._exit(0)
@@ -145,7 +146,7 @@ def _native_threads() -> int:
 
 
 def _computes() -> str:
-    """Why a fork of this process could not compute; nothing where it can."""
+    """Why a fork of this process cannot compute; "" if it can."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return ""

@@ -1,9 +1,9 @@
-"""The running processes of one trainer: their pipes, their ends, and whatever they have started.
+"""The running processes of one trainer: their pipes, their ends and their descendants.
 
-A trainer is over when its last process has ended *and* nothing it had started is left: a DataLoader worker of the old
-run must not hold the memory or the ports of the next. One whose processes have only their interpreters to take down,
-and hold nothing, may be set aside before: it ends beside the next, and nobody hears of it. Everything here works
-without threads, on non-blocking pipes that the shell's selector watches.
+A trainer is over when its last process has ended *and* no descendant is left: a DataLoader worker of the old run must
+not hold memory or ports of the next. A trainer whose processes only have their interpreters to shut down, and hold
+nothing, may be set aside earlier and ends beside the next one. There are no threads here, only non-blocking pipes that
+the shell's selector watches.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from perdure.host.cgroup import memory_limit
 from perdure.wire.channel import is_unwound, read_report
 
 _CHUNK: Final = 65536
-"""A pipe holds no more: one read takes everything, and a process that writes without end cannot keep the agent."""
+"""A pipe's capacity: one read takes everything, and a process that writes without end cannot block the agent."""
 _LEAST: Final = 19
-"""The priority of those that nobody waits for."""
+"""The lowest priority, for processes that were set aside."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Pipe:
     closed: bool = False
 
     def __post_init__(self) -> None:
-        os.set_blocking(self.fd, False)  # a descendant may hold the other end for ever
+        os.set_blocking(self.fd, False)  # a descendant may hold the other end forever
         self.selector.register(self.fd, selectors.EVENT_READ)
 
     def read(self) -> bytes:
-        """What the pipe holds now."""
+        """The pipe's current contents."""
         if self.closed:
             return b""
         try:
@@ -55,11 +55,11 @@ class Pipe:
         except BlockingIOError:
             return b""
         if not chunk:
-            self.close()  # an end of file would wake the selector up again and again
+            self.close()  # an end of file would wake the selector forever
         return chunk
 
     def close(self) -> None:
-        """Reads no more."""
+        """Stop reading."""
         if not self.closed:
             self.closed = True
             self.selector.unregister(self.fd)
@@ -68,30 +68,31 @@ class Pipe:
 
 @dataclass
 class Child:
-    """One process the agent has started."""
+    """One process that the agent started."""
 
     rank: int
     pid: int
     report: Pipe
     stderr: Pipe
     log: Outlet
-    """Where its stderr is passed on to."""
+    """Receives its stderr."""
     status: int | None = None
-    """As ProcessEnded has it, once it has ended."""
+    """Its exit status, as in ProcessEnded, once it has ended."""
     told: bool = False
+    """Whether its end was reported."""
     unwound: bool = False
-    """It has only its interpreter to take down."""
+    """Whether it only has its interpreter to shut down."""
     port: int = 0
-    """The one that its run's rank 0 listens on."""
+    """The port that its run's rank 0 listens on."""
     until: float = 0.0
     """When it is killed, once it is set aside."""
     tail: Tail = field(default_factory=Tail)
-    """The end of what it has written to stderr."""
+    """The end of its stderr."""
     _line: bytes = b""
-    """The beginning of a report whose end has not come."""
+    """The beginning of an incomplete report."""
 
     def pump(self) -> Iterator[Reported]:
-        """The reports that have come in; stderr is passed through."""
+        """The reports that have arrived; passes stderr through."""
         *lines, self._line = (self._line + self.report.read()).split(b"\n")
         for line in lines:
             self.unwound = self.unwound or is_unwound(line)
@@ -107,7 +108,7 @@ class Child:
             pass
 
     def close(self) -> None:
-        """Nothing more is read of it."""
+        """Close its pipes."""
         self.report.close()
         self.stderr.close()
 
@@ -129,20 +130,20 @@ class Children:
     launcher: Launcher
     members: list[Child] = field(default_factory=list)
     killed_before: int | None = None
-    """How many processes the kernel had killed for want of memory when the trainer was started."""
+    """The kernel's count of out-of-memory kills when the trainer was started."""
     clearing: bool = False
-    """The last process has ended, and what it has left behind is being killed."""
+    """Whether the last process has ended and its descendants are being killed."""
     aside: list[Child] = field(default_factory=list)
-    """Of older trainers: they end by themselves."""
+    """Processes of older trainers that still end."""
 
     def add(self, child: Child) -> None:
-        """Watches a new process."""
+        """Watch a new process."""
         if not self.members:
             self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
 
     def pump(self) -> Iterator[Reported | MakesWay]:
-        """Everything the processes have written so far."""
+        """All reports that have arrived."""
         for child in self.members:
             before = child.unwound
             yield from child.pump()
@@ -152,7 +153,7 @@ class Children:
             child.drain()
 
     def _in_the_way(self, child: Child) -> str:
-        """Why no other trainer can begin before this process has ended, "" if one can."""
+        """Why no other trainer can begin before this process has ended; "" if one can."""
         self.reap()
         own = {one.pid for one in self.members}
         if self.aside or any(pid not in own for pid in self._left()):
@@ -162,7 +163,7 @@ class Children:
         )
 
     def reap(self) -> None:
-        """Takes note of every ended descendant that is the agent's to wait for."""
+        """Record every ended descendant that the agent has to wait for."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 for child in (*self.members, *self.aside):
@@ -170,7 +171,7 @@ class Children:
                         child.status = os.waitstatus_to_exitcode(ended[1])
 
     def ended(self) -> Iterator[Reported | ProcessEnded | Cleared]:
-        """The ends not told before, each after its last reports; of the last one also that nothing is left."""
+        """The new ends, each after its last reports, and Cleared once nothing is left of the last one."""
         for child in self.members:
             if child.status is None or child.told:
                 continue
@@ -190,7 +191,7 @@ class Children:
         return OutOfMemory(memory_limit(self.cgroups))
 
     def _cleared(self) -> bool:
-        """Kills what the last process has left behind; whether nothing is left now."""
+        """Kill what the last process left behind; returns whether nothing is left."""
         if left := self._left():
             linux.kill(left)
             self.reap()
@@ -198,13 +199,13 @@ class Children:
         return not left
 
     def _left(self) -> list[int]:
-        """Every process below the agent that a trainer has started, but for those that were set aside."""
+        """Every process below the agent that a trainer started, except for those set aside."""
         found = linux.descendants(os.getpid(), spared=self.launcher.helper)
         aside = {pid for child in self.aside for pid in linux.session_members(child.pid)}
         return [pid for pid in found if pid not in aside]
 
     def make_room(self, seconds: float) -> None:
-        """For the next run, which goes first; of this one is killed what has not ended in so many seconds."""
+        """Set this trainer aside for the next one; what has not ended after `seconds` is killed."""
         until = time.monotonic() + seconds
         for child in self.members:
             if not child.told:
@@ -215,7 +216,7 @@ class Children:
         self.members.clear()
 
     def _end_aside(self) -> None:
-        """Who was set aside ends when it likes, but not later than it may."""
+        """Reap processes that were set aside, and kill those whose time is up."""
         for child in list(self.aside):
             over = time.monotonic() >= child.until
             if child.status is not None or over:
@@ -226,11 +227,11 @@ class Children:
                 self.aside.remove(child)
 
     def kill(self) -> None:
-        """SIGKILL for all that a trainer has started; what is forked meanwhile is caught at its end."""
+        """SIGKILL everything that a trainer started; later forks are killed at its end."""
         linux.kill(self._left())
 
     def terminate(self, sessions: Mapping[int, int]) -> None:
-        """SIGTERM for each process, or for the descendant that has its Session (process ids by rank)."""
+        """SIGTERM each process, or the descendant with its Session; `sessions` maps ranks to process ids."""
         for child in self.members:
             pid = sessions.get(child.rank, 0)
             if child.status is None:

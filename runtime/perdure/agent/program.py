@@ -1,8 +1,7 @@
-"""Which commands a warm zygote can run in place of a new interpreter. Pure but for looking a program up in PATH.
+"""Which commands the zygote can run in place of a new interpreter. Pure, except for a lookup in PATH.
 
-Only what Python itself makes of `python [-u] script.py ...` and `python [-u] -m module ...` is done again in a forked
-process, and only for the interpreter that runs the agent: its packages are the ones that were imported. Everything
-else is executed. `perdure.agent.zygote` asks, `perdure.agent.fork` runs it.
+These are `python [-u] script.py ...` and `python [-u] -m module ...`, with the agent's own interpreter, whose packages
+the zygote imported. Everything else is executed. Used by `perdure.agent.zygote`; `perdure.agent.fork` runs the program.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Program:
-    """What an interpreter is asked to run."""
+    """A program that an interpreter runs."""
 
     interpreter: str
     target: str
-    """A script's path as it was given, or a module's name."""
+    """A script's path as given, or a module's name."""
     module: bool
     unbuffered: bool
     arguments: tuple[str, ...]
 
     @property
     def argv(self) -> list[str]:
-        """sys.argv as the interpreter first sets it."""
+        """sys.argv as the interpreter sets it at first."""
         return ["-m" if self.module else self.target, *self.arguments]
 
     @property
@@ -58,7 +57,7 @@ def read_program(command: Sequence[str], environ: Mapping[str, str], executable:
 
 
 def _same(one: str, other: str) -> bool:
-    """Also the same folder: two virtual environments are links to one interpreter."""
+    """Whether both are the same file in the same folder: virtual environments link to one interpreter."""
     try:
         folders = [os.path.realpath(os.path.dirname(path)) for path in (one, other)]  # noqa: PTH120 - not the link's target
         return folders[0] == folders[1] and os.path.samefile(one, other)  # noqa: PTH121

@@ -1,6 +1,7 @@
-"""The process that commits what the last trainer has left, in a pod that goes: perdure.checkpoint.rescue.
+"""Runs perdure.checkpoint.rescue, which commits the last trainer's image before its pod goes.
 
-The agent has no store and no time for one: it listens for one line, and for the end. Called by the shell.
+The agent has no storage client and must not block, so it only reads one line of that process and its end. Called by
+the shell.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from perdure.agent.state import Rescued
 from perdure.wire import CommitRef
 
 _COMMAND: Final = ("-P", "-m", "perdure.checkpoint.rescue")
-"""-P: nothing in the script's folder may stand for a module of Python's."""
+"""-P: a file in the script's folder must not shadow a module."""
 
 
 class Rescuer:
-    """One at most, and once."""
+    """Runs the process at most once."""
 
     def __init__(self, log: Outlet) -> None:
         self._log = log
@@ -41,8 +42,11 @@ class Rescuer:
         environ: Mapping[str, str],
         selector: selectors.BaseSelector,
     ) -> None:
-        """Has the images in these files committed as the end of a run, the first of `runs`; the second never opens, and
-        the third may have begun there, and is lost too."""
+        """Start to commit the images in these files.
+
+        `runs` are the run that the commit ends, the run that then never opens, and the lost run that may have begun
+        there; 0 for none.
+        """
         (answer, answer_end), (lines, lines_end) = os.pipe(), os.pipe()
         self._answer, self._lines = Pipe(answer, selector), Pipe(lines, selector)
         try:
@@ -63,7 +67,7 @@ class Rescuer:
             os.close(lines_end)
 
     def news(self) -> Iterator[Rescued]:
-        """What has come of it, once it has ended."""
+        """The result, once the process has ended."""
         if self._answer is None or self._lines is None:
             return
         self._log.write(self._lines.read())
@@ -76,7 +80,9 @@ class Rescuer:
 
     def _read(self) -> Rescued:
         try:
-            told = json.loads(self._text)
-            return Rescued(CommitRef(told["seq"], told["step"])) if "seq" in told else Rescued(why=str(told["why"]))
+            answer = json.loads(self._text)
+            if "seq" in answer:
+                return Rescued(CommitRef(answer["seq"], answer["step"]))
+            return Rescued(why=str(answer["why"]))
         except (ValueError, KeyError, TypeError):
             return Rescued(why=self._failed or "its process has ended without a word")

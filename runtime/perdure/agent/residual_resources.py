@@ -1,9 +1,9 @@
-"""Whether a trainer that is as good as gone still has what the next one of its pod could want.
+"""Whether an exiting trainer still holds resources that the pod's next trainer needs.
 
-A trainer that has told its ending, and whose exit handlers have run, has only its interpreter to take down. That takes
-a second or two, in which the next one may begin already: but not where that would find a port taken, a file half
-written, a lock held, a device in use or no room in memory. Everything is read from /proc; what cannot be read counts
-as held. Called by perdure.agent.processes; decides nothing.
+After its ending report and its exit handlers, a trainer only has its interpreter to shut down. That takes a second or
+two, in which the next trainer may already begin, unless it would find a port in use, a half-written file, a lock, a
+device in use or too little memory. All facts come from /proc; unreadable ones count as held. Called by
+perdure.agent.processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.host.memory import MEMINFO, free_memory
 
 PROC: Final = Path("/proc")
 _TAKES: Final = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-"""By table the state of a socket to which anybody may send: it listens, or is connected to nobody."""
+"""By table: the state of a socket that accepts packets of any sender, listening or unconnected."""
 _DATAGRAMS: Final = "0002"
 """The type of a socket in /proc/net/unix."""
 _LOCK: Final = re.compile(r"(?:POSIX|FLOCK|OFDLCK|LEASE) +\S+ +\S+ +(\d+) ")
@@ -29,7 +29,7 @@ _HARMLESS: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/
 
 
 def held_by(pid: int, port: int = 0, root: Path = PROC) -> str:
-    """What the process has that another could want, "" if there is nothing; it may listen on `port`, its run's own."""
+    """What the process holds that another could need; "" for nothing. Its run's own `port` does not count."""
     try:
         return next(_held(pid, port, root), "")
     except (OSError, ValueError, IndexError) as error:
@@ -41,7 +41,7 @@ def _held(pid: int, port: int, root: Path) -> Iterator[str]:
     listening = _listening(process / "net", port)
     ours = {_identity(fd) for fd in range(3)}
     for link in (process / "fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             target = str(link.readlink())
             if (inode := re.fullmatch(r"socket:\[(\d+)\]", target)) and inode[1] in listening:
                 yield f"it listens on {listening[inode[1]]}"
@@ -54,7 +54,7 @@ def _held(pid: int, port: int, root: Path) -> Iterator[str]:
 
 
 def _listening(net: Path, port: int) -> dict[str, str]:
-    """By inode where each socket of this container listens that has an address of its own."""
+    """The addresses of this container's listening sockets, by inode."""
     found: dict[str, str] = {}
     for name, takes in _TAKES.items():
         table = net / name
@@ -77,7 +77,7 @@ def _is_written(info: Path) -> bool:
 
 
 def _is_file(link: Path) -> bool:
-    """Whether it is a regular file that somebody else could open."""
+    """Whether it is a regular file that another process could open."""
     found = link.stat()
     return stat.S_ISREG(found.st_mode) and found.st_nlink > 0
 
@@ -88,7 +88,7 @@ def _identity(file: Path | int) -> tuple[int, int]:
 
 
 def memory_of(pid: int, root: Path = PROC) -> int:
-    """Bytes that the next one will need as well. OSError, ValueError if nobody tells."""
+    """Bytes that a process like this one needs. Raises OSError, ValueError or IndexError if unknown."""
     lines = dict(line.split(":", 1) for line in (root / str(pid) / "status").read_text().splitlines())
     return sum(int(lines.get(name, "0").split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 

@@ -1,7 +1,7 @@
-"""The agent's loop: reads the assignment file, pipes and signals, asks the machine, carries the actions out.
+"""The agent's loop: reads the assignment file, pipes and signals, calls the machine, carries out its actions.
 
-One thread and one selector: the agent forks, and must keep its deadlines whatever a trainer does. It decides nothing:
-that is `perdure.agent.machine`.
+One thread and one selector: the agent forks, and must meet its deadlines whatever a trainer does.
+`perdure.agent.machine` makes the decisions.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ from perdure.wire import CLEAN, ContractError, Outcome, Train, UnsupportedVersio
 from perdure.wire.channel import Request, acknowledge_vote, ask_for_save, write_offer, write_request
 
 POLL_SECONDS: Final = 0.05
-"""How often the assignment file is looked at: inotify does not see the kubelet's swap of a link in all volumes."""
+"""How often the assignment file is read: inotify does not see the kubelet's swap of a link in all volumes."""
 STDERR: Final = 2
 LAST_WORDS_SECONDS: Final = 1.0
-"""How long an agent that is done waits for a reader of its log."""
+"""How long a finished agent waits for a reader of its log."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""The exit statuses a shell gives to a command that cannot be started."""
+"""A shell's exit statuses for a command that cannot be started."""
 
 
 class AssignmentFile:
-    """Reads the file again when it has changed. The kubelet replaces it as a whole, through a link."""
+    """Reads the assignment file when it changes. The kubelet replaces it as a whole, through a link."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: tuple[int, int, int] | None = None
 
     def changed(self) -> AssignmentRead | Unreadable | None:
-        """What the file holds, if that is new."""
+        """The file's contents if they are new; otherwise None."""
         try:
             stat = self._path.stat()
             text = self._path.read_text(errors="replace")
         except OSError:
-            return None  # between two versions, or not there yet
+            return None  # being replaced, or not there yet
         known = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if known == self._known or not text:
             return None
@@ -92,7 +92,7 @@ class AssignmentFile:
 
 
 class Signals:
-    """Turns signals into bytes on a socket, so that the loop wakes up and nothing happens inside a handler."""
+    """Turns signals into bytes on a socket: the loop wakes up, and handlers do nothing."""
 
     NUMBERS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
@@ -103,10 +103,10 @@ class Signals:
         for number in self.NUMBERS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.NUMBERS)  # what has come since perdure.cli.start comes now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.NUMBERS)  # delivers signals blocked since perdure.cli.start
 
     def received(self) -> set[int]:
-        """The signals that have come since the last call."""
+        """The signals since the last call."""
         try:
             return set(self.receiver.recv(4096))
         except BlockingIOError:
@@ -138,7 +138,7 @@ class Agent:
         self._exit: int | None = None
 
     def run(self) -> int:
-        """The exit status, once the outcome is written."""
+        """Run until the outcome is written; returns the exit status."""
         linux.adopt_orphans()
         self._paths.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         warm_marker(self._paths.scratch).unlink(missing_ok=True)
@@ -156,7 +156,7 @@ class Agent:
         return self._exit
 
     def _await_aside(self) -> None:
-        """Whoever still ends beside the last trainer is not to be killed by the end of its PID 1."""
+        """Wait for processes that were set aside: the exit of PID 1 would kill them."""
         while self._children.aside:
             self._selector.select(POLL_SECONDS)
             for _ in self._children.pump():
@@ -175,9 +175,10 @@ class Agent:
         return POLL_SECONDS if at is None else max(0.0, min(POLL_SECONDS, at - time.monotonic()))
 
     def _learn(self, signals: Signals) -> Iterator[Event]:
-        """Reports before ends before requests: what a trainer did counts before it is asked for more.
+        """New events: reports before ends before requests, so that what a trainer did counts before it is asked for
+        more.
 
-        Requests are read first and told last, so that no report is younger than what it is judged by.
+        Requests are read first and yielded last, so that no report is younger than the request that follows it.
         """
         received, grace_began, changed = signals.received(), self._stop.seen(), self._file.changed()
         for line in self._launcher.news():
@@ -189,7 +190,7 @@ class Agent:
         yield from self._children.ended()
         yield from self._rescuer.news()
         if grace_began is not None or received & {signal.SIGTERM, signal.SIGINT}:
-            yield SigtermReceived(grace_began)  # before an assignment: nothing is started any more
+            yield SigtermReceived(grace_began)  # before an assignment, so that it starts nothing
         if changed:
             yield changed
         yield Tick()
@@ -237,7 +238,7 @@ class Agent:
             self._children.terminate(ask.sessions)
 
     def _show(self, action: AskForSave | Offer | Acknowledge) -> None:
-        """What the trainer looks for as it trains."""
+        """Write a file that the trainer polls while it trains."""
         match action:
             case AskForSave(run, word):
                 self._put("the request for a save", lambda: ask_for_save(self._request_file(run), word))
@@ -247,7 +248,7 @@ class Agent:
                 self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
 
     def _put(self, what: str, write: Callable[[], None]) -> None:
-        """A trainer that does not find what it looks for goes on without it."""
+        """Write a file for the trainer; without it the trainer goes on."""
         try:
             write()
         except OSError as error:
@@ -260,7 +261,7 @@ class Agent:
         return self._folder(run) / "handover.json"
 
     def _folder(self, run: int) -> Path:
-        """Of the trainer that was started for this run."""
+        """The folder of the trainer that was started for this run."""
         return self._paths.scratch / f"run-{run}"
 
     def _start(self, train: Train) -> None:
@@ -321,7 +322,7 @@ class Agent:
 
 
 def _not_started(rank: int, command: Sequence[str], error: OSError) -> ProcessEnded:
-    """What a shell would have said about a command that cannot be started."""
+    """The end of a command that could not be started, as a shell would report it."""
     status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     text = f"the command {command[0]!r} cannot be started: {error.strerror}: check the command of container 0"
     return ProcessEnded(rank, status, text)

@@ -1,7 +1,7 @@
-"""Where the trainer of a pod stands: a type that follows from what is known, and until when it may stay there.
+"""The stage of a pod's trainer, derived from the state, and its time limit.
 
-`perdure.agent.machine` lists per stage what is done; docs/agent.md draws which stage follows which. Nothing of it is
-stored: a stage that were set could miss an event, one that follows from the facts cannot. Pure.
+`perdure.agent.machine` defines the actions of each stage; docs/agent.md draws the transitions. Stages are not stored: a
+stored stage could miss an event, a derived one cannot. Pure.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from perdure.wire import ExitKind
 
 
 class Stage(StrEnum):
-    """Of the newest trainer of this pod."""
+    """The stage of the pod's newest trainer."""
 
-    NONE = "none"  # none was started here
-    STARTED = "started"  # it runs, and has told nothing: it imports, or it has no Session
-    ATTACHED = "attached"  # it has a Session, and its run is not open
-    OPENED = "opened"  # its run is open, and no step is done
+    NONE = "none"  # no trainer was started
+    STARTED = "started"  # it runs without a report: it imports, or it has no Session
+    ATTACHED = "attached"  # it has a Session; its run is not open
+    OPENED = "opened"  # its run is open; no step is done
     STEPPED = "stepped"  # it trains
-    OFFERED = "offered"  # it trains, and may go over to a newer run without ending
-    VOTING = "voting"  # whether it has gone over may stand in the log already: only the log can tell
-    CLOSING = "closing"  # asked before its first step was done: rank 0 closes the run if it has opened it
+    OFFERED = "offered"  # it trains and has the offer of a live hand-over
+    VOTING = "voting"  # it may have handed over already: only the log knows
+    CLOSING = "closing"  # asked to save before its first step: rank 0 closes the run if it opened it
     ASKED = "asked"  # asked to save
-    COMPLETED = "completed"  # the goal is in the log; what the script still does is its own affair
-    IMAGING = "imaging"  # its run is lost: it may leave an image of where it stands
-    EXITING = "exiting"  # each process that is left has told how it ends
+    COMPLETED = "completed"  # the goal is in the log; the script may still do other work
+    IMAGING = "imaging"  # its run is lost: it may leave an image of its state
+    EXITING = "exiting"  # each living process has reported its ending
     KILLED = "killed"
-    CLEARING = "clearing"  # each process has ended; what they have started is not gone
-    ENDED = "ended"  # nothing is left of it: what comes next is decided at once, so nobody ever stays here
-    RESCUING = "rescuing"  # nothing is left of it but an image, which is committed before this pod goes
-    HELD = "held"  # nothing is left of it, and the pod waits for a newer assignment
+    CLEARING = "clearing"  # each process has ended; their descendants are not gone
+    ENDED = "ended"  # all is gone; the next stage follows at once
+    RESCUING = "rescuing"  # only its image is left, which is committed before this pod goes
+    HELD = "held"  # all is gone, and the pod waits for a newer assignment
     FINISHED = "finished"  # the outcome is written
 
 
@@ -53,11 +53,11 @@ LIVING = frozenset(
         Stage.EXITING,
     }
 )
-"""Stages in which the trainer is asked or killed, if need be."""
+"""Stages in which the trainer may be asked to save, or killed."""
 
 
 def stage_of(state: State) -> Stage:
-    """Where the trainer stands."""
+    """The trainer's stage."""
     trainer = state.trainer
     if state.finished:
         return Stage.FINISHED
@@ -96,12 +96,12 @@ def _living(state: State, trainer: Trainer) -> Stage:
 
 
 def _without_step(trainer: Trainer) -> bool:
-    """Whether its Session has nothing to save; its entry in the log may be on its way before it has told of it."""
+    """Whether its Session has nothing to save. Its entry that opens the run may be in flight before its report."""
     return trainer.attached and not trainer.stepped and not trainer.bound
 
 
 def due(state: State) -> float | None:
-    """When something has to happen even if no event comes; None where the stage may last."""
+    """When the agent has to act even without an event; None if the stage has no limit."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
         return None if state.finished else state.warming_until
@@ -119,7 +119,7 @@ def due(state: State) -> float | None:
 
 
 def limit_of(state: State, trainer: Trainer, stage: Stage) -> Limit | None:
-    """When the trainer is killed and why; None where it may go on. Of several limits the nearest counts."""
+    """When the trainer is killed and why, by the nearest limit; None if there is none."""
     return min(_limits(state, trainer, stage), key=lambda limit: limit.at, default=None)
 
 
@@ -129,7 +129,7 @@ def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
         at = max([trainer.imaging.at, *(process.image_due for process in trainer.alive if process.image_due)])
         yield replace(trainer.imaging, at=min(at, state.shutdown.deadline) if state.shutdown else at)
     elif stage is Stage.VOTING:
-        if state.shutdown:  # the pod's own end; no request may end what others count on
+        if state.shutdown:  # only the pod's own end limits a vote: other parties rely on it
             yield Limit(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
     elif request:
         yield Limit(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
@@ -139,7 +139,7 @@ def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
         yield Limit(since + settings.no_step, ExitKind.STOPPED, reason)
     for process in trainer.processes:
         if process.ending:
-            # A script may go on after its last epoch; after any other ending it is on its way out.
+            # A script may go on after its last epoch; after any other ending it should exit.
             seconds = settings.after_completion if process.completed else settings.teardown
             at = process.told_at + seconds
             yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} told its ending, but does not exit")
@@ -149,14 +149,14 @@ def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
 
 
 def rescued_by(state: State, trainer: Trainer) -> float | None:
-    """When the commit of an image is not waited for any more; None where none is made."""
+    """When the agent stops waiting for the commit of an image; None if there is no such commit."""
     if trainer.rescuing is None or state.shutdown is None:
         return trainer.rescuing
     return min(trainer.rescuing, state.shutdown.deadline)
 
 
 def given_up_at(state: State, trainer: Trainer) -> float | None:
-    """When the agent stops waiting for what SIGKILL does not end."""
+    """When the agent stops waiting for processes that survive SIGKILL."""
     if trainer.clearing is None:
         return None
     at = trainer.clearing + state.settings.teardown

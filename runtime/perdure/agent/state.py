@@ -1,8 +1,8 @@
-"""What the agent knows, what it can learn and what it can do: values only.
+"""The agent's state, events and actions: values only.
 
-Facts only: what follows from them is `perdure.agent.stage`, what is done about it `perdure.agent.machine`; the shell
-makes the events and carries the actions out. Every time is time.monotonic() of this pod: the contract's seconds are
-counted from first sight, never by another machine's clock.
+`perdure.agent.stage` derives stages from the state, `perdure.agent.machine` decides, and the shell creates the events
+and carries out the actions. Every time is time.monotonic() of this pod: seconds in assignments count from their first
+sight, never by another machine's clock.
 """
 
 from __future__ import annotations
@@ -34,100 +34,103 @@ from perdure.wire.channel import Exiting, Imaged, Report, TookOver, Voting
 
 @dataclass(frozen=True)
 class Settings:
-    """The agent's own durations, in seconds, and the number of processes it starts for a run."""
+    """The agent's own durations, in seconds, and the number of processes per run."""
 
     processes: int = 1
     completion: Completion = Completion.LOG
-    """What an exit status of 0 is worth where no Session has told how it ended."""
+    """The meaning of exit status 0 without a Session's report."""
     grace: float = DEFAULT_GRACE_SECONDS
-    """terminationGracePeriodSeconds: what SIGTERM leaves until the kubelet kills everything."""
+    """terminationGracePeriodSeconds: time from SIGTERM until the kubelet kills everything."""
     grace_margin: float = 5.0
-    """Kept of the grace to kill what hangs and to write the outcome."""
+    """The part of the grace period reserved to kill what hangs and to write the outcome."""
     warm_up: float = 60.0
-    """How long a member is not ready, and starts nothing, while a start would soon be quicker."""
+    """How long a member waits for the zygote before it becomes Ready and starts trainers."""
     linger: float = LINGER_SECONDS
+    """How long the seat is held for a newer assignment."""
     no_step: float = 2.0
-    """What a trainer that has finished no step gets to leave: what it has opened, or is just opening, it closes."""
+    """Time for a trainer without a finished step to exit; it closes a run that it opened."""
     siblings: float = 5.0
-    """What the other processes of this pod get, once one has failed, to tell how they end."""
+    """Time for the other processes of this pod to report their endings after one failed."""
     image: float = 5.0
-    """What a trainer of a lost run gets to leave an image; a large one may take longer once it is being written."""
+    """Time for a trainer of a lost run to leave an image; once it writes a large one, it may take longer."""
     teardown: float = 30.0
-    """What a process gets to exit after it has told its ending (tearing down a process group may hang), and whatever
-    has got SIGKILL to be gone: what waits inside the kernel may never be."""
+    """Time for a process to exit after its ending report (a process group's teardown may hang), and for killed
+    processes to disappear (one that waits inside the kernel may never)."""
     rescue: float = 60.0
-    """What the commit of an image may take in a pod that goes, where its grace does not end before."""
+    """Time for the commit of an image before the pod goes, unless its grace period ends earlier."""
     after_completion: float = 3600.0
-    """What a script gets to go on after it has told that its work is completed: an evaluation, an export."""
+    """Time for a script to go on after it reported its completion: an evaluation, an export."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the trainer, as its reports tell it."""
+    """One process of the trainer, by its reports."""
 
     rank: int
-    """As it was started."""
+    """Its rank at its start."""
     attached: bool = False
-    """It has a Session."""
+    """Whether it has a Session."""
     pid: int = 0
-    """The process that has the Session: a shell may stand between it and the agent."""
+    """The process with the Session, which may be below a shell."""
     live: bool = False
-    """It looks for offers of a hand-over."""
+    """Whether it looks for offers of a live hand-over."""
     live_why: str = ""
     """Why it does not."""
     opened_at: float | None = None
-    """When it told that its Session has opened the run."""
+    """When it reported that its Session opened the run."""
     step: int | None = None
-    """The newest step it has finished in this run."""
+    """The newest step that it finished in this run."""
     epoch: int | None = None
-    """Epochs finished by then; None where it does not tell."""
+    """Epochs finished by then; None if it does not report them."""
     commit: CommitRef | None = None
+    """The newest commit that it knows."""
     goal: bool = False
     """Whether that commit is the last of the training."""
     highest: int = 0
-    """The highest run it has seen opened in the log."""
+    """The highest run that it saw opened in the log."""
     unsaved: Unsaved | None = None
-    """Checkpoints of it that have failed since the newest commit."""
+    """Checkpoints that failed since the newest commit."""
     result: Mapping[str, Any] | None = None
-    """What its script has given as its result."""
+    """The script's result."""
     ending: Exiting | None = None
+    """Its ending report."""
     told_at: float = 0.0
-    """When it told its ending."""
+    """When it reported its ending."""
     outcome: Outcome | None = None
     """Set once the process has ended."""
     ended_at: float = 0.0
     took_over: TookOver | None = None
-    """The newest run it went over to without ending."""
+    """The newest run that it took over live."""
     images: bool = False
-    """It can be asked for an image."""
+    """Whether it can leave an image."""
     image_due: float | None = None
-    """Until when the image that it writes may take."""
+    """The deadline of the image that it is writing."""
     rescue: Rescue | None = None
-    """What it has begun with, if that was in no commit."""
+    """The image that it began from, if that was in no commit."""
     imaged: Imaged | None = None
-    """It has left an image, or will leave none."""
+    """Set once it has left an image, or said that it leaves none."""
     makes_way: bool = False
-    """It has only its interpreter to take down, and nothing that another trainer could miss."""
+    """Whether it only has its interpreter to shut down, and holds nothing that another trainer needs."""
 
     @property
     def rank_now(self) -> int:
-        """In the run that it trains."""
+        """Its rank in the run that it trains now."""
         return self.took_over.rank if self.took_over else self.rank
 
     @property
     def owes_image(self) -> bool:
-        """Whether it may still leave an image of where it stands."""
+        """Whether it may still leave an image."""
         return self.images and self.imaged is None and self.ending is None
 
     @property
     def completed(self) -> bool:
-        """Whether it has told that the work is done and in the log."""
+        """Whether it reported that the training is done and in the log."""
         return self.ending is not None and self.ending.outcome is ExitKind.COMPLETED
 
 
 @dataclass(frozen=True)
 class Limit:
-    """At `at` what still runs is killed; a process that had told no ending then counts as `outcome`."""
+    """A deadline: processes that still run at `at` are killed, and count as `outcome` without an ending report."""
 
     at: float
     outcome: ExitKind
@@ -136,64 +139,65 @@ class Limit:
 
 @dataclass(frozen=True)
 class Requested:
-    """The trainer has to end, as the newest word about it has it."""
+    """A request that the trainer ends."""
 
     at: float
-    """When it was first told so."""
+    """When it was first asked."""
     deadline: float
-    """Only ever comes nearer."""
+    """The deadline, which only gets nearer."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """The processes of one run in this pod: what is known of them, and what was done to them."""
+    """The processes of one run in this pod, and what the agent did to them."""
 
     run: int
-    """The newest that it is known to train: a hand-over changes it."""
+    """The newest run that it is known to train; a live hand-over changes it."""
     processes: tuple[Process, ...]
     completion: Completion = Completion.LOG
     request: Requested | None = None
     imaging: Limit | None = None
-    """Its run is lost: it is killed when it has left an image, or then."""
+    """Set if its run is lost: it is killed once it has left an image, or at this limit."""
     killed: Limit | None = None
-    """What it was killed for."""
+    """The limit that it was killed for."""
     clearing: float | None = None
-    """Since when what is left of it is being killed."""
+    """Since when its leftover processes are being killed."""
     started_for: int | None = None
-    """The run that it was started for, once it trains another."""
+    """The run that it was started for, if it trains another now."""
     offered: tuple[Train | Leave, ...] = ()
-    """Runs that were to take over its own, the newest last; each as it was shown to it."""
+    """The offers of runs that would take over its own, the newest last."""
     saves: tuple[int, int] = (0, 0)
-    """The run in which it was asked to save and train on, and how often."""
+    """The run in which it was last asked to save and train on, and that request's number."""
     joins: bool = False
-    """It was started as a newcomer: for its run to take over one that lives."""
+    """Whether it was started as a newcomer to a living run."""
     voted: int = 0
-    """The newest run for which a vote of it may have been counted."""
+    """The newest run for which its vote may have been counted."""
     voting: Voting | None = None
-    """A vote of it may stand in the log already, and the word is not known here."""
+    """Set while its vote may already be in the log and the outcome is unknown here."""
     rescuing: float | None = None
-    """Until when what it has left may take to be committed: this pod goes, and no next trainer will find it."""
+    """The deadline for the commit of its image, which no later trainer of this pod will read."""
     rescued: Rescued | None = None
-    """What has become of that."""
+    """The result of that commit."""
 
     @property
     def origin(self) -> int:
-        """The run that it was started for: its files are there."""
+        """The run that it was started for, which names its folder."""
         return self.run if self.started_for is None else self.started_for
 
     @property
     def live(self) -> bool:
-        """Whether each of its processes looks for offers of a hand-over."""
+        """Whether each of its processes looks for offers of a live hand-over."""
         return all(process.live for process in self.processes)
 
     @property
     def bound(self) -> bool:
-        """It votes, or has gone over to a run: it counts as having opened and stepped, whatever was told of that."""
+        """Whether it votes or took over a run: then it counts as having opened and stepped, even without such
+        reports."""
         return self.voting is not None or any(process.took_over for process in self.processes)
 
     @property
     def alive(self) -> tuple[Process, ...]:
-        """Its processes that have not ended."""
+        """Its living processes."""
         return tuple(process for process in self.processes if process.outcome is None)
 
     @property
@@ -203,13 +207,13 @@ class Trainer:
 
     @property
     def image_of(self) -> int:
-        """The run of which it has left an image, its own or the one that it was to take over; 0: none."""
+        """The run of its image: its own, or the one that it joined; 0 for none."""
         left = (one.imaged for one in self.processes if one.imaged and one.imaged.step is not None)
         return max((imaged.of or self.run for imaged in left), default=0)
 
     @property
     def completed(self) -> bool:
-        """Whether its work is done and in the log; whatever still runs is the script's own affair."""
+        """Whether the training is done and in the log. The script may still do other work."""
         return any(process.completed for process in self.processes)
 
     @property
@@ -219,7 +223,7 @@ class Trainer:
 
     @property
     def opened_at(self) -> float | None:
-        """When its Session told first that it has opened the run."""
+        """When its Session first reported that it opened the run."""
         return min((process.opened_at for process in self.processes if process.opened_at is not None), default=None)
 
     @property
@@ -230,74 +234,75 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """The agent leaves for good, whatever comes: SIGTERM, or an assignment of a version it does not know.
+    """The agent ends for good: after SIGTERM, or an assignment of an unknown version.
 
-    No assignment is followed any more: a terminating pod gets none, and of an unknown version nothing is understood.
+    It no longer follows assignments.
     """
 
     deadline: float
     margin: float
-    """What is left after it to kill what hangs and to write the outcome."""
+    """Time left after it to kill what hangs and to write the outcome."""
     cause: str
     error: Failure | None = None
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything the agent decides by."""
+    """The agent's state."""
 
     settings: Settings
     current: Train | Leave | None = None
-    """The newest assignment with a run; None before the first and while a standby."""
+    """The newest assignment with a run; None before the first and as a standby."""
     first_seen: float = 0.0
     """When the run number of `current` was first seen."""
     warming_until: float | None = None
-    """Until then a start waits for the launcher; None where there is nothing to wait for any more."""
+    """How long a start waits for the launcher; None if there is nothing to wait for."""
     ready: bool = False
-    """An assignment was read."""
+    """Whether an assignment was read."""
     trainer: Trainer | None = None
-    """Of the newest run started in this pod; it stays here when it has ended."""
+    """The trainer of the newest run in this pod; it stays here after its end."""
     hold_until: float | None = None
+    """How long the seat is held."""
     idle: bool = False
-    """No trainer is here, and the seat was held: the pod is not Ready, which is all that a living pod can tell."""
+    """Whether the seat is held without a trainer. The pod is then not Ready, the only sign a living pod can give."""
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
-    """Attempts whose word is known here, one for each run."""
+    """Attempts with a known outcome, one per run."""
     begun: tuple[Beginning, ...] = ()
-    """Where runs have begun that trainers here have opened, one for each, and how far the one before it had come."""
+    """Where runs opened by this pod's trainers began, and how far each run before had come."""
     fell_back: Fallback | None = None
     """The newest of them that could not use the newest commit."""
     stood: tuple[int, int] = (0, 0)
-    """The newest run that a trainer before this one has trained, and the step which it had done."""
+    """The newest run that an earlier trainer trained, and its last finished step."""
     keeps_images: bool = False
-    """A trainer before this one may have left an image."""
+    """Whether an earlier trainer may have left an image."""
     image_of: int = 0
-    """The run of which it has, as far as it is in no commit yet; 0: none."""
+    """The run of that image, if no commit contains it yet; 0 for none."""
     finished: bool = False
 
     @property
     def newest(self) -> int:
-        """The highest run number seen in an assignment."""
+        """The highest run number of the assignments."""
         return self.current.run if self.current else 0
 
 
-# What the agent learns.
+# Events.
 
 
 @dataclass(frozen=True)
 class AssignmentRead:
-    """The assignment file holds this."""
+    """The assignment file has a new assignment."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The assignment file holds something else."""
+    """The assignment file cannot be parsed."""
 
     message: str
     unsupported: bool = False
-    """It is an assignment, of a major version this agent does not know."""
+    """Whether it is an assignment of an unknown major version."""
 
 
 @dataclass(frozen=True)
@@ -316,47 +321,47 @@ class ProcessEnded:
     status: int
     """Exit status, or minus the signal's number."""
     tail: str = ""
-    """The end of what it wrote to stderr."""
+    """The end of its stderr."""
     left_behind: bool = False
-    """It was the last one, and what it has started is not gone yet: Cleared follows."""
+    """Whether it was the last one and descendants are left: then Cleared follows."""
     out_of_memory: OutOfMemory | None = None
-    """The kernel has killed for want of memory since the trainer was started."""
+    """Set if the kernel killed for want of memory since the trainer was started."""
 
 
 @dataclass(frozen=True)
 class MakesWay:
-    """A process has only its interpreter to take down."""
+    """A process only has its interpreter to shut down."""
 
     rank: int
     why_not: str = ""
-    """What keeps another trainer from beginning before it has ended."""
+    """Why another trainer cannot begin before its end; "" if it can."""
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """Nothing that the trainer had started is left."""
+    """All descendants of the trainer are gone."""
 
 
 @dataclass(frozen=True)
 class SigtermReceived:
-    """The pod is being deleted, and its assignment is not updated any more: SIGTERM, or its preStop hook."""
+    """The pod is being deleted, by SIGTERM or its preStop hook. It gets no more assignments."""
 
     at: float | None = None
-    """When its grace began, if that was before now."""
+    """When its grace period began, if earlier than now."""
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """The launcher has nothing to prepare any more."""
+    """The launcher is prepared."""
 
 
 @dataclass(frozen=True)
 class Rescued:
-    """The image that the last trainer has left is in a commit, or there will be none."""
+    """The last trainer's image was committed, or cannot be."""
 
     commit: CommitRef | None = None
     why: str = ""
-    """Why there is none."""
+    """Why it was not committed."""
 
 
 @dataclass(frozen=True)
@@ -369,12 +374,12 @@ Event = (
     | Tick
 )  # fmt: skip
 
-# What the agent does.
+# Actions.
 
 
 @dataclass(frozen=True)
 class Say:
-    """One line for whoever reads the pod's log."""
+    """Write one line to the pod's log."""
 
     line: str
 
@@ -386,34 +391,35 @@ class MarkWarm:
 
 @dataclass(frozen=True)
 class MarkIdle:
-    """Let the readiness probe fail: the trainer has ended, and its seat is held."""
+    """Let the probe fail: the trainer has ended, and its seat is held."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start the processes of this run; what is left of an older one's ends beside them."""
+    """Start the processes of this run, beside the last ones of an older run."""
 
     train: Train
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Write the exit request; send SIGTERM too unless only the deadline has changed."""
+    """Write the exit request, and send SIGTERM unless only the deadline changed."""
 
     run: int
-    """The one that the trainer was started for: its files are there."""
+    """The run that the trainer was started for, which names its folder."""
     cause: str
     deadline: float
     sessions: Mapping[int, int] = field(default_factory=dict)
-    """By rank the process that has the Session, where there is one."""
+    """The processes with a Session, by rank."""
     again: bool = False
+    """Whether only the deadline changed."""
     image: bool = False
-    """Not for a save: the run is lost."""
+    """Whether it asks for an image instead of a save, because the run is lost."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Show the trainer started for `run` an assignment that it may go over to."""
+    """Offer an assignment for a live hand-over to the trainer started for `run`."""
 
     run: int
     assignment: Train | Leave
@@ -421,7 +427,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class AskForSave:
-    """Ask the trainer started for `run` to save and train on; each word is another request."""
+    """Ask the trainer started for `run` to save and train on; each new word is a new request."""
 
     run: int
     word: str
@@ -429,7 +435,7 @@ class AskForSave:
 
 @dataclass(frozen=True)
 class Acknowledge:
-    """Let the trainer started for `run` know that its vote for run `next` is known."""
+    """Acknowledge the vote for run `next` to the trainer started for `run`."""
 
     run: int
     next: int
@@ -437,23 +443,23 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class ForgetImages:
-    """What trainers before this one have left is of no more use."""
+    """Free the images of earlier trainers."""
 
 
 @dataclass(frozen=True)
 class CommitImage:
-    """Have committed what the trainer of this run has left, if the log allows it; Rescued follows."""
+    """Commit the image of this run's trainer, if the log allows it. Rescued follows."""
 
     run: int
     aborted: int = 0
-    """The run that was to take it over, and now never opens: the commit says so."""
+    """The run that would have taken it over and now never opens, as the commit says; 0 for none."""
     heir: int = 0
-    """The run that may have begun right there, and is lost too: then the commit is its last word."""
+    """The lost run that may have begun at this image, which the commit then ends; 0 for none."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for everything the trainer has started."""
+    """SIGKILL everything that the trainer started."""
 
 
 @dataclass(frozen=True)
@@ -469,9 +475,9 @@ Action = (
 )  # fmt: skip
 
 HOLDS_SEAT: Final = frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})
-"""Ends that are no fault of this member: the operator may have a next run for its seat."""
+"""Endings without a fault of this member: the operator may plan a next run with it."""
 
 ENDS_SIBLINGS: Final = frozenset(
     {ExitKind.FAILED, ExitKind.ROOT_TAKEN_OVER, ExitKind.FENCED, ExitKind.PEER_LOST, ExitKind.HANDOVER_FAILED}
 )
-"""Ends of one process after which the others of its pod cannot go on."""
+"""Endings of one process after which the others of its pod cannot continue."""

@@ -1,7 +1,7 @@
-"""The end of what a process has written to stderr, without what libraries write on the way to any end.
+"""The end of a process's stderr, without the noise that libraries write at any end.
 
-c10d answers a closed socket with a warning and a stack of kilobytes: quoted as the reason of an end it hides the line
-that matters above it. The pod's log keeps everything; only the outcome's tail is filtered. Pure.
+c10d reacts to a closed socket with a warning and kilobytes of stack, which would hide the relevant line above it. Only
+the outcome's tail is filtered; the pod's log keeps everything. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 TAIL_BYTES: Final = 4096
-"""How much is kept for the outcome."""
+"""Bytes kept for the outcome."""
 
 _NOISE: Final = re.compile(
     rb"(\[rank\d+\]:)?\[[WI]\d{4} [^\]]*\] "  # warnings of torch's C++ log
@@ -23,21 +23,21 @@ _NOISE: Final = re.compile(
 
 
 class Tail:
-    """Takes text as it comes, in pieces that end anywhere."""
+    """Collects text in arbitrary pieces."""
 
     def __init__(self) -> None:
         self._kept = b""
         self._line = b""
-        """The beginning of a line whose end has not come."""
+        """The beginning of an incomplete line."""
 
     def add(self, text: bytes) -> None:
-        """More of it."""
+        """Add more text."""
         *lines, line = (self._line + text).split(b"\n")
         new = b"".join(line + b"\n" for line in lines if not _NOISE.match(line))
         self._kept = (self._kept + new)[-TAIL_BYTES:]
         self._line = line[-TAIL_BYTES:]
 
     def text(self) -> str:
-        """What may tell why the process has ended."""
+        """The end of the text, which may explain the process's end."""
         last = b"" if _NOISE.match(self._line) else self._line
         return (self._kept + last)[-TAIL_BYTES:].decode(errors="replace")

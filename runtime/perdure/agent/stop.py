@@ -1,8 +1,8 @@
-"""The marker by which a pod that is being deleted tells its agent so, however early: written by `perdure stop`.
+"""The marker file of a pod that is being deleted, written by `perdure stop`.
 
-The kubelet runs a container's preStop hook before it sends SIGTERM, and a file is not lost as a signal is that comes
-before its handler. The marker says when the hook was started, for the pod's grace counts from there. `perdure stop`
-imports no more of the agent than this and its paths: a pod's grace runs meanwhile.
+The kubelet runs a container's preStop hook before it sends SIGTERM. A signal before its handler would be lost; a file
+is not. The marker holds the time at which the hook started, because the pod's grace period counts from there.
+`perdure stop` imports only this module and the paths of the agent, because the grace period is running.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from perdure.host.process_age import age, born
 
 HOOK_SECONDS: Final = 10.0
-"""At most this much is believed to have passed before the agent sees the marker."""
+"""The longest credible delay until the agent sees the marker."""
 _SLACK_SECONDS: Final = 1.0
 
 
@@ -25,7 +25,7 @@ def stop_marker(scratch: Path) -> Path:
 
 
 def write_stop(scratch: Path) -> None:
-    """Tells the agent, whether or not it has made its folder yet. OSError where the folder is not writable."""
+    """Write the marker, and the agent's folder if needed. Raises OSError if the folder is not writable."""
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     marker = stop_marker(scratch)
     half = marker.with_name(f"stop-{os.getpid()}")
@@ -34,7 +34,7 @@ def write_stop(scratch: Path) -> None:
 
 
 class StopMarker:
-    """Looks for the marker; one that is older than this process was meant for an agent before it."""
+    """Looks for the marker. One that is older than this process was for an earlier agent, and is ignored."""
 
     def __init__(self, scratch: Path) -> None:
         self._path = stop_marker(scratch)
@@ -42,7 +42,7 @@ class StopMarker:
         self._done = False
 
     def seen(self) -> float | None:
-        """When the pod's grace began, told once; None while the pod is not being deleted."""
+        """When the pod's grace period began, returned once; None while the pod is not being deleted."""
         if self._done:
             return None
         try:

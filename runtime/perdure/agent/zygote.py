@@ -1,9 +1,8 @@
-"""The agent's side of the warm zygote: a process that has imported what a trainer needs, and forks one in milliseconds.
+"""The agent's side of the zygote: a process with all imports of a trainer, which forks one in milliseconds.
 
-It saves a trainer its imports (4-15 s) and never harms: whatever is not well with it, the command is executed as
-without it, and the pod's log says which and why. It is killed as soon as it does not answer in time, and a process
-that it has forked begins only when the agent says so: a zygote that thaws later starts no second trainer.
-`perdure.agent.fork` is the process itself.
+It saves a trainer its imports (4-15 s). If anything is wrong with it, the agent executes the command instead, and the
+pod's log says why. The agent kills a zygote that does not answer in time. A forked process begins only at the agent's
+word, so a zygote that thaws later starts no second trainer. `perdure.agent.fork` is the process itself.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from perdure.agent.program import Program, Unsuited, read_program
 from perdure.wire import Env
 
 ANSWER_SECONDS: Final = 5.0
-"""A fork takes 0.02 s. The agent waits meanwhile, so this must be short beside all of its deadlines."""
+"""A fork takes 0.02 s. The agent blocks meanwhile, so this must be short compared with its deadlines."""
 MODULES: Final = ("perdure.session.session", "torch._dynamo")
-"""Imported in any case; torch itself comes with them, and an optimizer would import torch._dynamo (5 s) when made."""
+"""Always imported. torch comes with them, and creating an optimizer would import torch._dynamo (5 s)."""
 S3_MODULES: Final = ("perdure.store.s3", "perdure.store.clients")
 MOST_ATTEMPTS: Final = 3
-"""So many packages are left out by name; then nothing that was found in the script is imported."""
+"""Packages left out by name, before the zygote imports nothing of the script's."""
 NO_PRELOAD: Final = "none"
-"""As PERDURE_PRELOAD: no zygote at all, it takes memory."""
+"""The value of PERDURE_PRELOAD for no zygote, which takes memory."""
 
 _MAIN: Final = "import sys; sys.flags.safe_path or sys.path.pop(0); from perdure.agent.fork import main; main()"
-"""Nothing may be imported from the working directory, which -c puts first: the program's own folder follows."""
+"""Removes the working directory, which -c puts first on sys.path; the program's own folder follows."""
 _LARGEST_MESSAGE: Final = 65536
 
 
 def launcher_for(command: Sequence[str], environ: Mapping[str, str], processes: int, executable: str) -> Launcher:
-    """The launcher for this command: one with a zygote, where a zygote can run it; `executable` runs the agent."""
+    """The launcher for this command: a zygote if one can run it; `executable` is the agent's interpreter."""
     preload = environ.get(Env.PRELOAD, "").replace(",", " ").split()
     reads = not environ.get(Env.PRELOAD)
     if preload == [NO_PRELOAD]:
@@ -60,7 +59,7 @@ def _without(why: str) -> str:
 
 
 class Zygote:
-    """A launcher that forks, and executes where it cannot."""
+    """A launcher that forks, or executes if it cannot."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class Zygote:
         *,
         reads: bool = False,
     ) -> None:
-        """`modules` it imports in any case, and if it `reads` the program, what is found there."""
+        """`modules` are always imported; with `reads` also what the program's source imports."""
         self._program, self._command, self._modules = program, list(command), list(modules)
         self._environ = dict(environ)
         self._reads = reads
         self._without: list[str] = []
-        """What is found there and had better be left to the trainers."""
+        """Packages of the program that only trainers import."""
         self._answer_seconds = answer_seconds
         self._exec = Exec()
         self._control: socket.socket | None = None
@@ -93,7 +92,7 @@ class Zygote:
         return self._control is not None and not self._warm
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Starts the process, which imports from now on."""
+        """Start the process, which begins to import."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         program = self._program
@@ -105,7 +104,7 @@ class Zygote:
         try:
             process = subprocess.Popen(
                 [program.interpreter, *flags, "-c", _MAIN, json.dumps(options)],
-                # Without it torch.cuda.is_available() would start CUDA, and CUDA does not survive a fork.
+                # Without it torch.cuda.is_available() would start CUDA, which does not survive a fork.
                 env=self._environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -156,7 +155,7 @@ class Zygote:
             self._unsaid.append("each trainer's end is waited for: exit handlers have come with its interpreter")
 
     def _begin_without(self, package: str, why: str) -> None:
-        """Nothing that was only found in the script may keep its trainers from being forked."""
+        """Start again without a package of the script, which must not keep trainers from being forked."""
         selector = self._selector
         if not self._reads or selector is None:
             self._give_up(why)
@@ -171,7 +170,7 @@ class Zygote:
         self.begin(selector)
 
     def _give_up(self, why: str) -> None:
-        """From now on each start executes the command."""
+        """Give the zygote up: from now on each start executes the command."""
         self._why, self._warm = why, False
         self._unsaid.append(_without(why))
         self._end()
@@ -197,7 +196,7 @@ class Zygote:
         return self._exec.start(command, environment, report, stderr)._replace(how=f"executed: {why}")
 
     def _unable(self) -> str:
-        """Why it cannot fork now; empty where it can."""
+        """Why it cannot fork now; "" if it can."""
         if self._control is None:
             return self._why
         if not self._warm:
@@ -207,7 +206,7 @@ class Zygote:
         return ""
 
     def _forked(self, environment: Mapping[str, str], report: int, stderr: int) -> int | None:
-        """The new process, which has begun; None where there is none, and will be none."""
+        """The new process, which has begun; None if there is none and never will be."""
         if self._control is None:
             return None
         try:
@@ -223,7 +222,7 @@ class Zygote:
         return None
 
     def _asked(self, control: socket.socket, environment: Mapping[str, str], report: int, stderr: int) -> int | None:
-        """The new process, told to begin; None where the zygote could not fork. OSError, TimeoutError."""
+        """Ask for a fork and let it begin; None if the zygote could not fork. Raises OSError or TimeoutError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, tempfile.TemporaryFile() as request:  # a file, because a socket takes only so much at once
             with theirs:

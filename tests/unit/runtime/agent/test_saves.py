@@ -61,7 +61,7 @@ class TestWhatItDoes:
         assert pod.state.current == replace(RUN1, save=1)
 
     def test_a_trainer_that_imports_finds_it_later_and_the_log_says_so(self) -> None:
-        assert "once it has a Session; nobody else knows how to save" in importing().says(asking(1))
+        assert "once it has a Session, which is needed to save" in importing().says(asking(1))
         assert "asked to save and train on" in training().says(asking(1))
 
     def test_a_run_that_begins_with_a_number_is_asked_at_once(self) -> None:
