@@ -1,8 +1,8 @@
-"""The one object that makes a run's commits: stages the state, commits what is staged, tries again, cleans up.
+"""Makes a run's commits: stages the state, commits it, retries, cleans up.
 
-A periodic save that fails is reported and training goes on, an exit save is tried again until time is up. All ranks
-decide alike. Every attempt to commit is a new one under a new nonce; staging happens once. Owned by the session, which
-says when and why.
+A failed periodic save is reported and training goes on; an exit save is retried until time is up. All ranks decide the
+same. Staging happens once, and every attempt to commit has a new nonce. The session owns the checkpointer and chooses
+when to save and why.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from perdure.wire.settings import NOBODY, Member
 
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
-"""How long the last commit of a finished job is tried, when nobody presses."""
+"""How long the last commit of a finished job is retried without a deadline."""
 TRACE_SECONDS: Final = 10.0
-"""How long the end of the trace is tried."""
+"""How long the last write of the trace is retried."""
 _NAMED: Final = 4
-"""So many of those that differ are named."""
+"""Differing tensors that a message names."""
 
 Sums = tuple[dict[str, int], dict[str, int]]
 Left = Callable[[], float | None]
-"""Seconds this rank still has, or None if nobody has set it a time."""
+"""Seconds that this rank still has; None without a deadline."""
 
 
 class Trace(Protocol):
-    """What is written beside the commits, and must not lag behind them."""
+    """A trace, written beside the commits."""
 
     def flush(self) -> None:
-        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        """Write the collected events. After StorageError they are kept for another try."""
         ...
 
 
 class Timings(Protocol):
-    """Who wants to know how long the parts of a save took."""
+    """Receives the durations of a save's parts."""
 
     def note(self, seconds: Mapping[str, float]) -> None:
-        """Takes the seconds by part."""
+        """Receive seconds by part."""
         ...
 
 
@@ -75,47 +75,47 @@ class Checkpointer:
     trace: Trace
     timings: Timings
     read: Callable[[], State]
-    """The state to save, as it is now."""
+    """Returns the current state."""
     commit: CommitRef | None = None
-    """The newest commit this run has made or resumed from."""
+    """The newest commit that this run made or resumed from."""
     pin: str | None = None
-    """What the next commit is pinned as; rank 0's counts."""
+    """The pin of the next commit; rank 0's counts."""
     made: NewCommit | None = None
-    """The newest that this run has made, in full."""
+    """The newest commit that this run made, in full."""
     member: Member = NOBODY
-    """Where this rank runs."""
+    """This rank's pod and node."""
     beside: Callable[[], Any] = lambda: None
-    """What this rank tells of itself that is no state (JSON)."""
+    """Returns this rank's facts that are not state (JSON)."""
     compare_beside: Callable[[Sequence[Any]], None] = lambda _: None
-    """Gets what each rank has told so, by rank; UserError if they cannot train together."""
+    """Receives those of all ranks; raises UserError if they cannot train together."""
     hint: str = ""
-    """Ends what is said of ranks that have come apart."""
+    """Extra hint for rank-divergence errors."""
     limit: int | None = None
-    """How many periodic saves may fail in a row; None: as many as do."""
+    """Periodic saves that may fail in a row; None for no limit."""
     failures: int = 0
-    """How many have, up to now."""
+    """Periodic saves that failed in a row."""
     trouble: str = ""
-    """Why the last of them did."""
+    """Why the last of them failed."""
     wasted: float = 0.0
-    """Seconds that it took on the slowest rank."""
+    """Seconds that the last of them took on the slowest rank."""
     _staging: float = 0.0
-    """Seconds that it took to stage last."""
+    """Seconds of the last staging."""
     _save_trouble: Trouble = field(default_factory=Trouble)
     _retire_trouble: Trouble = field(default_factory=Trouble)
     _trace_trouble: Trouble = field(default_factory=Trouble)
-    _told: set[str] = field(default_factory=set)
-    """What was already said to differ between ranks."""
-    _pen: threading.Lock = field(default_factory=threading.Lock)
+    _reported: set[str] = field(default_factory=set)
+    """Names already reported to differ between ranks."""
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def rehearse(self) -> None:
-        """A save without writing: UserError now for whatever could not be saved, or not be loaded again. Collective."""
+        """Check everything without writing. Raises UserError for what cannot be saved or loaded again. Collective."""
         _, every = stage_together(self.peers, self._read_together(), lambda _: self.beside())
         self.compare_beside(every)
 
     def stage(self, state: State) -> Staged:
-        """This rank's part of a commit of `state`, with nothing copied: commit it before training goes on. Collective.
+        """Stage this rank's part of a commit without a copy: commit it before training goes on. Collective.
 
-        UserError if it cannot be saved, or if the ranks have come apart.
+        Raises UserError if the state cannot be saved, or if the ranks have diverged.
         """
         begun = time.monotonic()
         staged, _ = self._staged(state, lambda _: None, sums_of)
@@ -124,9 +124,9 @@ class Checkpointer:
         return staged
 
     def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
-        """The same, and what each rank tells of its part (JSON), in one exchange where all is well.
+        """The same with an extra JSON value of each rank, in one exchange.
 
-        For a hand-over: parameters and optimizer state, which are large, are compared while they are sent.
+        For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
         return self._staged(state, tell, lambda state: ({}, other_sums(state)))
 
@@ -135,18 +135,18 @@ class Checkpointer:
     ) -> tuple[Staged, list[Any]]:
         sums: list[Sums] = []
 
-        def told(staged: Staged) -> list[Any]:
+        def report(staged: Staged) -> list[Any]:
             sums.append(sum_up(state) if self.peers.world > 1 else ({}, {}))
             return [*whole_of(sums[0]), self.beside(), tell(staged)]
 
-        staged, every = stage_together(self.peers, state, told)
-        compare(self.peers, sums[0], [(shared, other) for shared, other, _, _ in every], self._told, self.hint)
+        staged, every = stage_together(self.peers, state, report)
+        compare(self.peers, sums[0], [(shared, other) for shared, other, _, _ in every], self._reported, self.hint)
         self.compare_beside([beside for _, _, beside, _ in every])
         return staged, [own for _, _, _, own in every]
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
-        """Makes what was staged a commit. Collective; after StorageError the same call may be made again."""
-        with self._pen:
+        """Commit the staged state. Collective; after StorageError the call may be repeated."""
+        with self._writing:
             saved = commit(
                 self.store,
                 self.peers,
@@ -161,11 +161,11 @@ class Checkpointer:
                 staging=self._staging,
             )
         self.failures, self.trouble = 0, ""
-        self.commit, self.pin, self.made = saved.commit, None, self._told_in_full(saved, position)
+        self.commit, self.pin, self.made = saved.commit, None, self._described(saved, position)
         self.timings.note(saved.seconds)
 
     def commit_first(self, staged: Staged, position: Position, reason: str, seconds: float) -> None:
-        """Makes what the run begins with its first commit. Collective; StorageError if that fails for so long."""
+        """Commit the run's first state, with retries for `seconds`; then raises StorageError. Collective."""
         begun, trouble = time.monotonic(), Trouble()
         while True:
             try:
@@ -179,17 +179,18 @@ class Checkpointer:
                 time.sleep(AGAIN_SECONDS)
 
     def begin_with(self, position: Position, reason: str, seconds: float) -> None:
-        """The same of what is registered, as it stands: a run that has not saved that is not to train on it."""
+        """The same for the registered state, which a run must save before it trains on it."""
         self.commit_first(self.stage(self._read_together()), position, reason, seconds)
 
-    def _told_in_full(self, saved: Saved, position: Position) -> NewCommit:
+    def _described(self, saved: Saved, position: Position) -> NewCommit:
         members, seconds = zip(*((part.member, part.seconds) for part in saved.by_rank), strict=True)
         slowest = max(range(len(saved.by_rank)), key=lambda rank: saved.by_rank[rank].own_seconds)
         made, step, epoch = saved.commit, position.step, position.epoch
         return NewCommit(made.seq, step, epoch, self.store.uri, self.peers.world, members, seconds, slowest)
 
     def periodic(self, position: Position, reason: str) -> bool:
-        """Saves, or says why not. StorageError, on all ranks, where as many as are allowed have failed in a row."""
+        """Save; a failure is logged and returns False. Raises StorageError on all ranks after `limit` failures in a
+        row."""
         begun = time.monotonic()
         self._try_to_flush_trace()
         try:
@@ -202,7 +203,7 @@ class Checkpointer:
         return True
 
     def _count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
-        """All ranks count alike; one that has joined since does not know of earlier ones."""
+        """Count a failure. Ranks exchange the counts, because a joined rank does not know earlier failures."""
         counted = self.peers.gather((self.failures, seconds))
         self.failures, self.trouble = max(failures for failures, _ in counted) + 1, str(error)
         self.wasted = max(seconds for _, seconds in counted)
@@ -220,9 +221,10 @@ class Checkpointer:
             self._save_trouble.say(f"{failed}: {error}")
 
     def final(self, position: Position, reason: str, left: Left) -> None:
-        """Saves, trying again until the first rank's time is up; then StorageError. StorageRefused at once.
+        """Save, with retries until the first rank's time is up; then raises StorageError. Raises StorageRefused at
+        once.
 
-        The trace is tried once before: with a store that does not answer, each attempt would first wait for it.
+        The trace is flushed only once before: with a silent store, each attempt would wait for it.
         """
         self._try_to_flush_trace()
         staged = self.stage(self._read_together())
@@ -233,26 +235,26 @@ class Checkpointer:
         self._until_time_is_up(f"step {position.step}", attempt, left)
 
     def complete(self, goal: Any, position: Position, left: Left) -> None:
-        """Records that the goal is reached."""
+        """Record in the log that the goal is reached."""
 
         def append() -> None:
             if self.writer:
-                with self._pen:
+                with self._writing:
                     self.writer.complete(goal, position)
 
         self._until_time_is_up("the goal", lambda: on_rank0(self.peers, append), left)
 
     def write_trace(self, left: Left) -> None:
-        """What is left of the trace, once the ending is told: this rank's time alone limits it, and not for long."""
+        """Write the rest of the trace, within this rank's own time and at most TRACE_SECONDS."""
         until = time.monotonic() + min(left() or 0.0, TRACE_SECONDS)
         while not self._try_to_flush_trace() and time.monotonic() + AGAIN_SECONDS < until:
             time.sleep(AGAIN_SECONDS)
 
     def retire(self) -> None:
-        """Removes what newer commits have made superfluous, or says why not."""
+        """Delete commits that newer ones replaced; a failure is logged."""
         if self.writer:
             try:
-                with self._pen:
+                with self._writing:
                     retire(self.store, self.writer, self.keep)
             except StorageError as error:
                 self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {error}")
@@ -260,8 +262,8 @@ class Checkpointer:
                 self._retire_trouble.over()
 
     def close(self, outcome: str) -> None:
-        """Ends the run's turn without a commit, if that is possible; called from another thread."""
-        with self._pen:
+        """Close the run in the log without a commit, if possible. Called from another thread."""
+        with self._writing:
             if self.writer:
                 try:
                     self.writer.close(outcome)
@@ -269,7 +271,7 @@ class Checkpointer:
                     say(f"the log could not be closed: {error}")
 
     def _read_together(self) -> State:
-        """What one rank cannot save no rank tries to: the others would wait for it."""
+        """Read the state on all ranks; an error of one is raised on all, so that no rank waits for it."""
         return on_all(self.peers, lambda: (self.read(), None))[0]
 
     def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
@@ -292,13 +294,13 @@ class Checkpointer:
                 time.sleep(min(AGAIN_SECONDS, time_left))
 
     def _say_given_up(self, what: str) -> None:
-        """What is lost: the error that ends the run says why alone."""
+        """Log what is lost; the error that ends the run says only why."""
         if self.peers.rank == 0:
             kept = f"step {self.commit.step}, which is saved" if self.commit else "where this one has begun"
             say(f"time is up and {what} is not saved: the next run goes on from {kept}")
 
     def _least(self, left: Left) -> float:
-        """Every rank has its own deadline on its own clock; the nearest counts for all."""
+        """The least time left of all ranks, each by its own clock. Collective."""
         given = [seconds for seconds in self.peers.gather(left()) if seconds is not None]
         return min(given, default=AGAIN_SECONDS)
 
@@ -316,11 +318,11 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], told: set[str], hint: str) -> None:
-    """UserError if a parameter or an optimizer's state differs between ranks: each is saved by one of them only.
+def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], reported: set[str], hint: str) -> None:
+    """Raises UserError if a parameter or an optimizer's state differs between ranks: only one rank saves each.
 
-    Of everything else rank 0's is saved; where the others' differ, that is said once. `sums` are this rank's, `every`
-    has the whole of each rank's. Collective where they differ.
+    Of everything else rank 0's value is saved, and a difference is logged once. `sums` are this rank's checksums by
+    name, `every` the total checksums of each rank. Collective if they differ.
     """
     shared, other = sums
     if len({whole for whole, _ in every}) > 1:
@@ -332,23 +334,23 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], told: se
     if len({whole for _, whole in every}) > 1:
         by_rank = peers.gather(other)
         rank, _ = _first_different(by_rank)
-        names = [name for name in _different(by_rank[0], by_rank[rank]) if name not in told]
+        names = [name for name in _different(by_rank[0], by_rank[rank]) if name not in reported]
         if peers.rank == 0 and names:
             say(
                 f"between rank 0 and rank {rank} these differ: {_listed(names)}: a resumed run gets rank 0's on every "
                 f"rank; if they count on the others, make them equal in each step: statistics of batches by "
                 f"SyncBatchNorm, what else there is by a broadcast from rank 0"
             )
-        told.update(names)
+        reported.update(names)
 
 
 def sums_of(state: State) -> Sums:
-    """Checksums by name of what must be equal between ranks, and of what should be."""
+    """Checksums by name: of what must be equal between ranks, and of what should be."""
     return {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}, other_sums(state)
 
 
 def other_sums(state: State) -> dict[str, int]:
-    """Of what should be equal alone."""
+    """Checksums by name of what should be equal between ranks."""
     other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
     for name, value in state.objects.items():
         if name in state.loose:
@@ -358,7 +360,7 @@ def other_sums(state: State) -> dict[str, int]:
 
 
 def whole_of(sums: Sums) -> tuple[int, int]:
-    """One checksum of each."""
+    """One total checksum of each."""
     return _checksum(sums[0]), _checksum(sums[1])
 
 

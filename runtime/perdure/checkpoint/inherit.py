@@ -1,8 +1,8 @@
-"""How a run begins from an image that a lost run has left: it becomes this run's first commit, and is resumed as such.
+"""Begins a run from a lost run's image: the image becomes this run's first commit, which the run then resumes.
 
-Each rank says what its pod has kept; which of it counts is decided while the run is opened (perdure.log.images).
-One rank writes the tensors, every rank that was one of the lost run its own state. Then nothing of it is special any
-more: whoever resumes, in this run or a later one, reads a commit. Called by the session's `restore`.
+Each rank offers the image that its pod kept; opening the run chooses among them (perdure.log.images). One rank writes
+the tensors, and every rank with an image its own state. After that it is an ordinary commit. Called by the session's
+`restore`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from perdure.log.images import Offer, Stamp, holder_of
 from perdure.log.position import Position
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
-"""A lost rank's own state, encoded: from those of the others, and the random generators that all had alike."""
+"""Makes up a lost rank's own state, encoded, from those of the others and the names of the generators that all
+shared."""
 
 
 class Inheritance:
-    """What the ranks of a run that begins have of the one before it."""
+    """The images that the ranks of a new run have of an earlier run."""
 
     def __init__(self, peers: Peers, held: Path | None) -> None:
-        """Collective; `held` is where this rank's agent keeps an image, if it does."""
+        """Collective. `held` is the file of this rank's image, if its agent kept one."""
         self._peers = peers
         self._image = _read(held) if held else None
         label = self._image.label if self._image else None
-        told = peers.gather({"stamp": vars(label.stamp), "crc": label.crc} if label else None)
+        labels = peers.gather({"stamp": vars(label.stamp), "crc": label.crc} if label else None)
         self.offers: Sequence[Offer] = [
-            Offer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(told) if found
+            Offer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(labels) if found
         ]
 
     def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> int:
-        """Makes the image the run's first commit; how many ranks the lost run had.
+        """Commit the image as the run's first commit; returns the lost run's number of ranks.
 
-        Collective; StorageError if that does not succeed for so long.
-        Then the run has to end: its Opened says that it begins there. `of_lost` makes up for what a lost rank alone
-        had.
+        Collective. Raises StorageError after `seconds` without success; then the run has to end, because its Opened
+        entry says that it begins there. `of_lost` makes up the states of lost ranks.
         """
         staged, position = self._staged(image, of_lost)
         checkpointer.commit_first(staged, position, f"image of run {image.run}", seconds)
@@ -57,30 +57,30 @@ class Inheritance:
         peers, own = self._peers, self._image
         mine = own if own and (own.label.stamp.run, own.label.stamp.step) == (image.run, image.step) else None
         holder = holder_of(image, self.offers)
-        told = peers.gather(_described(mine, tensors=peers.rank == holder))
-        same_world = told[holder]["stamp"]["world"] == peers.world
-        state = _own_state(told, peers.rank if same_world else None, told[holder]["ranks"], of_lost)
-        objects = told[holder]["objects"] if peers.rank == 0 else None
-        position = Position(**told[holder]["position"])
+        found = peers.gather(_described(mine, tensors=peers.rank == holder))
+        same_world = found[holder]["stamp"]["world"] == peers.world
+        state = _own_state(found, peers.rank if same_world else None, found[holder]["ranks"], of_lost)
+        objects = found[holder]["objects"] if peers.rank == 0 else None
+        position = Position(**found[holder]["position"])
         if mine and peers.rank == holder:
             return Staged(peers.rank, peers.world, mine.size, mine.items, state, objects, mine.blocks), position
         return without_tensors(peers.rank, peers.world, state, objects), position
 
 
 def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
-    """What all ranks have to know of one rank's image; `tensors`: it is the one whose tensors count."""
+    """One rank's image for all ranks; `tensors`: its tensors are the ones to commit."""
     if image is None:
         return None
     label = image.label
-    told: dict[str, Any] = {"stamp": vars(label.stamp), "state": image.state, "alike": label.alike}
+    body: dict[str, Any] = {"stamp": vars(label.stamp), "state": image.state, "alike": label.alike}
     if not tensors:
-        return told
-    return {**told, "objects": image.objects, "position": vars(label.position), "ranks": label.ranks}
+        return body
+    return {**body, "objects": image.objects, "position": vars(label.position), "ranks": label.ranks}
 
 
-def _own_state(told: Sequence[dict[str, Any] | None], rank: int | None, known: Sequence[Any], of_lost: OfLost) -> Any:
-    """The state that is this rank's alone, or what there is of one that is lost, or that there never was."""
-    left = {found["stamp"]["rank"]: found for found in told if found}
+def _own_state(images: Sequence[dict[str, Any] | None], rank: int | None, known: Sequence[Any], of_lost: OfLost) -> Any:
+    """This rank's own state: from its image, from what another image knows of it, or made up."""
+    left = {found["stamp"]["rank"]: found for found in images if found}
     if rank in left:
         return left[rank]["state"]
     if rank is not None and known:

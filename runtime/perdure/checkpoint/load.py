@@ -1,8 +1,8 @@
-"""Reads the newest usable checkpoint, all ranks together, into a world of any size.
+"""Loads the newest usable checkpoint, all ranks together, into a world of any size.
 
-Tensors are read block by block straight to where they are to be: there is never a second one of any. A commit that is
-damaged anywhere is skipped by all ranks, with the reason; a store that does not answer is an error that may pass, and
-nothing is skipped for it. Called by the session once its run is open.
+Tensors are read block by block into their final memory, without a second copy. All ranks skip a damaged commit, with
+the reason. A silent store raises StorageError, and nothing is skipped for it. Called by the session once its run is
+open.
 """
 
 from __future__ import annotations
@@ -31,31 +31,29 @@ Key = tuple[str, str]
 
 
 class Receiver(Protocol):
-    """What the tensors are for."""
+    """Provides the tensors to load into."""
 
     def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[Key, Tensor]:
-        """Where tensors are to be read to, by part and name; those left out are read into new ones on the CPU.
+        """The tensors to read into, by part and name; missing ones are read into new tensors on the CPU.
 
-        A target has its item's dtype and shape. UserError if the checkpoint does not fit what is registered. What was
-        handed out may hold anything until the state that a load returns is taken over.
+        A target has its item's dtype and shape. Raises UserError if the checkpoint does not fit the registered objects.
+        The contents of targets are undefined until the loaded state is taken over.
         """
         ...
 
 
 class Anywhere:
-    """Receives everything into new tensors."""
+    """Loads everything into new tensors."""
 
     def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[Key, Tensor]:  # noqa: ARG002
         return {}
 
 
 def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Receiver | None = None) -> Loaded | None:
-    """The newest commit of which every rank could read and verify everything. Collective; `commits` on rank 0 alone.
+    """Load the newest commit that every rank can read and verify. Collective; only rank 0 has `commits`.
 
-    Its tensors are the receiver's targets.
-
-    None if no commit was ever made; Corrupt if there are some and not one is usable. After StorageError the same call
-    may be made again.
+    Its tensors are the receiver's targets. Returns None if there never was a commit; raises Corrupt if none is usable.
+    After StorageError the call may be repeated.
     """
     skipped: list[str] = []
     behind: Unusable | None = None
@@ -88,7 +86,7 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
 
 
 def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receiver) -> State:
-    """Everything a commit holds, verified; with the own state of `rank`, if given. Corrupt names what is damaged."""
+    """Read and verify a whole commit, with the own state of `rank` if given. Raises Corrupt with the damaged object."""
     objects = decode(manifest.objects)
     items = [item for index in manifest.indexes for item in index.shard.items]
     targets = into.targets(objects, items)
@@ -103,9 +101,9 @@ def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receive
 
 
 def read_items(store: Store, manifest: Manifest, items: Collection[Item]) -> dict[str, Tensor]:
-    """The tensors of some items, by name, on the CPU and verified; no block is read that holds none of them.
+    """Read and verify the tensors of some items, by name, on the CPU. Blocks without any of them are not read.
 
-    Corrupt names what is damaged.
+    Raises Corrupt with the damaged object.
     """
     places = _places(items, {})
     for index in manifest.indexes:
@@ -116,7 +114,7 @@ def read_items(store: Store, manifest: Manifest, items: Collection[Item]) -> dic
 
 
 def _places(items: Iterable[Item], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """The targets, and new tensors for what has none."""
+    """The targets, and new tensors for items without one."""
     places: dict[Key, Tensor] = {}
     for item in items:
         target = targets.get((item.part, item.name))
@@ -144,11 +142,11 @@ def _read_shard(
 
 
 def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any]:
-    """The next commit whose manifest is there, and what was passed over on the way to it.
+    """The next commit with a manifest, and the commits that were skipped before it.
 
-    Retention begins with the oldest and never takes the newest: a manifest that is missing above one that is there,
-    or of the newest commit, was lost. `seen` is whether a newer one was there. Above one that is pinned, or was, the
-    newest commit's alone is known to be lost.
+    Retention deletes the oldest first and never the newest. So a manifest that is missing above an existing one, or of
+    the newest commit, was lost. `seen`: a newer commit had its manifest. Above a commit that is or was pinned, only the
+    newest commit's manifest is known to be lost.
     """
     passed: list[str] = []
     missing: list[str] = []

@@ -1,4 +1,4 @@
-"""Opens a run in the log, all ranks together: rank 0 asks until it is the run's turn, with this process's clock.
+"""Opens a run in the log, all ranks together: rank 0 tries until it is the run's turn.
 
 Called once by the session's `restore`.
 """
@@ -40,13 +40,13 @@ class Opening:
     opened: int
     """The highest run number in the log."""
     goal: Any
-    """The goal that was reached before, or None."""
+    """The goal that an earlier run reached, or None."""
     writer: Writer | None
     """On rank 0."""
     image: ImageRef | None = None
-    """What it begins from, beyond the newest commit."""
+    """The image that it begins from instead of the newest commit."""
     rescued: int = 0
-    """How many steps beyond."""
+    """Steps from the newest commit to that image."""
     origin: Origin | None = None
     """The commit of another root that it begins from."""
 
@@ -54,25 +54,25 @@ class Opening:
 def open_run(
     settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None], images: Sequence[Offer] = ()
 ) -> Opening:
-    """Returns when Opened is in the log. Fenced, RootTakenOver or LogLost if this run may not open.
+    """Wait until Opened is in the log. Raises Fenced, RootTakenOver or LogLost if this run may not open.
 
     `images` are those of all ranks.
     """
     writer = writer_of(settings, store) if peers.rank == 0 else None
 
     def act() -> dict[str, Any]:
-        return _told(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
+        return _report(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
 
     members = [Member(**found) for found in peers.gather(asdict(settings.member))]
-    told = on_rank0(peers, act)
-    image = ImageRef(**told["image"]) if told["image"] else None
-    rescued = image.step - told["committed"] if image else 0
-    origin = Origin(**told["origin"]) if told["origin"] else None
-    return Opening(told["run"], told["run"], told["goal"], writer, image, rescued, origin)
+    report = on_rank0(peers, act)
+    image = ImageRef(**report["image"]) if report["image"] else None
+    rescued = image.step - report["committed"] if image else 0
+    origin = Origin(**report["origin"]) if report["origin"] else None
+    return Opening(report["run"], report["run"], report["goal"], writer, image, rescued, origin)
 
 
 def writer_of(settings: Settings, store: Store) -> Writer:
-    """Rank 0's pen for the run that these settings are of."""
+    """The log writer of rank 0 for the run of these settings."""
     return Writer(
         Log(store),
         uid=settings.uid,
@@ -88,22 +88,23 @@ def _root_of(uri: str | None, own: Store) -> Store:
     return open_store(uri, os.environ) if uri else own
 
 
-def _told(resume: Resume) -> dict[str, Any]:
+def _report(resume: Resume) -> dict[str, Any]:
+    """What all ranks need to know, as JSON. Logs the rest."""
     for skipped in resume.skipped:
         say(f"log: {skipped}")
     if resume.returns:
-        say("goes back to the commit that was asked for; newer ones in this root are no part of the training any more")
+        say("goes back to the commit that was asked for; newer ones in this root are no longer part of the training")
     if resume.no_image:
         say(f"the newest commit counts: {resume.no_image}")
     goal = resume.completed.goal if resume.completed else None
-    told = {"run": resume.run, "goal": goal, "origin": asdict(resume.origin) if resume.origin else None}
+    body = {"run": resume.run, "goal": goal, "origin": asdict(resume.origin) if resume.origin else None}
     if resume.image is None:
-        return {**told, "image": None}
-    return {**told, "image": asdict(resume.image), "committed": _newest_step(resume)}
+        return {**body, "image": None}
+    return {**body, "image": asdict(resume.image), "committed": _newest_step(resume)}
 
 
 def _newest_step(resume: Resume) -> int:
-    """Of the newest commit; 0 without one."""
+    """The step of the newest commit; 0 without one."""
     entries = (slot.entry for slot in resume.commits)
     return next((entry.event.step for entry in entries if entry and isinstance(entry.event, Committed)), 0)
 
@@ -138,10 +139,10 @@ def _wait_for_turn(
 
 
 def _waits_from(settings: Settings, begun: float) -> float:
-    """From when on this run waits for the one before it: the group stands at `begun`.
+    """When the wait for the previous run begins; `begun` is when all ranks had met.
 
-    A newcomer knows nothing of that run while its ranks may still stand in the hand-over, and it is not to be cut off.
-    Where a stayer is in the group its own older trainer has ended; where only newcomers are, nobody knows it.
+    A newcomer must not cut off a run whose ranks may still be in the hand-over. If a stayer is in the group, its own
+    older trainer has ended. If there are only newcomers, they wait without a limit.
     """
     if settings.handover is None:
         return settings.started or begun
@@ -157,16 +158,16 @@ def _say_once(answer: NotYet, said: str) -> str:
 def load_newest(
     settings: Settings, store: Store, peers: Peers, writer: Writer | None, into: Receiver | None = None
 ) -> Loaded | None:
-    """The newest usable commit, on all ranks, its tensors those of `into`; None if there never was one."""
+    """Load the newest usable commit on all ranks, into the tensors of `into`; None if there never was a commit."""
     return _load(settings, store, peers, lambda: writer.commits() if writer else None, into)
 
 
 def load_origin(settings: Settings, peers: Peers, origin: Origin, into: Receiver) -> Loaded:
-    """The commit of another root, in the same way. Corrupt if it is damaged."""
+    """Load the commit of another root in the same way. Raises Corrupt if it is damaged."""
     store = open_store(origin.uri or settings.root, os.environ)
     loaded = _load(settings, store, peers, lambda: [Log(store).linked(origin.seq)], into)
     if loaded is None:
-        raise Corrupt(f"entry {origin.seq} of {origin.uri} is no commit any more: restore it there")
+        raise Corrupt(f"entry {origin.seq} of {origin.uri} is no longer a commit: restore it there")
     return loaded
 
 
@@ -184,7 +185,7 @@ def _load(
         except StorageRefused:
             raise
         except StorageError as error:
-            # Every rank decides by rank 0's clock, or they would part here.
+            # All ranks decide by rank 0's clock, so that none goes on alone.
             if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
                 raise
             trouble.say(f"the checkpoint cannot be read, trying again: {error}")

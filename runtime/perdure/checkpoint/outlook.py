@@ -1,7 +1,6 @@
-"""What a run that began now would find: the log is opened as ever, in a copy that nobody else sees.
+"""Predicts what a run would begin from: opens the log as usual, in an overlay that writes nothing.
 
-Reads only; what is damaged in a commit's tensors is not noticed. Called by perdure.session.describing and
-perdure.session.preview.
+It does not detect damaged tensors. Called by perdure.session.describing and perdure.session.preview.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ class Outlook:
     run: int
     """Its number."""
     entry: Entry | None
-    """The commit that it would go on from; None: it would start afresh."""
+    """The entry of the commit that it would resume; None for a fresh start."""
     uri: str
     """The root of that commit."""
     goal: Any
-    """The goal that an earlier run has recorded as reached, or None."""
+    """The goal that an earlier run reached, or None."""
 
     @property
     def event(self) -> Committed | None:
-        """What the commit's entry says."""
+        """The commit's event."""
         return self.entry.event if self.entry and isinstance(self.entry.event, Committed) else None
 
     @property
     def position(self) -> Position | None:
-        """Where training would go on."""
+        """Where training would continue."""
         return Position(self.event.step, self.event.epoch, self.event.cursors) if self.event else None
 
 
 def look_ahead(settings: Settings, store: Store) -> Outlook:
-    """What a run of these settings would begin from. The errors are those of its opening."""
+    """What a run with these settings would begin from. Raises the errors of its opening."""
     resume = writer_of(settings, Overlay(store)).try_open(settings.world, wait_over=True)
     if isinstance(resume, NotYet):
         raise StorageError(f"{store.uri}: {resume.reason}: try again")
@@ -59,7 +58,7 @@ def look_ahead(settings: Settings, store: Store) -> Outlook:
 
 
 def _newest(store: Store, slots: Iterable[Slot]) -> Entry | None:
-    """The first whose manifest is there; a run would pass over the others, too. Corrupt if there are only those."""
+    """The first commit with a manifest, as a run would choose it. Raises Corrupt if there are only others."""
     passed = ""
     for slot in slots:
         entry = slot.entry

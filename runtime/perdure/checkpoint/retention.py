@@ -25,14 +25,14 @@ from perdure.log.writer import Writer
 from perdure.store import Store
 
 LITTER_SECONDS: Final = 24 * 3600.0
-"""How old what nobody finished has to be before it is nobody's, whoever began it."""
+"""The age at which unfinished uploads of any run are deleted."""
 
 
 def retire(store: Store, writer: Writer, keep: int) -> list[str]:
-    """Retires all but the newest `keep` commits and clears what failed attempts and older runs left; what it deleted.
+    """Delete all but the newest `keep` commits, and leftovers of failed attempts and older runs; returns their folders.
 
-    StorageError: report it and go on training, the next call does the rest. A writer that was overtaken deletes
-    nothing: a zombie must not decide what its successor may fall back to. Its next append tells it.
+    After StorageError training can go on; the next call does the rest. A writer that was overtaken deletes nothing: a
+    zombie must not decide what its successor may fall back to. Its next append raises Fenced.
     """
     if keep < 1:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
@@ -41,7 +41,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
     orphaned = _orphaned(store, writer, retired) if due else []
     abandoned = sorted(writer.abandoned)
-    # After everything was listed: what a newer run has uploaded it has uploaded after its Opened.
+    # Checked after the listing: a newer run uploads only after its Opened.
     if (victims or abandoned or orphaned) and writer.overtaken():
         return []
     for committed in reversed(victims):
@@ -59,8 +59,7 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
 
 
 def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int], bool]:
-    """The commits to retire, newest first, which of those that a pin has left are seen to then, and whether of those
-    that were bypassed none is left then."""
+    """The commits to delete, newest first; the released pins that this handles; whether no bypassed commit is left."""
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
     usable, pinned, spared = False, writer.pins.held, False
@@ -87,17 +86,17 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], 
 
 
 def _walk(writer: Writer) -> Iterable[tuple[Slot, bool]]:
-    """What is bypassed may be as long as the log, and nothing is added to it while this run lasts."""
+    """The commits to consider. Bypassed ones may be as many as the log has; once gone, they are not read again."""
     if writer.bypassed_are_gone:
         return ((slot, False) for slot in writer.commits())
     return writer.every_commit()
 
 
 def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[str]:
-    """Folders of older runs, or from yesterday, that no commit names.
+    """Folders of older runs, or older than a day, that no commit names.
 
-    Without a manifest there is nothing to resume from. With one, the log has to be asked: as a rule for its newest
-    commits alone, to its beginning only where a process died between manifest and entry.
+    A folder without a manifest cannot be resumed from. For one with a manifest the log is read: usually only its newest
+    commits, and all of it only if a process died between manifest and entry.
     """
     keys: dict[str, list[str]] = {}
     for key in store.list("data/"):
@@ -126,7 +125,7 @@ def _run_of(folder: str) -> int:
 
 
 def _is_litter(store: Store, keys: Iterable[str]) -> bool:
-    """Whether nothing was written there for a day, as far as the store tells."""
+    """Whether nothing was written there for a day, as far as the store shows."""
     limit = time.time() - LITTER_SECONDS
     infos = (store.head(key) for key in keys)
     return all(info and info.modified is not None and info.modified < limit for info in infos)
@@ -140,7 +139,7 @@ def _committed(slots: Iterable[tuple[Slot, bool]]) -> Iterator[tuple[int, Commit
 
 
 def _usable(store: Store, committed: Committed) -> bool:
-    """Whether the manifest is intact and every shard is there in its full length, as far as the store tells."""
+    """Whether the manifest is intact and every shard has its full length, as far as the store shows."""
     try:
         manifest = fetch_manifest(store, committed)
     except Corrupt:

@@ -1,8 +1,8 @@
-"""Makes a checkpoint, all ranks together: shards and indexes by each, manifest and log entry by rank 0.
+"""Makes a checkpoint, all ranks together: each writes its shard and index, rank 0 the manifest and the log entry.
 
 First every rank stages, which refuses what cannot be saved; then the staged parts are committed. Nothing is
-overwritten: every attempt writes under a nonce of its own, and what it wrote is a commit only once the log says so.
-Called by the checkpointer, which commits what it has staged again after StorageError, for as long as it may.
+overwritten: every attempt writes under its own nonce, and becomes a commit only by its log entry. Called by the
+checkpointer, which retries after StorageError.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from perdure.wire.settings import NOBODY, Member
 def stage_together(
     peers: Peers, state: State, tell: Callable[[Staged], Any] = lambda _: None
 ) -> tuple[Staged, list[Any]]:
-    """This rank's part, once all ranks are known to hold the same tensors, and what each tells with its own (JSON).
+    """Stage this rank's part; returns it with a JSON value of each rank.
 
-    Collective, one exchange; UserError on all ranks.
+    Raises UserError on all ranks if one cannot save its state, or if they hold different tensors. Collective, one
+    exchange.
     """
 
     def act() -> tuple[Staged, list[Any]]:
@@ -42,8 +43,8 @@ def stage_together(
 
     own, every = on_all(peers, act)
     if len({layout for layout, _ in every}) > 1:
-        _tell_other_layout(peers, state)
-    return own, [told for _, told in every]
+        _raise_layout_error(peers, state)
+    return own, [report for _, report in every]
 
 
 def commit(
@@ -60,17 +61,17 @@ def commit(
     member: Member = NOBODY,
     staging: float = 0.0,
 ) -> Saved:
-    """Writes what was staged at `position` and returns when it is in the log. Collective; `writer` on rank 0 alone.
+    """Write the staged state of `position`, and return once it is in the log. Collective; only rank 0 has a `writer`.
 
-    `member` is where this rank runs, and `staging` how many seconds it took to stage: all ranks are told of all. All
-    ranks return the same commit or raise the same kind of error: StorageError (try again), Fenced or
-    RootTakenOver; PeerLost if a rank is gone.
+    `member` is this rank's pod and node, `staging` the seconds that staging took; all ranks get those of all. All ranks
+    return the same commit or raise the same kind of error: StorageError (try again), Fenced or RootTakenOver; PeerLost
+    if a rank is gone.
     """
     clock, own = _Clock(), {"member": asdict(member), "seconds": {"stage": staging}}
-    begun = on_rank0(peers, lambda: _begin(_pen(writer), position, run, final=final, pin=pin))
+    begun = on_rank0(peers, lambda: _begin(_required(writer), position, run, final=final, pin=pin))
     if "landed" in begun:
-        told = peers.gather(own)
-        return Saved(CommitRef(begun["landed"], position.step), clock.seconds, _by_rank(told, {}))
+        reports = peers.gather(own)
+        return Saved(CommitRef(begun["landed"], position.step), clock.seconds, _by_rank(reports, {}))
     folder = begun["folder"]
 
     def upload() -> tuple[None, dict[str, Any]]:
@@ -78,12 +79,12 @@ def commit(
         return None, {**own, "seconds": {"stage": staging, "upload": clock.since_lap()}, "index": index}
 
     def append() -> dict[str, Any]:
-        manifest = put_manifest(store, folder, [found["index"] for found in told], run, position)
-        seq = _pen(writer).commit(position, manifest, final=final, reason=reason, pin=pin).seq
+        manifest = put_manifest(store, folder, [found["index"] for found in reports], run, position)
+        seq = _required(writer).commit(position, manifest, final=final, reason=reason, pin=pin).seq
         return {"seq": seq, "seconds": {"commit": clock.since_lap()}}
 
     try:
-        _, told = on_all(peers, upload)
+        _, reports = on_all(peers, upload)
         clock.lap("upload")
         appended = on_rank0(peers, append)
         clock.lap("commit")
@@ -91,16 +92,16 @@ def commit(
         if writer:
             writer.abandoned.add(folder)
         raise
-    return Saved(CommitRef(appended["seq"], position.step), clock.seconds, _by_rank(told, appended["seconds"]))
+    return Saved(CommitRef(appended["seq"], position.step), clock.seconds, _by_rank(reports, appended["seconds"]))
 
 
-def _by_rank(told: Sequence[Mapping[str, Any]], of_rank_0: Mapping[str, float]) -> tuple[Contribution, ...]:
-    seconds = [{**found["seconds"], **(of_rank_0 if rank == 0 else {})} for rank, found in enumerate(told)]
-    return tuple(Contribution(Member(**found["member"]), own) for found, own in zip(told, seconds, strict=True))
+def _by_rank(reports: Sequence[Mapping[str, Any]], of_rank_0: Mapping[str, float]) -> tuple[Contribution, ...]:
+    seconds = [{**found["seconds"], **(of_rank_0 if rank == 0 else {})} for rank, found in enumerate(reports)]
+    return tuple(Contribution(Member(**found["member"]), own) for found, own in zip(reports, seconds, strict=True))
 
 
 def _begin(writer: Writer, position: Position, run: int, *, final: bool, pin: str | None) -> dict[str, Any]:
-    """A folder of its own for this attempt, unless the one before it has made the commit after all."""
+    """A new folder for this attempt, or the commit of an earlier attempt that succeeded without an answer."""
     landed = writer.landed(position.step, final=final, pin=pin)
     if landed:
         return {"landed": landed.seq}
@@ -111,7 +112,7 @@ def _fingerprint(state: State) -> str:
     return checksum(repr(staging.layout(state.shared)).encode())
 
 
-def _tell_other_layout(peers: Peers, state: State) -> None:
+def _raise_layout_error(peers: Peers, state: State) -> None:
     layouts: list[Mapping[str, Any]] = [
         {name: f"{dtype} {shape}{tensors.told_order(order)}" for name, dtype, shape, order in found}
         for found in peers.gather(staging.layout(state.shared))
@@ -126,7 +127,7 @@ def _tell_other_layout(peers: Peers, state: State) -> None:
                 )
 
 
-def _pen(writer: Writer | None) -> Writer:
+def _required(writer: Writer | None) -> Writer:
     if writer is None:
         raise UserError("rank 0 saves without a writer: open the log first")
     return writer

@@ -1,8 +1,8 @@
-"""Says what a rank's part of a commit is: which tensors, laid out how, and everything else as text.
+"""Stages a rank's part of a commit: its tensors with their layout, and everything else as text.
 
-Staging takes no copy: the bytes are read from the live tensors when they are written, through one buffer, so training
-stands still until then. Whoever wants to go on training meanwhile has to hand over copies. All that cannot be saved,
-or could not be loaded again, is refused here, before a byte is written. Called by save, and by the dry run in restore.
+Staging makes no copy: the bytes are read from the live tensors when they are written, so training has to wait until
+then, or the caller has to pass copies. Staging refuses what cannot be saved or loaded again, before a byte is written.
+Called by save, and by the dry run in restore.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALIGNMENT: Final = 8
 
 
 def stage(state: State, rank: int, world: int) -> Staged:
-    """This rank's part of a commit of `state`. UserError names what cannot be saved, and the remedy."""
+    """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)
     parts = {SHARED: {name: state.shared[name] for name in share_out(state.shared, world)[rank]}}
@@ -33,7 +33,7 @@ def stage(state: State, rank: int, world: int) -> Staged:
         parts[REPLICATED] = dict(state.replicated)
     flat = {(part, name): tensor for part, named in parts.items() for name, tensor in named.items()}
     header, items = lay_out(flat)
-    objects = encode(dict(state.objects), "objects")  # on every rank: the same mistake may be made on another one
+    objects = encode(dict(state.objects), "objects")  # on every rank, because any rank may hold what cannot be saved
     size = items[-1].end if items else len(header)
     own = encode(state.rank, "rank")
     order = [flat[item.part, item.name] for item in items]
@@ -41,7 +41,7 @@ def stage(state: State, rank: int, world: int) -> Staged:
 
 
 def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
-    """Which rank writes which names: largest first to the rank with the least so far. Every rank finds the same."""
+    """Which rank writes which tensors: the largest first, to the rank with the least so far. Equal on all ranks."""
     loads = [(0, rank) for rank in range(world)]
     names: list[list[str]] = [[] for _ in range(world)]
     for size, name in sorted((-tensors.size_of(tensor), name) for name, tensor in named.items()):
@@ -52,8 +52,7 @@ def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
 
 
 def layout(named: Mapping[str, Tensor]) -> list[list[object]]:
-    """Names, types, shapes and memory orders, in an order of their own: equal on two ranks if they hold the same
-    tensors, laid out alike."""
+    """Names, dtypes, shapes and memory orders, sorted: equal on two ranks if they hold tensors of the same layout."""
     return [
         [name, tensors.dtype_name(tensor), list(tensor.shape), tensors.memory_order(tensor)]
         for name, tensor in sorted(named.items())
@@ -61,9 +60,9 @@ def layout(named: Mapping[str, Tensor]) -> list[list[object]]:
 
 
 def lay_out(flat: Mapping[tuple[str, str], Tensor]) -> tuple[bytes, tuple[Item, ...]]:
-    """The header of a safetensors file with these tensors, and where each lies in the file, in that order.
+    """The header of a safetensors file with these tensors, and each tensor's place in the file, in order.
 
-    The widest elements come first, so that all of them lie where their width divides.
+    The widest elements come first, so that all tensors are aligned.
     """
     order = sorted(flat, key=lambda key: (-flat[key].element_size(), key))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -84,13 +83,13 @@ def _item(part: str, name: str, tensor: Tensor, header: Mapping[str, Any], head:
 
 
 def described(part: str, name: str, tensor: Tensor) -> Item:
-    """A tensor as a manifest lists it, wherever its bytes will begin."""
+    """A tensor as a manifest lists it, with start 0."""
     size, order = tensors.size_of(tensor), tensors.memory_order(tensor)
     return Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size, order)
 
 
 def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryview]]:
-    """The file's bytes in full blocks: where they lie, if they lie there in one piece, else gathered in one buffer."""
+    """Reads the file's bytes in full blocks: views of contiguous memory, otherwise gathered in one buffer."""
 
     def blocks() -> Iterator[memoryview]:
         buffer = memoryview(bytearray(upload.BLOCK_BYTES))

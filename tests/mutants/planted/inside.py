@@ -181,8 +181,8 @@ INSIDE: Final = (
     Mutant(
         "a rank of a smaller run goes on with another rank's own state",
         f"{_CHECKPOINT}inherit.py",
-        'same_world = told[holder]["stamp"]["world"] == peers.world',
-        'same_world = told[holder]["stamp"]["world"] >= peers.world',
+        'same_world = found[holder]["stamp"]["world"] == peers.world',
+        'same_world = found[holder]["stamp"]["world"] >= peers.world',
         tests=(f"{_UNIT}checkpoint/test_inherit.py",),
         outside=_NO_STATE,
     ),
