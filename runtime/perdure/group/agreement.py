@@ -1,13 +1,13 @@
-"""All ranks stop at one call: a reduce that is started at one check and read at the next call.
+"""Makes all ranks stop at the same call: a reduce starts at one check and is read at the next call.
 
-Reading one call later hides the wait behind a training step. Each vector carries a label (step, kind, and a sum over
-all calls so far): ranks that call unequally often would otherwise pair different steps and stop at different ones, so
-a label that differs is an error on every rank. An exit is read by all ranks at the same call, and they make sure of
-that before anybody leaves. In a world of one nothing is sent and nothing lags.
+Reading one call later hides the wait behind a training step. Each vector has a label (step, kind, and a hash of all
+calls so far). Ranks that call unequally often would pair different steps and stop at different ones, so differing
+labels are an error on every rank. All ranks read an exit at the same call, and confirm that before any leaves. In a
+world of one nothing is sent and nothing lags.
 
-Not every call is a check (perdure.group.pace): what is said at the others is kept until the next.
+Not every call is a check (perdure.group.pace); votes at other calls wait for the next check.
 
-Called by the session at every `step()` and `poll()`; it knows neither why anybody asks nor what is done about it.
+Called by the session at every `step()` and `poll()`. It knows neither the reasons nor the effects of a vote.
 """
 
 from __future__ import annotations
@@ -53,22 +53,21 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class Votes:
-    """What at least one rank said, up to the check that was read."""
+    """What at least one rank voted for, up to the check that was read."""
 
     exit: bool = False
-    """Somebody was asked to save and exit."""
+    """A rank was asked to save and exit."""
     save: bool = False
     """A periodic checkpoint is due."""
     exhausted: bool = False
-    """Somebody has no further sample: a last step is behind it."""
+    """A rank has no further sample after its last step."""
     attempt: int = 0
-    """The run that every rank is ready to become, at a hand-over; 0 unless all name the same."""
+    """The run that every rank is ready to hand over to; 0 unless all name the same."""
     asked: int = 0
-    """The number of a save that somebody was asked for, higher for each further one. Read once: whoever hears of the
-    same one later says it no more."""
+    """The number of a requested save, higher for each new one. A rank that reads a number does not send it again."""
 
     def __or__(self, later: Votes) -> Votes:
-        """Both, one after the other: what is ready may not be so any more."""
+        """Both votes; of `attempt` the later one counts, because a rank may no longer be ready."""
         ends, saves = self.exit or later.exit, self.save or later.save
         return Votes(ends, saves, self.exhausted or later.exhausted, later.attempt, max(self.asked, later.asked))
 
@@ -78,18 +77,18 @@ NOTHING: Final = Votes()
 
 @runtime_checkable
 class Maximum(Protocol):
-    """Puts the ranks' vectors together: number by number the greatest."""
+    """The element-wise maximum of the ranks' vectors."""
 
     def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
-        """Sends this rank's; what is returned waits for the others' and gives the result."""
+        """Send this rank's vector. The returned function waits for the result."""
         ...
 
 
 class GlooMaximum:
-    """Over a group that nothing else uses.
+    """The maximum over a group that nothing else uses.
 
-    Each sends its vector to each: gloo's reduce goes round the ranks twice, in pieces, and takes the CPU twice as long
-    among two ranks, and more among more.
+    Each rank sends its vector to all: gloo's reduce goes round the ranks twice, in pieces, and takes twice the CPU time
+    with two ranks, and more with more.
     """
 
     def __init__(self, group: Group) -> None:
@@ -99,7 +98,7 @@ class GlooMaximum:
         self._work: Any = None
 
     def start(self, vector: Sequence[int]) -> Callable[[], list[int]]:
-        """One at a time is under way, so all use one memory: to make it costs as much as to send it."""
+        """See Maximum. Only one is in flight, so the buffers are reused: allocating costs as much as sending."""
         world = self._group.size()
         if self._own.numel() != world * len(vector):
             self._own = torch.empty(world * len(vector), dtype=torch.int64, device="cpu")
@@ -115,7 +114,7 @@ class GlooMaximum:
 
 
 class Agreement:
-    """The lagged reduce of one rank; all ranks call it equally often, in the same order."""
+    """One rank's side of the lagged reduce. All ranks call it equally often, in the same order."""
 
     def __init__(
         self,
@@ -126,32 +125,31 @@ class Agreement:
         unsaid: Votes = NOTHING,
         hint: str = "",
     ) -> None:
-        """`group` is used by nothing else; None in a world of one. About one check is made in `interval` seconds.
+        """Nothing else may use `group`; None in a world of one. About one check is made per `interval` seconds.
 
-        `unsaid` is what this rank has still to say, from before the ranks changed. `hint` ends what is said of ranks
-        that call unequally often.
+        `unsaid` are votes from before a change of ranks. `hint` is an extra hint for errors about unequal calls.
         """
         self._hint = hint
         self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
         self._pace = Pace(interval, now)
         self.unsaid = unsaid
-        """What this rank has said at calls that were no checks."""
+        """Votes at calls without a check, not sent yet."""
         self._pending: Callable[[], list[int]] | None = None
         self._call = (0, CheckpointCall.STEP)
         self._sum = 0
         self._sent = self._call
         self.attempt = 0
-        """The run that all ranks were ready to become when they last checked: the newest word alone counts."""
+        """The run that all ranks were ready to hand over to at the last check."""
 
     def check(self, step: int, kind: CheckpointCall, said: Votes, ready: Callable[[], int] | None = None) -> Votes:
-        """Says `said`, and returns what all ranks said at the check before this call, if there is news.
+        """Vote `said`, and return the votes of all ranks at the check before this call, if there are any.
 
-        `ready` gives the attempt, and is asked only where a check is made: the newest word alone counts. Where somebody
-        has asked to exit nothing further is sent: every rank reads the same, at the same call.
+        `ready` returns the attempt, and is called only for a check, because only the newest value counts. After an
+        agreed exit nothing is sent: every rank reads it at the same call.
         """
         if self._maximum is None:
             return self._alone(replace(said, attempt=ready()) if ready else said)
-        agreed = self._told(step, kind, said)
+        agreed = self._count(step, kind, said)
         is_check = self._pace.is_check(kind)
         if is_check and not agreed.exit:
             if ready and (attempt := ready()) != self.unsaid.attempt:
@@ -160,22 +158,22 @@ class Agreement:
         return agreed
 
     def at_once(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
-        """The same without the lag: what all ranks say at this very call, or have said before."""
+        """The same without the lag: the votes of all ranks at this call or before."""
         if self._maximum is None:
             return self._alone(said)
-        before = self._told(step, kind, said)
+        before = self._count(step, kind, said)
         if before.exit:
             return before
         self._send()
         return before | self._read()
 
     def collect(self) -> Votes:
-        """Reads the reduce that is still under way, if any."""
+        """Read the reduce in flight, if any."""
         if self._pending is None:
             return NOTHING
         agreed = self._read()
         if agreed.exit:
-            self._send(NOTHING)  # the next thing each rank does is to leave: here, and nowhere else
+            self._send(NOTHING)  # confirms that every rank leaves at this call
             self._read()
         return agreed
 
@@ -183,8 +181,8 @@ class Agreement:
         self.attempt = said.attempt
         return said
 
-    def _told(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
-        """A call has come: what is agreed, now that this rank is there."""
+    def _count(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
+        """Count a call and its votes; returns what was agreed before it."""
         self._call = step, kind
         self._sum = (self._sum * _SUM_FACTOR + step * _KINDS + kind) & _SUM_BITS
         if said is not self.unsaid and said != self.unsaid:
@@ -192,7 +190,7 @@ class Agreement:
         return NOTHING if self._pending is None else self.collect()
 
     def _send(self, said: Votes | None = None) -> None:
-        """What has not been said yet, or `said`."""
+        """Send `said`, or the votes not sent yet."""
         if said is None:
             said, self.unsaid = self.unsaid, NOTHING
         label = [*self._call, self._sum]

@@ -1,7 +1,6 @@
 """All ranks succeed together or fail with the same kind of error.
 
-A rank that raised alone would leave the others waiting in their next collective until it times out. Called by save
-and load.
+If only one rank raised, the others would wait in their next collective until it times out. Called by save and load.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ T = TypeVar("T")
 _KINDS: Final[Mapping[str, type[PerdureError]]] = {
     kind.__name__: kind for kind in (RootTakenOver, Fenced, LogLost, UserError, StorageRefused, StorageError, Corrupt)
 }
-"""Gravest first: what a retry cannot mend goes before what it can."""
+"""The most severe first: permanent errors before those that a retry may fix."""
 
 
 _REPORT: Final = frozenset({"told", "error"})
 
 
 def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
-    """Runs `act` on every rank: its own result, and what each rank tells the others (JSON), by rank.
+    """Run `act` on every rank. Returns this rank's result, and each rank's report (JSON) by rank.
 
-    If it raised on any rank, the gravest error is raised on all of them. UserError where one has come to something else
-    that ranks do together.
+    If it raised on any rank, the most severe error is raised on all. Raises UserError if a rank is in another
+    collective.
     """
     own: PerdureError | None = None
     results: list[T] = []
     try:
-        result, told = act()
-        results, report = [result], {"told": told}
+        result, value = act()
+        results, report = [result], {"told": value}
     except PeerLost:
         raise
     except PerdureError as error:
@@ -61,13 +60,13 @@ def _check_alike(reports: Sequence[Any]) -> None:
     apart = [rank for rank, found in enumerate(reports) if not (isinstance(found, dict) and found.keys() & _REPORT)]
     if apart:
         raise UserError(
-            f"the ranks have come apart: rank {apart[0]} does something else that all ranks do together: call the "
+            f"the ranks have come apart: rank {apart[0]} is in another call that all ranks make together: call the "
             f"session in the same order on every rank"
         )
 
 
 def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:
-    """Runs `act` on rank 0 alone; its JSON result, or its error, on all ranks."""
+    """Run `act` on rank 0 only; returns its JSON result, or raises its error, on all ranks."""
     own: PerdureError | None = None
     report: dict[str, Any] = {}
     if peers.rank == 0:

@@ -1,8 +1,8 @@
-"""A process group that was there before the session: made by a launcher, by a framework, or by the script itself.
+"""A process group that existed before the session, made by a launcher, a framework or the script.
 
-It stays torch's WORLD, and whoever made it ends it. The session makes its own two groups beside it, for messages and
-for the agreement, and meets the other ranks in the TCP store that the found one was made over: every rank has reached
-it already, whatever the environment says. Called by the session, before it meets anybody.
+It stays torch's WORLD, and its maker destroys it. The session makes its own two groups beside it, for messages and for
+the agreement. It meets the other ranks in the found group's TCP store, which every rank has reached already. Called by
+the session before it meets other ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNT_KEY: Final = "perdure-sessions"
 
 
 def with_found_group(settings: Settings) -> Settings:
-    """The same in a group that was there before; its rank and world count where nobody else has said any."""
+    """The settings for a found group; its rank and world count if the environment gives none."""
     if not made_by_others():
         return settings
     if settings.run is None and settings.world == 1:
@@ -33,15 +33,16 @@ def with_found_group(settings: Settings) -> Settings:
 
 
 def meet_in_its_store(settings: Settings) -> tuple[Settings, Store | None]:
-    """Where the ranks of the found group meet, and the store that is to be kept: one rank's may be the server itself.
+    """The settings with the found group's store as meeting place, and that store, which must be kept: one is the
+    server.
 
-    UserError where the group is another than the environment says, or has no store to connect to.
+    Raises UserError if the group does not match the environment, or has no store to connect to.
     """
-    found, told = (dist.get_rank(), dist.get_world_size()), (settings.rank, settings.world)
-    if found != told:
+    found, given = (dist.get_rank(), dist.get_world_size()), (settings.rank, settings.world)
+    if found != given:
         raise UserError(
             f"torch.distributed is initialised already, as rank {found[0]} of {found[1]}, and RANK and WORLD_SIZE say "
-            f"{told[0]} of {told[1]}: initialise it with these, or remove init_process_group"
+            f"{given[0]} of {given[1]}: initialise it with these, or remove init_process_group"
         )
     if settings.world == 1:
         return settings, None
@@ -52,6 +53,6 @@ def meet_in_its_store(settings: Settings) -> tuple[Settings, Store | None]:
             f"ranks: initialise it with init_method='env://' or 'tcp://...', or remove init_process_group"
         )
     with peer_lost("the sessions of this process group were counted"):
-        count = store.add(COUNT_KEY, 1)  # nobody is counted twice before all are: a session begins with all ranks
+        count = store.add(COUNT_KEY, 1)  # a session begins with all ranks, so all count once before one counts twice
     joined = -(-count // settings.world)
     return replace(settings, joined=joined, master=(store.host, store.port), master_is_elsewhere=True), store

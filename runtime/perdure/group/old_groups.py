@@ -1,8 +1,8 @@
-"""The groups of older runs in a living process, freed beside the training when nobody needs them any more.
+"""Frees the groups of older runs in a living process while training goes on.
 
-A group has threads and connections, and freeing one takes some 10 ms in which no other thread of this process runs. So
-it is not done where all ranks stand still, and never for all at once. Nor soon: whoever has not heard the word yet
-reads it from the old connections, and is told of a death by their end. Called by perdure.live.membership.
+Freeing a group takes about 10 ms in which no other thread of this process runs. So it does not happen during the stop,
+and never for all groups at once. It also waits: other parties may still read the hand-over's outcome from the old
+connections, and would take their end for this process's death. Called by perdure.live.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 GRACE_SECONDS: Final = 10.0
-"""After the last party has said that it knows what has happened: what is under way then has arrived."""
+"""Wait after the last party knows the outcome, so that all messages have arrived."""
 LOOK_SECONDS: Final = 1.0
 
 
 class OldGroups:
-    """Those of one process."""
+    """The old groups of one process."""
 
     def __init__(self, grace: float = GRACE_SECONDS) -> None:
         self._grace = grace
@@ -27,20 +27,20 @@ class OldGroups:
         self._number = 0
 
     def keep(self, things: list[Any], needed: Callable[[], bool]) -> None:
-        """Keeps them for as long as they are `needed`, and a while longer; the last is freed first. No other reference
-        may be left then."""
+        """Keep groups while they are `needed`, and a while longer; then free them, the last first. The caller must keep
+        no other reference."""
         self._number += 1
         self._kept[self._number] = things
         name, number = "perdure-old-groups", self._number
         threading.Thread(target=self._free_later, args=(number, needed), name=name, daemon=True).start()
 
     def clear(self) -> None:
-        """Frees all of them, now."""
+        """Free all of them now."""
         self._closed.set()
         self._kept.clear()
 
     def wait(self, seconds: float) -> bool:
-        """Whether there are none any more within so many seconds."""
+        """Wait until all are freed; False after `seconds`."""
         with self._freed:
             return self._freed.wait_for(lambda: not self._kept, seconds)
 
@@ -53,5 +53,5 @@ class OldGroups:
         with self._freed:
             things = self._kept.pop(number, [])
             while things and not self._closed.is_set():
-                things.pop()  # one at a time: other threads run between two
+                things.pop()  # one at a time, so that other threads can run
             self._freed.notify_all()

@@ -1,9 +1,9 @@
-"""How the ranks of a run find each other: one store at rank 0, then the process groups.
+"""Connects the ranks of a run: a store at rank 0, then the process groups.
 
-Rank 0 listens first; the others try again in short steps, because its port may open any moment. The first key in the
-store is the run: whoever reached the store of another run (an old one that still listens) keeps looking. Waiting has
-a deadline of its own, and a request to exit ends it. torch's client has none for an answer: whoever listens and says
-nothing (a frozen process) is asked by another thread.
+Rank 0 listens; the others retry in short intervals. The store's first key names the run: a rank that reached the store
+of another run, such as an old one that still listens, keeps looking. The wait has its own deadline, and a request to
+exit ends it. torch's client has no timeout for an answer, so another thread makes its calls in case the server is
+frozen.
 
 Called once by the session, before anything is restored. A world of one has neither store nor groups.
 """
@@ -38,28 +38,28 @@ T = TypeVar("T")
 RUN_KEY: Final = "run"
 RETRY_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 1.0
-"""How long one wait for a key lasts before a request to exit is looked for."""
+"""The longest wait for a key before the next check for a request to exit."""
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 5.0
-"""How long a store may take for an answer, or for saying that there is none, before anybody doubts that it is there."""
+"""How long a store may take to answer before the deadline is checked."""
 OPENING_SECONDS: Final = 300.0
-"""What rank 0 may take to open the run beyond the wait for its turn; the others wait for its message."""
+"""Time for rank 0 to open the run, beyond the wait for its turn. The other ranks wait for its message."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The ranks of a run, met."""
+    """The connected ranks of a run."""
 
     peers: Peers
     agreement: Group | None
-    """For the agreement alone; None in a world of one."""
+    """Only for the agreement; None in a world of one."""
     gradients: Gradients | None = None
-    """What is to be torch's WORLD; None in a world of one, or where there is one already."""
+    """Becomes torch's WORLD; None in a world of one, or if there is a WORLD already."""
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """A connected group, and the store that further ones may be made over."""
+    """A connected group, and the store over which further groups can be made."""
 
     group: Group
     store: Store
@@ -67,17 +67,17 @@ class Gradients:
 
 
 class Deadline:
-    """Until when, and whether anybody asked to give up before."""
+    """The deadline of a wait, and a check for a request to give up earlier."""
 
     def __init__(self, seconds: float, give_up: Callable[[], None], named: str = "") -> None:
-        """`named` is what sets the seconds, for people."""
+        """`named` is the setting that gives the seconds, for messages."""
         self._seconds = seconds
         self._named = f" ({named})" if named else ""
         self._at = time.monotonic() + seconds
         self._give_up = give_up
 
     def check(self, awaited: str) -> float:
-        """Seconds left; PeerLost when there are none, or whatever `give_up` raises."""
+        """Seconds left. Raises PeerLost if there are none, or what `give_up` raises."""
         self._give_up()
         left = self._at - time.monotonic()
         if left <= 0:
@@ -86,7 +86,7 @@ class Deadline:
 
 
 def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
-    """Returns when all ranks are connected, torch's WORLD too. PeerLost if they are not by the deadline."""
+    """Connect all ranks, torch's WORLD included. Raises PeerLost at the deadline."""
     if settings.world > 1 and dist.is_initialized() and not settings.joined:
         raise UserError("another Session of this process has not ended: leave its `with`, or call its close(), first")
     groups = connect_ranks(settings, timeout=timeout, deadline=deadline)
@@ -95,15 +95,15 @@ def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) ->
 
 
 def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
-    """The groups of a run, connected, while torch may still use those of another. From any thread."""
+    """Connect the groups of a run, while torch may still use those of another. From any thread."""
     if settings.world == 1:
         return Groups(Solo(), None)
     place = place_of(settings)
     store = open_place(place, timeout, deadline, listen=not settings.master_is_elsewhere)
-    _everybody_is_here(store, settings, deadline)
+    _await_all_ranks(store, settings, deadline)
 
     def group(name: str, seconds: timedelta) -> Group:
-        # gloo has a limit of its own; and nobody is asked to give up, for a thread that is left behind would go on.
+        # gloo has its own timeout. No request to give up is checked, because an abandoned thread would go on.
         limit = Deadline(seconds.total_seconds() + ANSWER_SECONDS, lambda: None)
         make = partial(connect_group, store, name, rank=settings.rank, size=settings.world, timeout=seconds)
         return _answered(make, limit, f"{place} does not answer while the process groups are made")
@@ -123,7 +123,7 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
 
 
 def install_groups(groups: Groups, settings: Settings) -> None:
-    """From here on torch's collectives are those of this run. None of another is installed."""
+    """Make torch's collectives those of this run; no other groups may be installed."""
     if groups.gradients:
         with peer_lost("the process groups were installed"):
             made = groups.gradients
@@ -132,21 +132,21 @@ def install_groups(groups: Groups, settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where processes find each other: a store, and what its first key says of whom it is for."""
+    """A meeting place of processes: a store, and the name in its first key."""
 
     address: tuple[str, int]
     hosts: bool
-    """This process has it; the others look for it."""
+    """Whether this process hosts the store."""
     named: str
     prefix: str
     awaited: str
-    """Who hosts it, for people."""
+    """The host, for messages."""
 
     def __str__(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
 
     def connect(self, *, listen: bool) -> Store:
-        """One connection."""
+        """Open one connection."""
         store = dist.TCPStore(  # type: ignore[attr-defined]
             *self.address, is_master=listen, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
         )
@@ -154,23 +154,24 @@ class Place:
 
 
 def open_place(place: Place, timeout: timedelta, deadline: Deadline, *, listen: bool = True) -> Store:
-    """Its store, once it is there and named as it should be. PeerLost if it is not by the deadline."""
+    """Wait for the store with the right name, and connect. Raises PeerLost at the deadline."""
     store = _listen(place, deadline, listen=listen) if place.hosts else _find(place, deadline)
     store.set_timeout(timeout)
     return store
 
 
 def place_of(settings: Settings) -> Place:
-    """Where the ranks of a run find each other."""
+    """The meeting place of a run's ranks."""
     named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
     prefix = f"perdure-{settings.attempt}" + (f"-{settings.joined}" if settings.joined else "")
     return Place(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
 
 
 def reach(settings: Settings) -> Store:
-    """One more connection to the run's store. OSError at once where nobody listens: torch's own client is loud there.
+    """Open another connection to the run's store. Raises OSError at once if nobody listens, where torch's client logs
+    noise.
 
-    Whoever looks stays until torch's client has come, as in `_port`.
+    The probing connection stays open until torch's client has connected, as in `_port`.
     """
     return connect_again(place_of(settings))
 
@@ -182,7 +183,7 @@ def connect_again(place: Place) -> Store:
 
 
 def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
-    """The port may still belong to a socket that is about to be closed."""
+    """Host the store, with retries: the port may still belong to a closing socket."""
     while True:
         try:
             store = _answered(lambda: place.connect(listen=listen), deadline, _silent(place))
@@ -195,7 +196,7 @@ def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
 
 
 def _find(place: Place, deadline: Deadline) -> Store:
-    wrong = ""  # once it is known, it is what people are told, wherever the time is up
+    wrong = ""  # once known, the best message for any timeout
     while True:
         try:
             with _port(place.address, deadline, wrong or f"{place.awaited} does not listen at {place}"):
@@ -212,10 +213,10 @@ def _find(place: Place, deadline: Deadline) -> Store:
 
 
 def _port(address: tuple[str, int], deadline: Deadline, awaited: str) -> socket.socket:
-    """A connection to it, once somebody listens: torch's own client backs off for seconds when nobody does yet.
+    """Connect as soon as the port listens; torch's own client would back off for seconds.
 
-    Closed at once it could be gone before the store has accepted it, and the thread that serves a store of torch 2.15
-    was seen to answer nobody after that, for seconds or for good.
+    Keep the connection until torch's client has connected: closed earlier, it may be gone before the store accepts it,
+    and the server thread of torch 2.15 was then seen to answer no client, for seconds or forever.
     """
     while True:
         left = deadline.check(awaited)
@@ -230,17 +231,17 @@ def _silent(place: Place) -> str:
 
 
 def _answered(ask: Callable[[], T], deadline: Deadline, awaited: str) -> T:
-    """What `ask` gives: a call of torch's that has a limit, as long as whoever is asked lives.
+    """The result of `ask`, a torch call whose own timeout only works while the server lives.
 
-    Another thread makes it, so that this one can give it up. That thread is left behind until the connection ends; if
-    that is while the interpreter goes down, torch may abort the process, which has told its ending by then.
+    Another thread makes the call, so that this one can give up. That thread stays until the connection ends. If that
+    happens during the interpreter's shutdown, torch may abort the process, which has reported its ending by then.
     """
     answer: Future[T] = Future()
 
     def call() -> None:
         try:
             answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by `answer.result`
             answer.set_exception(error)
 
     threading.Thread(target=call, name="perdure-rendezvous", daemon=True).start()
@@ -248,26 +249,26 @@ def _answered(ask: Callable[[], T], deadline: Deadline, awaited: str) -> T:
         try:
             return answer.result(ANSWER_SECONDS)
         except TimeoutError:
-            if answer.done():  # the call's own error, or it came this very moment
+            if answer.done():  # the call's own TimeoutError, or it just finished
                 return answer.result()
             deadline.check(awaited)
 
 
-def _everybody_is_here(store: Store, settings: Settings, deadline: Deadline) -> None:
-    """Making the groups has no deadline of its own, so nobody begins before all are there."""
+def _await_all_ranks(store: Store, settings: Settings, deadline: Deadline) -> None:
+    """Wait for all ranks, because making the groups cannot be given up."""
     _answered(partial(store.set, f"here/{settings.rank}", "1"), deadline, _silent(place_of(settings)))
     for rank in range(settings.world):
         await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
 
 
 def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str, *, every: float) -> None:
-    """The same where they may be long in coming: torch's own wait complains each time."""
+    """Wait for keys that may take long, by polling: torch's own wait logs a complaint each time."""
     while not store.check(keys):
         time.sleep(min(every, deadline.check(awaited)))
 
 
 def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
-    """Returns when all the keys are set."""
+    """Wait until all keys are set."""
     while True:
         patience = timedelta(seconds=min(deadline.check(awaited), WAIT_SECONDS))
         try:

@@ -1,12 +1,12 @@
-"""Which image a run may begin from, rather than from the newest commit: the rule, and nothing else. Pure.
+"""Which image a run may begin from instead of the newest commit. Pure.
 
-When a member is lost, the others stand at the last step that all have finished, and that may be in no commit. Each
-leaves an image of it with its agent, where the next trainer of the same pod finds it. An image is not newer because
-its step is higher: another run may have begun since from an older commit, and have passed that step by another way.
-So an image counts only where it lies on the way to where the run that opened last stood.
+When a member is lost, the others stop after the last step that all finished, which may be in no commit. Each leaves an
+image with its agent, for the pod's next trainer. A higher step does not make an image newer: another run may have begun
+from an older commit since, and passed that step in another way. So an image counts only if it is on the path to the
+state of the run that opened last.
 
-Called by perdure.log.writer while it opens a run: what was chosen is recorded in its Opened entry, for the run
-after it. That is also why a run that has recorded an image commits it before it trains, or ends.
+Called by perdure.log.writer while it opens a run. The choice is recorded in its Opened entry for the run after it.
+That is also why a run with a recorded image commits it before it trains, or ends.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from perdure.log.entry import ImageRef
 
 @dataclass(frozen=True)
 class Stamp:
-    """Whose training an image is of, and how far that had come."""
+    """The training and the step of an image."""
 
     uid: str
     run: int
     step: int
     rank: int
-    """In that run."""
+    """The rank in that run."""
     world: int
-    """Of that run."""
+    """That run's number of ranks."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The image that one rank of the next run has at hand."""
+    """The image that a rank of the next run has."""
 
     holder: int
     """That rank."""
     stamp: Stamp
     crc: str
-    """Of what is equal on all ranks of one run at one step."""
+    """Checksum of what is equal on all ranks of a run at one step."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A run that was opened, and from where it went on."""
+    """An opened run, and what it began from."""
 
     run: int
     took_over: int | None = None
-    """The run that it has taken over while that was alive."""
+    """The run that it took over live."""
     at: int = 0
-    """... at this step."""
+    """The step of that take-over."""
     image: ImageRef | None = None
-    """The image that it has begun from."""
+    """The image that it began from."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Choice:
     image: ImageRef | None = None
     """None: the newest commit."""
     why: str = ""
-    """Why an image that was offered is not used, for people."""
+    """Why an offered image is not used, for people."""
 
 
 def choose(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> Choice:
-    """The image for the run that follows `line`: the newest run, the ones it led on from, and maybe others.
+    """The image for the next run. `line` are the earlier runs, the newest first.
 
-    `committed` is the step of the newest commit, 0 without one.
+    `committed` is the step of the newest commit; 0 without one.
     """
     good = [offer for offer in offers if admissible(offer.stamp, uid=uid, line=line, committed=committed)]
     if not good:
@@ -80,13 +80,13 @@ def choose(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committe
 
 
 def holder_of(image: ImageRef, offers: Sequence[Offer]) -> int:
-    """Which rank commits it: the one that was the lowest, for what is not equal on all ranks is rank 0's."""
+    """The rank that commits the image: the lowest of the lost run, because unequal state is taken from rank 0."""
     found = [offer for offer in offers if (offer.stamp.run, offer.stamp.step) == (image.run, image.step)]
     return min(found, key=lambda offer: offer.stamp.rank).holder
 
 
 def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: int) -> bool:
-    """Whether the image lies above the newest commit, on the way to where the newest run of `line` stood."""
+    """Whether the image is newer than the newest commit and on the path of the newest run of `line`."""
     if stamp.uid != uid or stamp.step <= committed:
         return False
     origin = _origin(stamp, line)
@@ -94,7 +94,7 @@ def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: int)
 
 
 def _origin(stamp: Stamp, line: Sequence[Begun]) -> int:
-    """The run that has trained the step: whoever has taken over right there, and done no step, holds the same."""
+    """The run that trained the step; a run that took over at that step holds the same state."""
     took_over = {begun.run: begun.took_over for begun in line if begun.took_over and begun.at == stamp.step}
     run = stamp.run
     while found := took_over.get(run):
@@ -103,10 +103,9 @@ def _origin(stamp: Stamp, line: Sequence[Begun]) -> int:
 
 
 def _way(line: Sequence[Begun]) -> Iterator[tuple[int, int | None]]:
-    """The runs that led to where the newest one stood, each with the last step that is its own; None: whatever it is.
+    """The runs on the path of the newest one, each with its last step on that path; None for any step.
 
-    A run that another has taken over has trained, so whatever image it began from is in a commit, as is what that lay
-    on.
+    A run that was taken over has trained, so the image that it began from is in a commit.
     """
     known = {begun.run: begun for begun in line}
     run, at = (line[0].run if line else 0), None
@@ -122,7 +121,7 @@ def _way(line: Sequence[Begun]) -> Iterator[tuple[int, int | None]]:
 
 
 def _why_none(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> str:
-    """Of the one that came nearest."""
+    """Why the best offer is not admissible; "" without offers."""
     if not offers:
         return ""
     stamp = max((offer.stamp for offer in offers), key=lambda stamp: (stamp.uid == uid, stamp.run, stamp.step))

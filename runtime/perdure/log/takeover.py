@@ -1,8 +1,8 @@
-"""The pen of one party in a hand-over: asks the log what has been decided, and decides.
+"""One party's access to the log in a hand-over: reads the outcome, or decides it.
 
-The decider appends `Opened` with `takesOver`; whoever has voted and hears nothing appends `Refused`. Both stand at the
-one number behind what this party has read, so the store's conditional PUT lets exactly one of them be the first. What
-rank 0 of the older run commits meanwhile is stepped over.
+The decider appends `Opened` with `takesOver`; a voted party without an answer appends `Refused`. Both use the number
+after the last entry that the party has read, so the store's conditional PUT lets exactly one be first. Commits that the
+older run's rank 0 makes meanwhile are skipped.
 
 Called by the shell of a hand-over, never by a writer: each run has its own writer, which reads nothing here.
 """
@@ -27,7 +27,7 @@ class Takeover:
     """
 
     def __init__(self, log: Log, *, uid: str, run: int, next_run: int, place: Place | None = None) -> None:
-        """`place` is up to where whoever hands it over has read the log; nothing above it is known to this party."""
+        """`place` is the place up to which the older run's rank 0 has read the log."""
         self.log = log
         self.entry: Slot | None = None
         """The entry that decided, once it has been read or written."""
@@ -40,7 +40,7 @@ class Takeover:
         self._sent: dict[type[Event], bytes] = {}
 
     def look(self) -> Verdict:
-        """Reads what has been appended since, and says what it means."""
+        """Read the new entries and return the verdict."""
         while self._said is Verdict.OPEN:
             if self._place is None:
                 self._begin()
@@ -52,9 +52,9 @@ class Takeover:
         return self._said
 
     def open(self, world: int, step: int, writer: str, members: ObjectRef | None = None) -> Verdict:
-        """Appends Opened for rank 0 of the newer run, whose entries are marked `writer`: one PUT.
+        """Append Opened for rank 0 of the newer run, whose entries are marked `writer`: one PUT.
 
-        `members` says where its ranks run. OPEN means that a commit of the older run was first: call it again.
+        `members` are its ranks' pods and nodes. OPEN means that a commit of the older run was first: call it again.
         """
         resumes = self._standing().last_commit
         return self._append(Opened(world, resumes, self._run, step, members=members), self._next, writer)

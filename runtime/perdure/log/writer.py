@@ -1,7 +1,7 @@
-"""Rank 0's pen: who may append to the log, and when.
+"""Appends to the log: which run may append, and when.
 
-A writer appends only right after the last entry it has itself read; a listing never tells it where. So an entry of
-anyone else stands in its way exactly when it is fenced, and the store's conditional PUT is the only lock there is.
+A writer appends only right after the last entry that it has read itself, never by a listing. So another process's entry
+is in its way exactly if the writer is fenced. The store's conditional PUT is the only lock.
 
 Called by the session (opening, closing, completing) and by perdure.checkpoint.save (committing).
 """
@@ -46,28 +46,28 @@ from perdure.wire import CommitRef, ResumeFrom
 from perdure.wire.settings import LOCAL_UID, Member
 
 OPENING_TRIES: Final = 8
-"""How often one call of `try_open` starts over because somebody else appended first."""
+"""How often `try_open` starts over because another process appended first."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """The run is opened; training goes on from the newest usable of `commits`."""
+    """The run is open; training continues from the newest usable commit of `commits`."""
 
     run: int
     commits: Commits
-    """Rank 0 hands them to perdure.checkpoint.load.load."""
+    """For perdure.checkpoint.load.load on rank 0."""
     completed: Completed | None
-    """The goal that was reached, if no commit came after it."""
+    """The reached goal, if no commit came after it."""
     skipped: tuple[str, ...]
-    """Unreadable entries and foreign keys: to be reported."""
+    """Unreadable entries and foreign keys, to be logged."""
     image: ImageRef | None = None
-    """What it begins from instead: it commits this before it trains, or ends."""
+    """The image that it begins from instead: the run commits it before it trains, or ends."""
     no_image: str = ""
-    """Why an image that was offered is not used."""
+    """Why an offered image is not used."""
     origin: Origin | None = None
-    """A commit of another root, from which the run begins: none of this one belongs to the training yet."""
+    """The commit of another root that it begins from; the training has no commit in this root yet."""
     returns: bool = False
-    """Whether this run goes back to a commit that somebody has chosen."""
+    """Whether this run goes back to a chosen commit."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class NotYet:
 
 
 class _Taken(Exception):
-    """Somebody else's entry stands where this writer wanted to append."""
+    """Another process's entry is where this writer wanted to append."""
 
     def __init__(self, slot: Slot) -> None:
         super().__init__(f"entry {slot.seq}")
@@ -88,8 +88,8 @@ class _Taken(Exception):
 class Writer:
     """Appends for one process of one run. Not thread-safe: rank 0's saving thread owns it.
 
-    Every append raises Fenced, or RootTakenOver if the root belongs to another uid now, and nothing is written any
-    more; after StorageError the same call may be made again.
+    Every append may raise Fenced, or RootTakenOver if the root belongs to another uid now; then nothing more can be
+    written. After StorageError the call may be repeated.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class Writer:
         resume_from: ResumeFrom | None = None,
         find: Callable[[ResumeFrom], int] | None = None,
     ) -> None:
-        """`run` None means one more than the highest there is: outside Kubernetes nobody else counts.
+        """`run` None means the highest run number plus one, for runs outside Kubernetes.
 
-        `floor` is the newest commit that is known to be there. `resume_from` counts once; `find` tells its number.
+        `floor` is the newest commit known to exist. `resume_from` applies once; `find` returns its commit's number.
         """
         self.log = log
         self.run = run or 0
-        """The run's number; 0 while it is still to be chosen."""
+        """The run's number; 0 until it is chosen."""
         self.opened = 0
         """The highest run of this uid seen in the log."""
         self.aborted = 0
-        """The highest run whose hand-over was aborted; each later entry says so, so that it never opens."""
+        """The highest run whose hand-over was aborted. Each later entry carries it, so that it never opens."""
         self.abandoned: set[str] = set()
-        """Data folders of failed attempts: they may be deleted once a later commit is in the log."""
+        """Data folders of failed attempts, to be deleted once a later commit is in the log."""
         self.swept: float | None = None
-        """time.monotonic() when what killed writers have left was looked for."""
+        """time.monotonic() of the last search for leftovers of killed writers."""
         self.bypassed_are_gone = False
-        """Whether retention has taken all commits that were bypassed before this run."""
+        """Whether retention has deleted all commits that were bypassed before this run."""
         self._uid = uid
         self._wanted = run
         self._lost = frozenset(lost)
@@ -134,25 +134,25 @@ class Writer:
 
     @property
     def id(self) -> str:
-        """What its entries are marked with: told to the decider that opens this run in its name."""
+        """The mark of its entries. A hand-over's decider opens this run with it."""
         return self._id
 
     @property
     def place(self) -> Place:
-        """Up to where it has read the log. May be asked from any thread."""
+        """The place up to which it has read the log. From any thread."""
         return self._place
 
     def try_open(
         self, world: int, *, wait_over: bool, images: Sequence[Offer] = (), members: Sequence[Member] = ()
     ) -> Resume | NotYet:
-        """Appends Opened if it is this run's turn: the run before has ended, or is lost, or `wait_over`.
+        """Append Opened if it is this run's turn: the previous run has ended or is lost, or `wait_over`.
 
-        `images` are those that its ranks have at hand, `members` where they run. LogLost if the floor is not there.
+        `images` are those of its ranks, `members` their pods and nodes. Raises LogLost if the floor is missing.
         """
         for _ in range(OPENING_TRIES):
             head = self.log.head() or Head(0, "", None)
             own = self.log.last_of(self._uid, head.entry)
-            if own is None or own.writer != self._id:  # else it is opened: the answer to an earlier call got lost
+            if own is None or own.writer != self._id:  # otherwise an earlier call opened it, and its answer got lost
                 reason = self._reason_to_wait(head, own, wait_over=wait_over)
                 refuse_older(self.log, head, own, self._floor)
                 if reason:
@@ -188,15 +188,15 @@ class Writer:
         return NotYet("others keep appending to the log")
 
     def _recorded(self, members: Sequence[Member]) -> ObjectRef | None:
-        """Written before the entry that names it, and once for each number that this run may have."""
+        """Store the members before the entry that names them, once for each number that this run may have."""
         if members and self._members[0] != self.run:
             self._members = self.run, put_members(self.log.store, self.run, members)
         return self._members[1]
 
     def take_up(self, slot: Slot) -> None:
-        """Goes on behind the Opened that a hand-over's decider has appended in this writer's name.
+        """Continue after the Opened entry that a hand-over's decider appended for this writer.
 
-        Fenced if the entry is another.
+        Raises Fenced if it is another entry.
         """
         entry = slot.entry
         if not entry or not isinstance(entry.event, Opened) or (entry.run, entry.writer) != (self.run, self._id):
@@ -205,7 +205,7 @@ class Writer:
         self.opened = self.run
 
     def stand_in(self, head: Head, own: Entry | None) -> None:
-        """Goes on behind the end of the log, for a run whose rank 0 is lost; `own` is the newest entry of its uid."""
+        """Continue after the end of the log for a run whose rank 0 is lost; `own` is the newest entry of its uid."""
         self._stand_behind(head)
         self.opened, self.aborted = (own.run, own.refused) if own else (0, 0)
 
@@ -215,35 +215,35 @@ class Writer:
 
     @property
     def pins(self) -> Pins:
-        """Where the pins are, as the newest commit that can be read tells."""
+        """The pins, by the newest readable commit."""
         if self._pins is None:
-            told = (
+            found = (
                 pins_after(slot.seq, slot.entry.event)
                 for slot in self.commits()
                 if slot.entry and isinstance(slot.entry.event, Committed)
             )
-            self._pins = next(told, Pins())
+            self._pins = next(found, Pins())
         return self._pins
 
     def forget_released(self, seqs: Collection[int]) -> None:
-        """Retention has seen to commits that a pin has left."""
+        """Report that retention handled commits that lost their pin."""
         self._pins = self.pins.without(seqs)
 
     def every_commit(self) -> EveryCommit:
-        """Those, and what this training or one before it has bypassed."""
+        """Those, and all commits that this training or an earlier one bypassed."""
         return EveryCommit(self.log, self._place.last_commit, self._place.last_opened)
 
     def commit(
         self, position: Position, manifest: ManifestRef, *, final: bool, reason: str, pin: str | None = None
     ) -> CommitRef:
-        """Appends Committed: from here on the checkpoint exists. UserError if there are too many pins."""
+        """Append Committed, which makes the checkpoint exist. Raises UserError if there are too many pins."""
         cursors, why = dict(position.cursors), reason[:REASON_CHARACTERS]
         event = Committed(position.step, position.epoch, cursors, final, why, manifest, pin)
         entry = self._append_or_fence(event)
         return CommitRef(entry.seq, position.step)
 
     def landed(self, step: int, *, final: bool, pin: str | None = None) -> CommitRef | None:
-        """The commit of `step` that an earlier call made although it raised StorageError, if it did."""
+        """The commit of `step` if an earlier call made it although it raised StorageError; otherwise None."""
         if not self._sent:
             return None
         slot = self._next_of_others_or_own()
@@ -255,20 +255,20 @@ class Writer:
         return None
 
     def close(self, outcome: str) -> None:
-        """Appends Closed: the run's turn is over without a commit of its own."""
+        """Append Closed: the run ends without a commit of its own."""
         self._append_or_fence(Closed(outcome[:REASON_CHARACTERS]))
 
     def complete(self, goal: Any, position: Position) -> None:
-        """Appends Completed; `goal` is plain JSON."""
+        """Append Completed; `goal` is JSON."""
         self._append_or_fence(Completed(goal, position.step, position.epoch))
 
     def overtaken(self) -> bool:
-        """Whether anybody has appended after this writer."""
+        """Whether another process has appended after this writer."""
         slot = self._next_of_others_or_own()
         return slot is not None and slot.crc not in self._sent
 
     def _reason_to_wait(self, head: Head, own: Entry | None, *, wait_over: bool) -> str:
-        """Why this run may not open now, or nothing. `own` is the newest entry of this uid."""
+        """Why this run may not open now; "" if it may. `own` is the newest entry of this uid."""
         self.opened = own.run if own else 0
         self.run = self._wanted or max(self.opened, own.refused if own else 0) + 1
         if own is None:
@@ -292,7 +292,7 @@ class Writer:
         return f"run {own.run} has not ended: entry {own.seq} is its last"
 
     def _choose(self, own: Entry | None, images: Sequence[Offer]) -> Choice:
-        """Which of `images` this run begins from. `own` is the newest entry of this uid."""
+        """The image that this run begins from. `own` is the newest entry of this uid."""
         if not images:
             return Choice()
         step = self.log.step_of(self._place.last_commit)
@@ -301,11 +301,11 @@ class Writer:
         return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
 
     def _chosen(self, own: Entry | None) -> Origin | None:
-        """Where this run begins instead of the newest commit. UserError if there is no such commit.
+        """The chosen commit that this run begins from instead of the newest one. Raises UserError if it does not exist.
 
-        What somebody wishes counts once: for a job, if it is its first run; outside Kubernetes, if it is another wish
-        than the last one. While nothing is committed here it is asked anew which commit of another root is meant: that
-        of before may be retired there. `own` is the newest entry of this uid.
+        A wish applies once: for a job in its first run; outside Kubernetes if it differs from the last wish. While this
+        root has no commit, a wish for another root is resolved again, because the earlier commit may be deleted there.
+        `own` is the newest entry of this uid.
         """
         wish = self._resume_from
         if wish is None or self._find is None:
@@ -318,16 +318,16 @@ class Writer:
         return Origin(wish.write(), self._find(wish), wish.uri, self._newest_commit())
 
     def _newest_commit(self) -> int | None:
-        """By number, also where it is bypassed already."""
+        """The number of the newest commit, even if it is already bypassed."""
         return next((slot.seq for slot, _ in self.every_commit()), None)
 
     def _origin(self, own: Entry) -> Origin | None:
-        """The commit of another root that this training begins from, if it has made none of its own yet."""
+        """The commit of another root that this training begins from, until it makes its own."""
         last = None if self._place.last_commit else self._last_origin(own)
         return last if last and last.uri else None
 
     def _last_origin(self, own: Entry | None) -> Origin | None:
-        """What was chosen last for this uid."""
+        """The last chosen commit of this uid."""
         seq = own.newest_opened if own else None
         while seq:
             slot = self.log.slot(seq)
@@ -340,8 +340,8 @@ class Writer:
         return None
 
     def _line(self, own: Entry | None) -> Iterator[Begun]:
-        """The runs of this uid, the one that opened last first, as far down as it leads on from them and they can be
-        read: by taking over, or from an image."""
+        """The runs of this uid from the last opened one back, as far as each took over the one before or began from its
+        image, and can be read."""
         seq, wanted = own.newest_opened if own else None, own.run if own else 0
         while seq and wanted:
             slot = self.log.slot(seq)
@@ -359,13 +359,13 @@ class Writer:
         self._pins = None
 
     def _completed(self, head: Head) -> Completed | None:
-        """The newest Completed, unless a commit is newer. Walks only over entries that are not commits."""
+        """The newest Completed, unless a commit is newer. Reads only entries that are not commits."""
         above = takewhile(self._is_above_commits, self.log.entries(head.seq))
         events = (slot.entry.event for slot in above if slot.entry)
         return next((event for event in events if isinstance(event, Completed)), None)
 
     def _is_above_commits(self, slot: Slot) -> bool:
-        """Whether the entry lies above all that this training has committed, or begun from."""
+        """Whether the entry is newer than this training's commits and its chosen origin."""
         event = slot.entry.event if slot.entry else None
         returns = isinstance(event, Opened) and event.origin is not None
         return slot.seq > (self._place.last_commit or 0) and not returns
@@ -377,9 +377,9 @@ class Writer:
             self._fenced(taken.slot)
 
     def _append(self, event: Event) -> Entry:
-        """Appends `event`, or finds that an earlier call did. _Taken if somebody else was first.
+        """Append `event`, or find that an earlier call did. Raises _Taken if another process was first.
 
-        An entry is its own only if it has its very bytes: one process may write for two runs in a hand-over.
+        Only an entry with exactly its bytes is its own, because one process may write for two runs in a hand-over.
         """
         while True:
             entry = self._next(event)
@@ -418,12 +418,12 @@ class Writer:
         )
 
     def _refusal(self, slot: Slot) -> bool:
-        """Whether the entry refuses a hand-over from this run: it fences nobody, this run goes on behind it."""
+        """Whether the entry refuses a hand-over from this run. It fences nothing: this run continues after it."""
         entry = slot.entry
         return bool(entry and isinstance(entry.event, Refused) and (entry.uid, entry.run) == (self._uid, self.run))
 
     def _next_of_others_or_own(self) -> Slot | None:
-        """What stands behind the last entry it has read, refusals apart."""
+        """The entry after the last one that it has read, refusals skipped."""
         slot = self.log.slot(self._place.seq + 1)
         while slot and self._refusal(slot):
             self._advance(slot)
@@ -446,7 +446,7 @@ class Writer:
             raise self._taken_over(newest)
         self.opened = max(self.opened, newest.run if newest else 0)
         raise Fenced(
-            f"run {self.run} may not write to {self.log.store.uri} any more: "
+            f"run {self.run} may no longer write to {self.log.store.uri}: "
             f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it: that "
             f"training goes on there; give each training a root of its own",
             opened=self.opened,
@@ -461,7 +461,7 @@ class Writer:
 
 
 def _does(landed: Event, wanted: Event) -> bool:
-    """Whether an entry of an earlier attempt already does what this attempt is to do."""
+    """Whether an entry of an earlier attempt already does what `wanted` would do."""
     match landed, wanted:
         case Committed(), Committed():
             return (landed.step, landed.final, landed.pin) == (wanted.step, wanted.final, wanted.pin)
@@ -470,7 +470,7 @@ def _does(landed: Event, wanted: Event) -> bool:
 
 
 def probe(store: Store) -> None:
-    """UserError if the store lets two writers create the same object: then nothing here could be relied on."""
+    """Raises UserError if the store lets two writers create the same object, which would break all guarantees."""
     key = f"probe/{secrets.token_hex(16)}"
     try:
         for _ in range(2):

@@ -57,4 +57,4 @@ def test_ranks_that_do_different_things_together_are_told_so() -> None:
     assert isinstance(found[1], list)
     for alone in (found[0], found[2]):
         assert isinstance(alone, UserError)
-        assert "come apart: rank 1 does something else" in str(alone)
+        assert "come apart: rank 1 is in another call" in str(alone)

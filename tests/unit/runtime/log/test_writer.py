@@ -120,7 +120,7 @@ class TestOpening:
         commit(zombie, 100)
         successor = writer(store, 2, lost=[1])
         assert newest_step(successor.try_open(1, wait_over=False)) == 100
-        with pytest.raises(Fenced, match=r"run 1 may not write .* run 2") as caught:
+        with pytest.raises(Fenced, match=r"run 1 may no longer write .* run 2") as caught:
             commit(zombie, 180, final=True)
         assert (type(caught.value), caught.value.opened) == (Fenced, 2)
         assert commit(successor, 110) == 4
