@@ -262,7 +262,7 @@ class Storm:
                 self._processes.kill(pod)
             self._goes_on()
             return
-        stands = move.harm in (Harm.FROZEN, Harm.STORE_FROZEN)
+        stands = move.harm is Harm.FROZEN or move.harm.of_the_store  # who has voted waits for the log's word
         with self._fault(str(move), stands=stands), self._lasting(move, pod, list(cast.values())):
             self._goes_on()
             self._waits(move.seconds)
