@@ -33,6 +33,7 @@ from perdure.loop.reporting import Watch, classify, exit_status, explained, show
 from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary
+from perdure.session.closures import Closures
 from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
 from perdure.session.gradients import HeldGradients
@@ -108,6 +109,7 @@ class Core:
         tells = settings.rank == 0 and not settings.preview
         self._firsts = FirstSteps() if tells else None
         self._held = HeldGradients() if tells else None
+        self._closures = None if settings.preview else Closures(self.run)
         self._watch = Watch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
@@ -187,7 +189,7 @@ class Core:
         run.requests.before_first_step(None)
         run.requests.release()
         run.images.end()
-        for looks in (self._firsts, self._held):
+        for looks in (self._firsts, self._held, self._closures):
             if looks:
                 looks.end()
         self._watch.stop()

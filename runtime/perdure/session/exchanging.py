@@ -95,9 +95,14 @@ def _sum(values: Sequence[float]) -> float:
         return sum(values)
 
 
+def mean(values: Sequence[float]) -> float:
+    """Of at least one; the sum is rounded once."""
+    return _sum(values) / len(values)
+
+
 _REDUCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "sum": _sum,
-    "mean": lambda values: _sum(values) / len(values),
+    "mean": mean,
     "min": min,
     "max": max,
 }

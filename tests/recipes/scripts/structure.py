@@ -304,7 +304,7 @@ def distilled() -> Held:
         )
         session.register(model=model, optimizer=optimizer)
         batches = session.loader(labelled(), batch_size=16)
-        for _ in session.epochs(2):
+        for _ in session.epochs(4):
             for x, _ in batches:
                 target = (teacher(x) / heat.detach()).softmax(1)
 

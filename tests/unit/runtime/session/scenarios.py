@@ -668,3 +668,97 @@ def remembers(
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
     return {"began": began, "seen": seen.ids}
+
+
+class Backtracking(torch.optim.Optimizer):
+    """As many are written outside of torch: the step is halved until the loss falls enough."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 8.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+        first = with_gradients(closure)()
+        owned = [(one, one.clone(), one.grad.clone()) for one in self.param_groups[0]["params"]]
+        slope, length = sum(float(grad.square().sum()) for _, _, grad in owned), self.param_groups[0]["lr"]
+        while length > MOST_HALVED:
+            for one, was, grad in owned:
+                one.copy_(was - length * grad)
+            if with_gradients(closure)().item() <= first.item() - 0.5 * length * slope:
+                break
+            length /= 2
+        return first
+
+
+class Uneven(torch.optim.SGD):
+    """It decides by what is a rank's own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+
+    def step(self, closure: Any = None) -> Any:
+        for _ in range(dist.get_rank()):
+            closure()
+        return super().step(closure)
+
+
+MOST_HALVED = 1e-3
+with_gradients = torch.enable_grad()
+LINE_SEARCHES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, max_iter=6, line_search_fn="strong_wolfe"),
+    "lbfgs-without-search": lambda parameters: torch.optim.LBFGS(parameters, lr=0.3, max_iter=6, tolerance_change=1e-2),
+    "backtracking": Backtracking,
+}
+"""Each ends by the loss."""
+
+
+def searched(optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor]) -> tuple[float, int]:
+    """One step: the loss that it returned, and how often it has called its closure."""
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        return loss.detach()
+
+    return float(optimizer.step(closure)), calls  # type: ignore[arg-type]
+
+
+def search_for_an_input() -> None:
+    own = torch.ones(2, requires_grad=True)
+    searched(torch.optim.LBFGS([own], max_iter=3), lambda: (own - 2).square().sum())
+
+
+def line_search(root: str, *, kind: str, wrapped: bool) -> Any:
+    """Steps over the whole dataset; in between rank 0 searches for an input of its own."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3).double()
+    with joined(root) as session:
+        model = session.wrap(net) if wrapped else net
+        optimizer = {**LINE_SEARCHES, "uneven": Uneven}[kind](net.parameters())
+        session.register(model=model, optimizer=optimizer)
+        found = []
+        for _ in session.epochs(3):
+            for inputs, labels in session.loader(dataset(), SAMPLES):
+
+                def loss(inputs: torch.Tensor = inputs, labels: torch.Tensor = labels) -> torch.Tensor:
+                    return session.weighted(cross_entropy(model(inputs.double()), labels))
+
+                found.append(searched(optimizer, loss))
+                if session.rank == 0:
+                    search_for_an_input()
+                session.step()
+        return {"found": found, "weights": [one.flatten().tolist() for one in net.parameters()]}
+
+
+def line_search_alone(kind: str) -> Any:
+    """The same by torch alone."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 3).double()
+    optimizer = LINE_SEARCHES[kind](net.parameters())
+    inputs, labels = dataset().tensors
+    found = [searched(optimizer, lambda: cross_entropy(net(inputs.double()), labels)) for _ in range(3)]
+    return {"found": found, "weights": [one.flatten().tolist() for one in net.parameters()]}

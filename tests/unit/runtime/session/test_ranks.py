@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ import perdure
 from perdure.group.pace import MOST_CALLS
 from tests.unit.runtime.records import entries, traced
 from tests.unit.runtime.session.ranks import Scene, play
-from tests.unit.runtime.session.scenarios import DRAWN_ALIKE, SAMPLES, buffers, network, weights
+from tests.unit.runtime.session.scenarios import (
+    DRAWN_ALIKE,
+    LINE_SEARCHES,
+    SAMPLES,
+    buffers,
+    line_search_alone,
+    network,
+    weights,
+)
 
 REQUESTS = [(0, 3), (1, 1), (2, 7), (3, 5)]
 ENDS_OF_AN_EPOCH: dict[str, dict[str, Any]] = {
@@ -42,6 +52,15 @@ def scenes(root: Path) -> list[Scene]:
         Scene("tokens", "token_gradients", 4, {"root": str(root / "tokens"), "parts": 1}),
         Scene("tokens-parts", "token_gradients", 3, {"root": str(root / "tokens-parts"), "parts": 2}),
         Scene("miscounted", "miscounted", 2, {"root": str(root / "miscounted")}),
+        *(
+            Scene(
+                f"{kind}-{wrapped}",
+                "line_search",
+                2,
+                {"root": str(root / f"{kind}-{wrapped}"), "kind": kind, "wrapped": wrapped},
+            )
+            for kind, wrapped in [*product(LINE_SEARCHES, (True, False)), ("uneven", True)]
+        ),
         Scene("stop", "stopping", 2, {"root": str(root / "stop"), "write": (1, 3)}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("stop-on", "stopping", 2, {"root": str(root / "stop")}),
         Scene("stop-never", "stopping", 2, {"root": str(root / "stop-never")}),
@@ -171,6 +190,25 @@ def test_a_save_that_one_rank_is_asked_for_is_made_once_by_all_and_changes_nothi
 def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:
     assert [result["raised"] for result in played["miscounted"]] == ["UserError"] * 2
     assert all("rank 1: weighted(loss, n=3, of=2)" in result["message"] for result in played["miscounted"])
+
+
+@pytest.mark.parametrize("kind", LINE_SEARCHES)
+def test_ranks_search_along_the_loss_of_the_global_batch_as_one_process_does(kind: str, played: Results) -> None:
+    first, second = played[f"{kind}-True"]
+    alone = line_search_alone(kind)
+    assert first == second
+    assert [calls for _, calls in first["found"]] == [calls for _, calls in alone["found"]]
+    assert max(calls for _, calls in alone["found"]) > 1
+    assert [loss for loss, _ in first["found"]] == pytest.approx([loss for loss, _ in alone["found"]], rel=1e-4)
+    for own, whole in zip(first["weights"], alone["weights"], strict=True):
+        assert own == pytest.approx(whole, abs=1e-3)
+
+
+@pytest.mark.parametrize("scene", [*(f"{kind}-False" for kind in LINE_SEARCHES), "uneven-True"])
+def test_ranks_that_search_along_what_is_their_own_are_refused_in_words(scene: str, played: Results) -> None:
+    results = played[scene]
+    assert [result["raised"] for result in results] == ["UserError"] * 2
+    assert all(re.search("closure unequally often|wrap the model", result["message"]) for result in results)
 
 
 def test_a_file_that_one_rank_sees_stops_all_where_they_ask_and_the_next_run_goes_on_there(
