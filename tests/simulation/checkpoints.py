@@ -95,7 +95,7 @@ class Checkpoints:
     def abort(self, run: int) -> None:
         """That run never opens: later entries say so."""
         if self._pen:
-            self._pen.aborted = max(self._pen.aborted, run)
+            self._pen.never_opens(run)
 
     def take_over(self, entry: Slot, commit: CommitRef | None, goal: int) -> None:
         """Go on where the older run stood; `entry` has opened this one."""

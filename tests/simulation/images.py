@@ -91,7 +91,7 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int) 
         if (writer.log.step_of(own.newest_commit) or 0) >= image.step:
             return Rescued(why="it is in a commit")
         writer.stand_in(head, own)
-        writer.aborted = max(writer.aborted, aborted)
+        writer.never_opens(aborted)
         return None
 
     known: Rescued | None = await tape.run(look, writer)

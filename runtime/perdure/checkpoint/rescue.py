@@ -64,7 +64,7 @@ def rescue(store: Store, uid: str, run: int, images: Sequence[Image], *, aborted
         image = _chosen(images, uid, run, committed)
         writer = Writer(log, uid=uid, run=ends)
         writer.stand_in(head, own)
-        writer.aborted = max(writer.aborted, aborted)
+        writer.never_opens(aborted)
         label, folder = image.label, f"data/{ends}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
         indexes = [put_part(store, folder, part, ends, label.position) for part in _parts(image, images)]
         manifest = put_manifest(store, folder, indexes, ends, label.position)

@@ -221,7 +221,7 @@ class Effects:
         """Record that the newer run never opens, in later log entries of the older one."""
         checkpointer = self.run.opened_checkpointer
         if checkpointer and checkpointer.writer and self.party.old is not None:
-            checkpointer.writer.aborted = max(checkpointer.writer.aborted, self.attempt.next)
+            checkpointer.writer.never_opens(self.attempt.next)
 
     # Words.
 

@@ -86,7 +86,7 @@ class _Taken(Exception):
 
 
 class Writer:
-    """Appends for one process of one run. Not thread-safe: rank 0's saving thread owns it.
+    """Appends for one process of one run. Not thread-safe, but for `never_opens`.
 
     Every append may raise Fenced, or RootTakenOver if the root belongs to another uid now; then nothing more can be
     written. After StorageError the call may be repeated.
@@ -112,8 +112,8 @@ class Writer:
         """The run's number; 0 until it is chosen."""
         self.opened = 0
         """The highest run of this uid seen in the log."""
-        self.aborted = 0
-        """The highest run whose hand-over was aborted. Each later entry carries it, so that it never opens."""
+        self._never_open = {0}
+        """Runs that never open. It only grows, so any thread may add one."""
         self.abandoned: set[str] = set()
         """Data folders of failed attempts, to be deleted once a later commit is in the log."""
         self.swept: float | None = None
@@ -204,10 +204,20 @@ class Writer:
         self._advance(slot)
         self.opened = self.run
 
+    def never_opens(self, run: int) -> None:
+        """No run up to this one opens: its hand-over was aborted. From any thread."""
+        self._never_open.add(run)
+
+    @property
+    def aborted(self) -> int:
+        """The highest run that never opens, as each later entry says; 0: none."""
+        return max(tuple(self._never_open))
+
     def stand_in(self, head: Head, own: Entry | None) -> None:
         """Continue after the end of the log for a run whose rank 0 is lost; `own` is the newest entry of its uid."""
         self._stand_behind(head)
-        self.opened, self.aborted = (own.run, own.refused) if own else (0, 0)
+        self.opened = own.run if own else 0
+        self.never_opens(own.refused if own else 0)
 
     def commits(self) -> Commits:
         """The commits this run may resume from or retire."""
@@ -434,7 +444,7 @@ class Writer:
         self._place = self._place.after(slot)
         self._sent.clear()
         if slot.entry:
-            self.aborted = max(self.aborted, slot.entry.refused)
+            self.never_opens(slot.entry.refused)
             if isinstance(slot.entry.event, Committed):
                 self._pins = pins_after(slot.seq, slot.entry.event)
                 self.abandoned.discard(slot.entry.event.manifest.folder)

@@ -131,7 +131,7 @@ class Job:
     def aborted(self, run: int) -> None:
         """The older run trains on."""
         self.words.append("abort")
-        self._writer.aborted = max(self._writer.aborted, run)
+        self._writer.never_opens(run)
 
     def ended(self, next_run: int) -> None:
         """The older run saves and ends; a run after the attempt's begins from its commit."""

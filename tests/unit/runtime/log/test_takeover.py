@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from perdure.errors import Fenced, HandoverRefused, StorageError
-from perdure.log.entry import Opened, Refused, key_of
-from perdure.log.reader import Log
+from perdure.log.entry import Entry, Opened, Refused, key_of
+from perdure.log.reader import Log, Slot
 from perdure.log.takeover import Takeover
 from perdure.log.verdict import Verdict
 from perdure.log.writer import NotYet, Resume, Writer
@@ -163,7 +164,7 @@ class TestRefused:
     def test_who_has_slept_through_a_later_attempt_too_knows_that_its_own_is_over(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        old.aborted = 3
+        old.never_opens(3)
         commit(old, 50, final=True)
         assert pen(store).look() is Verdict.REFUSED
 
@@ -174,6 +175,26 @@ class TestRefused:
         commit(old, 30)
         assert settler.refuse() is Verdict.OPEN
         assert settler.refuse() is Verdict.REFUSED
+
+    def test_an_abort_that_another_thread_reports_while_an_entry_is_read_is_kept(self) -> None:
+        store = MemoryStore()
+        old = opened(store)
+        pen(store, old).refuse()
+
+        class Read(Entry):
+            @property
+            def refused(self) -> int:
+                old.never_opens(9)
+                return super().refused
+
+        class Reading(Log):
+            def slot(self, seq: int) -> Slot | None:
+                slot = super().slot(seq)
+                return replace(slot, entry=Read(**vars(slot.entry))) if slot and slot.entry else slot
+
+        old.log = Reading(store)
+        commit(old, 30)
+        assert old.aborted == 9
 
     def test_a_commit_whose_answer_was_lost_is_found_behind_it(self) -> None:
         store = MemoryStore()
@@ -205,7 +226,7 @@ class TestOpeningAfterwards:
     def test_a_run_whose_abort_the_newcomer_missed_does_not_take_the_older_runs_end_for_its_own_start(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        old.aborted = 2
+        old.never_opens(2)
         commit(old, 60, final=True)
         assert pen(store).look() is Verdict.REFUSED
         with pytest.raises(HandoverRefused):
@@ -214,14 +235,14 @@ class TestOpeningAfterwards:
     def test_the_next_higher_run_opens(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        old.aborted = 2
+        old.never_opens(2)
         commit(old, 60, final=True)
         assert isinstance(writer(store, 3).try_open(2, wait_over=False), Resume)
 
     def test_a_run_that_numbers_itself_goes_past_a_refused_one(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        old.aborted = 2
+        old.never_opens(2)
         commit(old, 60, final=True)
         resume = writer(store, None).try_open(2, wait_over=False)
         assert isinstance(resume, Resume)
