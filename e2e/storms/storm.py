@@ -183,8 +183,9 @@ class Storm:
             self._waits(seconds)
 
     def harms_the_store(self, harm: Harm, seconds: float) -> None:
-        """While everybody trains."""
-        with self._fault(f"{harm} for {seconds:.0f} s", stands=harm is Harm.STORE_FROZEN), self._store(harm):
+        """While everybody trains: a save holds it up for as long as its requests take."""
+        stands = harm in (Harm.STORE_FROZEN, Harm.STORE_SLOW)
+        with self._fault(f"{harm} for {seconds:.0f} s", stands=stands), self._store(harm):
             self._waits(seconds)
 
     def is_calm(self, *, seconds: float = CALM_SECONDS) -> None:
