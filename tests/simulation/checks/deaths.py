@@ -23,7 +23,7 @@ LAST_SECONDS: Final = 6.0
 """So shortly before the end of its pod's grace an agent gives up the commit of an image: it has to tell its own end."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
-    *("storage-down", "storage-faults", "storage-outage", "partition", "damaged-commit"),
+    *("storage-down", "storage-faults", "storage-outage", "partition"),
 )
 """What is left cannot be committed, or was not known to be ahead."""
 _DISTURBED: Final = (
@@ -61,6 +61,8 @@ class Deaths(Promise):
         """By name of the pod and run: those whose image came when the next run had begun (docs/decisions/037)."""
         self._deadlines: dict[str, float] = {}
         """When the grace of a pod that is being deleted is over."""
+        self._damaged: dict[str, set[int]] = defaultdict(set)
+        """By uid of the job: steps of commits that nobody can read any more."""
         self._suspect: set[str] = set()
         """Pods that were told that what they have is suspect."""
 
@@ -100,6 +102,8 @@ class Deaths(Promise):
                 self._lives[facts["uid"], int(facts["run"])].images[fact.who] = int(facts["step"])
             case "not-rescued":
                 self._overtaken.add((fact.who, int(facts["run"])))
+            case "damaged":
+                self._damaged[facts["uid"]].add(int(facts["step"]))
             case "opened":
                 self._judge(facts["uid"], int(facts["run"]), int(facts["step"]))
 
@@ -112,6 +116,8 @@ class Deaths(Promise):
         lost = life.reached - step
         if lost <= 0 or life.pods & self._suspect:
             return
+        if any(life.reached <= damaged for damaged in self._damaged[uid]):
+            return  # nobody keeps what a commit holds; and no image counts below the newest one, read or damaged
         words = f"run {run} goes on from step {step}, and run {last[1]} had come to step {life.reached}"
         for pod in sorted(pod for pod, of in life.images.items() if of == life.reached and pod not in self._killed):
             if pod in new.pods or (pod in self._ended and (pod, last[1]) not in self._overtaken):

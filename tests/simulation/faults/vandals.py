@@ -58,7 +58,8 @@ async def commit_damaged(scene: Scene, rng: random.Random) -> None:
     else:
         del objects[key]
     scene.world.fire("damaged-commit")
-    scene.world.tell("user", "damaged", root=user.root, seq=int(there[0]["seq"]), key=key)
+    told = {"uid": there[0]["uid"], "seq": int(there[0]["seq"]), "step": int(there[0]["step"])}
+    scene.world.tell("user", "damaged", root=user.root, key=key, **told)
     pods = [pod for pod in user.pods() if node_of(pod) in scene.kubelets]
     for pod in pods if rng.random() < 0.3 else rng.sample(pods, min(1, len(pods))):
         scene.world.fire("kill-pod")
