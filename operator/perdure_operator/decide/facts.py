@@ -37,7 +37,7 @@ ROW_SECONDS: Final = 60
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
 """So long after one member has ended the others hold their seats with certainty."""
 
-ENDS_ITS_RUN: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
+_SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
 """Outcomes that tell of their run's end in the log."""
 
 _NAMES_SHOWN: Final = 8
@@ -290,7 +290,7 @@ def saved_in_log(run: CurrentRun | PreviousRun) -> bool:
 
 def told_saved(number: int, run: CurrentRun | PreviousRun) -> bool:
     """Whether one of these members tells of the end of run `number` in the log."""
-    return any(one.run == number and one.outcome in ENDS_ITS_RUN for one in run.outcomes)
+    return any(one.run == number and one.outcome in _SAVED_IN_LOG for one in run.outcomes)
 
 
 def runs_lost_with(draft: Draft, current: CurrentRun) -> tuple[int, ...]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.wire import Beginning, Fallback, HandoverRecord, HandoverWord, Outcome, Rescue
+from perdure.wire import Beginning, ExitKind, Fallback, HandoverRecord, HandoverWord, Outcome, Rescue
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import ENDS_ITS_RUN
 from perdure_operator.decide.outcomes import never_takes_over
 
 RUNS: Final = 20
@@ -83,14 +82,14 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
 def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
     """A run that was taken for the one that is on, without a word, and of which this member knows that it was not.
 
-    Where the run before has saved it goes on in place instead, most likely.
+    Where the run before has saved it goes on in place instead.
     """
     run = never_takes_over(outcome)
     entry = entry_of(draft, run) if run else None
     if entry is None or entry.how is not Takeover.UNKNOWN or draft.status.opened >= entry.run:
         return draft
-    if outcome.run < entry.run and outcome.outcome in ENDS_ITS_RUN:
-        return draft
+    if outcome.run < entry.run and outcome.outcome is ExitKind.CHECKPOINTED:
+        return amend(draft, entry.run, how=Takeover.IN_PLACE)
     words = f"run {entry.run} has not taken over, though it was taken for the run that is on: a member tells as it ends"
     draft = amend(draft, entry.run, how=Takeover.NEVER)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)

@@ -85,8 +85,8 @@ ENDING: Final = (
     Mutant(
         "another run's final commit is taken for this one's",
         _FACTS,
-        "return any(one.run == number and one.outcome in ENDS_ITS_RUN for one in run.outcomes)",
-        "return any(one.outcome in ENDS_ITS_RUN for one in run.outcomes)",
+        "return any(one.run == number and one.outcome in _SAVED_IN_LOG for one in run.outcomes)",
+        "return any(one.outcome in _SAVED_IN_LOG for one in run.outcomes)",
         ("foreign-outcome",),
     ),
     Mutant(

@@ -539,6 +539,14 @@ class TestBelief:
         late = here.after(600 + 615 + 30).step()
         assert late.now.current is None or late.now.current.run != 2 or late.now.current.unconfirmed
 
+    def test_where_the_older_run_has_saved_after_the_attempt_the_newer_one_goes_on_in_place(self) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        here = here.cordon("n1").settle().after(SILENT_SECONDS).settle()
+        assert here.now.history[-1].how is Takeover.UNKNOWN
+        never = AttemptRecord(2, True, HandoverWord.ABORT)
+        after = here.ended(0, ExitKind.CHECKPOINTED, attempt=never, **SAVED).settle()
+        assert [one.how for one in after.now.history if one.run == 2] == [Takeover.IN_PLACE]
+
     def test_a_run_of_which_somebody_tells_that_it_has_begun_all_the_same_was_begun_in_place(self) -> None:
         here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle()
         here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).step()
