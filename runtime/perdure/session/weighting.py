@@ -25,12 +25,18 @@ def weighted(run: Run, loss: Tensor, n: Any, of: Any) -> Tensor:
         return weigh(loss, n, of, run.peers)
     if of is not None:
         raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
-    return run.progress.weighted(loss)
+    return run.progress.weighted(_checked(loss))
 
 
 def weigh(loss: Tensor, n: Any, of: Any, peers: Peers) -> Tensor:
     """`loss` as it counts in the mean over ranks. Collective; UserError on all ranks if one of them counts wrongly."""
-    own, told = on_all(peers, lambda: (counted := _counts(n, of), counted))
+
+    def counted() -> tuple[tuple[float, float], tuple[float, float]]:
+        _checked(loss)
+        counts = _counts(n, of)
+        return counts, counts
+
+    own, told = on_all(peers, counted)
     factor = share(own[0], [whole for _, whole in told])
     if factor == 1.0:
         return loss
@@ -41,6 +47,12 @@ def share(n: float, wholes: Sequence[float]) -> float:
     """What a mean over `n` items counts for, in the mean over as many ranks as there are `wholes`."""
     items = math.fsum(wholes)
     return n * len(wholes) / items if items else 0.0
+
+
+def _checked(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise UserError(f"weighted({loss!r}): give the loss as a tensor")
+    return loss
 
 
 def _counts(n: Any, of: Any) -> tuple[float, float]:

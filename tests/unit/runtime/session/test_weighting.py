@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,9 @@ from perdure.loop.data.evaluating import Evaluation
 from perdure.loop.data.loader import Loader
 from perdure.loop.data.sampling import SamplingPlan
 from perdure.loop.position.progress import Progress
-from perdure.session.weighting import share, weigh
+from perdure.loop.run import Run
+from perdure.session.weighting import share, weigh, weighted
+from perdure.wire.settings import Settings
 
 RANKS = some.lists(some.lists(some.floats(-100, 100), max_size=9), min_size=1, max_size=6)
 
@@ -56,6 +59,15 @@ def test_a_loss_over_nothing_contributes_nothing_although_it_is_no_number() -> N
 def test_what_is_no_number_of_items_is_refused(n: Any) -> None:
     with pytest.raises(UserError, match=r"weighted\(loss, n=.*the number of items"):
         weigh(torch.ones(()), n, None, Solo())
+
+
+@pytest.mark.parametrize("n", [None, 3])
+@pytest.mark.parametrize("loss", ["x", 0.5, None, {"loss": torch.ones(())}])
+def test_a_loss_that_is_no_tensor_is_refused_on_one_rank_too(loss: Any, n: int | None, tmp_path: Path) -> None:
+    run = Run(Settings(tmp_path.as_uri()))
+    run.peers = Solo()
+    with pytest.raises(UserError, match=r"weighted\(.*give the loss as a tensor"):
+        weighted(run, loss, n, None)
 
 
 def test_a_step_of_fewer_items_than_one_of_its_losses_is_refused() -> None:
