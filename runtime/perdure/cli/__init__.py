@@ -1,6 +1,6 @@
 """The command `perdure`.
 
-start     where it begins, before anything is imported that can wait
+start     the entry point, before any slow import
 main      the commands
-describe  runs a script up to its first batch, and reads what its session has said of itself
+describe  runs a script up to its first batch, and reads its session's description
 """

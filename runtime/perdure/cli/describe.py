@@ -1,4 +1,4 @@
-"""`perdure describe`: runs a training command up to its first batch, and reads what its session has said of itself.
+"""`perdure describe`: runs a training command up to its first batch, and reads its session's description.
 
 No torch here; the session's part is perdure.session.preview.
 """
@@ -26,23 +26,23 @@ _OF_A_TRAINER: Final = OF_A_RUN | {
     Env.STARTED,
     Env.EXIT_AT_STEP,
 }
-"""What would make the command a part of a run that goes on around this process."""
+"""Variables that would make the command a part of a current run."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a session would do."""
+    """A session's description."""
 
     text: str
     json: str
     wrong: bool
-    """Whether something is certainly wrong."""
+    """Whether it found a certain error."""
 
 
 def described(command: Sequence[str], environ: Mapping[str, str]) -> Described:
-    """What the session of `command` would do. What the command prints goes to stderr.
+    """The description by the session of `command`, whose output goes to stderr.
 
-    UserError if there is no such command; PerdureError if it ends before its session has said anything.
+    Raises UserError if there is no such command, and PerdureError if it ends without a description.
     """
     own = {name: value for name, value in environ.items() if name not in _OF_A_TRAINER}
     with tempfile.TemporaryDirectory(prefix="perdure-") as folder:

@@ -1,13 +1,13 @@
-"""The command `perdure`: the agent in front of a member's command, the startup probe's question, a look at a log.
+"""The command `perdure`: the agent of a member, its probe and hook, and tools for checkpoint roots.
 
-    perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, leaves an outcome
-    perdure warm [--state FOLDER]          succeeds once that agent has read an assignment
-    perdure stop [--state FOLDER]          tells that agent that its pod is being deleted: the pod's preStop hook
-    perdure describe [--json] -- COMMAND... what COMMAND, a training script, would do; it ends before its first batch
-    perdure log | show | verify ROOT       what a checkpoint root holds, its newest commit, whether all of it is whole
+    perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, writes an outcome
+    perdure warm [--state FOLDER]          succeeds once the agent has read an assignment: the startup probe
+    perdure stop [--state FOLDER]          tells the agent that its pod is being deleted: the preStop hook
+    perdure describe [--json] -- COMMAND... what a training command would do; it ends before its first batch
+    perdure log | show | verify ROOT       list a checkpoint root, show its newest commit, verify all of it
 
-Modules are imported where they are used: `perdure warm` runs every second in a starting pod.
-A user's mistake is one line on stderr and status 2; damage found or a store that does not answer is status 1.
+Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
+is one line on stderr and status 2; damage or a silent store is status 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INSPECTIONS: Final = {
 
 
 NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
-"""What the extra `runtime` brings."""
+"""Packages of the extra `runtime`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,7 +139,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(assignment: Path, scratch: Path) -> None:
-    """Refuses what can only be a mistake: in a pod the operator has seen to both."""
+    """Raise UserError for unusable paths; in a pod the operator provides both."""
     if sys.platform != "linux":
         raise UserError("perdure run needs Linux: elsewhere start the script itself, it saves on SIGTERM and Ctrl-C")
     if not assignment.parent.is_dir():
@@ -156,7 +156,7 @@ def _check(assignment: Path, scratch: Path) -> None:
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings:
-    """The agent's settings from what the operator has set."""
+    """The agent's settings, from the operator's variables."""
     from perdure.agent.state import Settings  # noqa: PLC0415
     from perdure.wire import DEFAULT_GRACE_SECONDS, Completion, Env  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Where the command `perdure` begins: nothing may come between exec and the first line of `main` that can wait.
+"""The entry point of the command `perdure`: nothing slow may run before the first line of `main`.
 
 The kernel drops a signal that PID 1 neither handles nor blocks. A pod that is deleted in its first second would lose
-its SIGTERM so and then last for its whole grace. Blocked, the signal waits until the agent's handlers are there
-(perdure.agent.shell unblocks it). What comes before even this finds `perdure stop`, the pod's preStop hook.
+its SIGTERM and last for its whole grace period. A blocked signal waits until the agent's handlers exist
+(perdure.agent.shell unblocks it). `perdure stop`, the pod's preStop hook, covers the time before this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> int:
 
     status = perdure()
     if command == ["stop"]:
-        # The agent ends the container as soon as it has seen the marker: an orderly exit would be killed half-way, and
-        # be told as a hook that has failed.
+        # The agent ends the container as soon as it sees the marker. That would kill an orderly exit half-way, and
+        # Kubernetes would report a failed hook.
         os._exit(status)
     return status

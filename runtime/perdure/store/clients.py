@@ -1,10 +1,10 @@
-"""The S3 clients of one store: made by boto3, and made anew when their keys have changed or are refused.
+"""The S3 clients of one store, made by boto3, and replaced when their keys change or are refused.
 
-Every call has its own connect and read timeouts and is tried twice at most, so that a frozen server is an error soon:
-the callers know how long they may go on trying, this module does not. What moves much data has a longer read timeout
-than the rest, because a server may need a while to put a large object together.
+Every call has its own connect and read timeouts and at most two tries, so that a frozen server soon is an error; only
+callers know how long to retry. Large transfers have a longer read timeout, because a server may need time to assemble
+a large object.
 
-Roles (IRSA, pod identity, instance profiles) are renewed by botocore itself. Of perdure.store.s3 only.
+botocore renews roles itself (IRSA, pod identity, instance profiles). Used only by perdure.store.s3.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 3
 READ_SECONDS: Final = 5
-"""How long the server may be silent: for log entries, listings and whatever else is small."""
+"""Read timeout of small requests, such as log entries and listings."""
 LARGE_READ_SECONDS: Final = 60
-"""The same for large objects and their parts, and for putting parts together."""
+"""Read timeout of large objects and their parts, and of completing an upload."""
 TRIES: Final = 2
 
 _KEYS: Final = (
@@ -55,7 +55,7 @@ _KEYS: Final = (
     "spec.checkpoint.s3.credentialsSecret names)"
 )
 _EXPIRATIONS: Final = ("aws_expiration", "x_security_token_expires")
-"""What tools that log in call it in a credentials file; botocore knows none."""
+"""Names of the expiry that login tools write to a credentials file; botocore knows none."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("perdure.store")
@@ -63,13 +63,13 @@ _logger = logging.getLogger("perdure.store")
 
 @dataclass(frozen=True)
 class Options:
-    """How to reach the server; empty means what boto3 would do."""
+    """How to reach the server; empty values mean boto3's defaults."""
 
     endpoint: str | None = None
     region: str | None = None
     path_style: bool = False
     credentials: Path | None = None
-    """A folder with the keys, which counts before all others if there are any in it."""
+    """A folder with keys, which override all others if there are any."""
 
 
 def options(environ: Mapping[str, str]) -> Options:
@@ -88,13 +88,13 @@ def options(environ: Mapping[str, str]) -> Options:
 
 @dataclass(frozen=True)
 class _Found:
-    """Keys, and what has to be looked at to see that there may be others."""
+    """Keys, and the files that may bring others."""
 
     core: botocore.session.Session
     keys: Keys
     watched: tuple[Path | None, ...]
     stamp: object
-    """Of the watched files, when the keys were read."""
+    """The stamp of the watched files when the keys were read."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class _Connection:
 
 
 class Clients:
-    """Asks the server, with the keys as they are now. From any thread."""
+    """Calls the server with the current keys. From any thread."""
 
     def __init__(self, opts: Options) -> None:
-        """UserError for options or credentials that cannot be used."""
+        """Raises UserError for unusable options or credentials."""
         self._opts = opts
         self._lock = threading.Lock()
         self._connection = _connect(opts, _find(opts))
@@ -126,11 +126,11 @@ class Clients:
 
     @property
     def keys(self) -> Keys:
-        """Those that were used last."""
+        """The keys used last."""
         return self._connection.found.keys
 
     def ask(self, act: Callable[[S3Client], T], *, large: bool = False) -> T:
-        """What `act` does with a client; once more with new keys, if there are any, where the old are refused."""
+        """Call `act` with a client; if the keys are refused and there are new ones, once more with those."""
         connection = self._current()
         try:
             answer = act(connection.patient if large else connection.quick)
@@ -145,13 +145,13 @@ class Clients:
     def _current(self) -> _Connection:
         connection = self._connection
         if stamp(*connection.found.watched) != connection.found.stamp:
-            with suppress(UserError):  # a file that is just being replaced: the old keys are good for a while
+            with suppress(UserError):  # a file is just being replaced: the old keys still work
                 self._renewed(connection)
         self._warn("before the end", said_before_the_end(self.keys, datetime.now(UTC)))
         return self._connection
 
     def _renewed(self, old: _Connection) -> _Connection | None:
-        """A connection with other keys than the old one's, if there are any."""
+        """A connection with newer keys than the old one's; None if there are none."""
         with self._lock:
             if self._connection is old:
                 found = _find(self._opts)
@@ -163,7 +163,7 @@ class Clients:
             return self._connection
 
     def _set_alarm(self) -> None:
-        """Training may go on for hours without a call: the end of the keys is said anyway, at once if it is near."""
+        """Schedule the warning before the keys expire, because training may go on for hours without a call."""
         now = datetime.now(UTC)
         self._warn("before the end", said_before_the_end(self.keys, now))
         left = seconds_to_warning(self.keys, now)
@@ -174,14 +174,14 @@ class Clients:
             alarm.start()
 
     def _warn(self, when: str, message: str) -> None:
-        """Once for these keys: the minutes in it go by."""
+        """Log a warning once per keys; its text changes with the minutes."""
         if message and (self.keys, when) not in self._warned:
             self._warned.add((self.keys, when))
             _logger.warning(message)
 
 
 def code_and_status(error: ClientError) -> tuple[str, int]:
-    """What a server's refusal says of itself."""
+    """The error code and the HTTP status of a refusal."""
     status = int(error.response["ResponseMetadata"]["HTTPStatusCode"])
     return str(error.response.get("Error", {}).get("Code") or status), status
 
@@ -205,7 +205,7 @@ def _connect(opts: Options, found: _Found) -> _Connection:
 
 
 def _keys_found_by(core: botocore.session.Session, shared: Path) -> Keys:
-    """Whatever botocore finds in files or is given by a role."""
+    """The keys that botocore finds in files or gets for a role."""
     found = core.get_credentials()
     if found is None:
         raise UserError(f"no S3 credentials: set {_KEYS}, mount them, or give the pod a role")
@@ -237,7 +237,7 @@ def _client(session: boto3.session.Session, opts: Options, read_seconds: float) 
 
 @contextmanager
 def _configured() -> Iterator[None]:
-    """Turns what boto3 says of a configuration into UserError."""
+    """Raise UserError for boto3's configuration errors."""
     try:
         yield
     except (BotoCoreError, ValueError) as error:

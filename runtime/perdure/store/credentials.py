@@ -1,9 +1,8 @@
-"""Keys for S3 that may change while a process runs, and what is said before they run out.
+"""S3 keys that may change while a process runs, and the warnings before they expire.
 
-The environment of a running process never changes, so keys that come from it end when they end: a session token that
-expires costs the exit save. A mounted Secret is another thing: the kubelet replaces its files within a minute or two
-of a change. Kubernetes swaps a whole folder behind a symbolic link, so keys are read through the folder that the link
-names at that moment, and never half of one and half of another.
+Keys in the environment cannot be renewed in a running process, so an expired session token costs the exit save. The
+kubelet replaces the files of a mounted Secret within a minute or two of a change. It swaps a whole folder behind a
+symbolic link, so keys are read through the link's current target, never half old and half new.
 
 Knows files and variables, neither boto3 nor a network. Used by perdure.store.clients.
 """
@@ -22,9 +21,9 @@ ACCESS_KEY: Final = "AWS_ACCESS_KEY_ID"
 SECRET_KEY: Final = "AWS_SECRET_ACCESS_KEY"  # noqa: S105  (a name)
 TOKEN: Final = "AWS_SESSION_TOKEN"  # noqa: S105  (a name)
 EXPIRATION: Final = "AWS_CREDENTIAL_EXPIRATION"
-"""ISO 8601, as AWS's own tools set it."""
+"""ISO 8601, as AWS's tools set it."""
 WARN_SECONDS: Final = 1800.0
-"""So long before the end of keys it is said, so that somebody can still do something."""
+"""How long before the keys expire the warning comes."""
 
 _SECRET: Final = "(in Kubernetes: the Secret that spec.checkpoint.s3.credentialsSecret names)"  # noqa: S105
 _LINK: Final = "..data"
@@ -33,21 +32,21 @@ _VARIABLES: Final = (ACCESS_KEY, SECRET_KEY, TOKEN, EXPIRATION)
 
 @dataclass(frozen=True)
 class Keys:
-    """What is signed with."""
+    """Keys to sign requests with."""
 
     access: str
-    """Empty where botocore keeps and renews them: those of a role."""
+    """The access key; "" for those of a role, which botocore keeps and renews."""
     secret: str
     token: str | None
     expires: datetime | None
-    """None where nobody says."""
+    """None if unknown."""
     source: str
-    """Where they come from, for messages."""
+    """Their source, for messages."""
     renewable: bool
-    """Whether others may be found there later."""
+    """Whether the source may have other keys later."""
 
     def same(self, other: Keys) -> bool:
-        """Whether a server would see no difference, as far as is known here."""
+        """Whether both are known to be the same keys."""
         return bool(self.access) and (self.access, self.secret, self.token) == (other.access, other.secret, other.token)
 
 
@@ -57,7 +56,7 @@ def keys_in_environment(environ: Mapping[str, str]) -> Keys | None:
 
 
 def keys_in_folder(folder: Path) -> Keys | None:
-    """The keys in a folder with a file for each, as a mounted Secret has it; None if there are none."""
+    """The keys in a folder with one file per key, such as a mounted Secret; None if there are none."""
     shown = folder
     if (folder / _LINK).is_symlink():
         folder = (folder / _LINK).resolve()
@@ -73,7 +72,7 @@ def keys_in_folder(folder: Path) -> Keys | None:
 
 
 def stamp(*paths: Path | None) -> tuple[tuple[int, int, int] | None, ...]:
-    """Changes when one of the files does, or a folder's link to its content."""
+    """A value that changes with any of the files, or with a folder's link."""
     return tuple(_stamp_of(path) for path in paths if path)
 
 
@@ -95,7 +94,7 @@ def _keys(values: Mapping[str, str], source: str, *, renewable: bool) -> Keys | 
 
 
 def read_time(text: str | None) -> datetime | None:
-    """A point in time; None for what cannot be read: the keys are good without it."""
+    """A time; None if it cannot be parsed, because keys work without it."""
     try:
         found = datetime.fromisoformat(text.strip()) if text else None
     except ValueError:
@@ -104,10 +103,10 @@ def read_time(text: str | None) -> datetime | None:
 
 
 def said_at_first(keys: Keys) -> str:
-    """What is to be known of keys from the moment they are used; empty if nothing."""
+    """A warning about keys that cannot be renewed, for their first use; "" for none."""
     if keys.renewable or not (keys.token or keys.expires):
         return ""
-    end = f"end at {_clock(keys.expires)}" if keys.expires else "end at a time that nobody says (there is a token)"
+    end = f"end at {_clock(keys.expires)}" if keys.expires else "end at an unknown time (there is a token)"
     return (
         f"the S3 keys of this process {end}, and it cannot get others: a checkpoint after that fails. They come from "
         f"{keys.source}; keys from a mounted file, or a role of the pod, are read anew"
@@ -115,13 +114,13 @@ def said_at_first(keys: Keys) -> str:
 
 
 def seconds_to_warning(keys: Keys, now: datetime) -> float | None:
-    """How long it is until the end of keys has to be said; None if it is time, or if nobody knows."""
+    """Seconds until the warning is due; None if it is due now, or if the expiry is unknown."""
     until = (keys.expires - now).total_seconds() - WARN_SECONDS if keys.expires else 0.0
     return until if until > 0 else None
 
 
 def said_before_the_end(keys: Keys, now: datetime) -> str:
-    """What is to be said shortly before keys run out; empty as long as it is not time, or if nobody knows."""
+    """The warning before keys expire; "" until it is due, or if the expiry is unknown."""
     if keys.expires is None or seconds_to_warning(keys, now) is not None:
         return ""
     left = (keys.expires - now).total_seconds()

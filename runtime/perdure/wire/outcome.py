@@ -1,4 +1,4 @@
-"""What a pod's agent leaves behind: how its trainer ended, where, and why."""
+"""The outcome that a pod's agent writes as its termination message: how its trainer ended, where, and why."""
 
 from __future__ import annotations
 
@@ -36,42 +36,43 @@ T = TypeVar("T")
 
 OUTCOME_BYTES: Final = 2048
 """The kubelet cuts termination messages at 4096 bytes each, and at 12288 bytes over all containers of a pod, init
-containers included, in equal shares: this much is whole in a pod of six. A cut one would not be JSON any more."""
+containers included, in equal shares. This size is never cut in a pod with six containers; a cut message is not JSON."""
 
 OPENED_AT_MOST: Final = 2**31 - 1
-"""A run a second for 68 years. The operator goes past `opened`: one near LARGEST would leave later runs no number."""
+"""A run per second for 68 years. The operator counts on from `opened`, so a value near LARGEST would leave no
+numbers."""
 
 HANDOVERS_KEPT: Final = 4
-"""Of a pod's attempts, in its outcome."""
+"""Attempts in a pod's outcome."""
 
 HANDOVERS_BYTES: Final = 800
-"""What they may take of an outcome: how it ended and why matters more."""
+"""Their size limit in an outcome, because the error matters more."""
 
 UNSAVED_BYTES: Final = 300
-"""Of why the last checkpoint failed, once JSON has escaped it."""
+"""Size limit of why the last checkpoint failed, escaped as JSON."""
 
 BEGINNINGS_KEPT: Final = 4
-"""Of the runs that a pod's trainers have begun, in its outcome."""
+"""Begun runs in a pod's outcome."""
 
 FALLBACK_BYTES: Final = 200
-"""Of why a commit could not be used, once JSON has escaped it."""
+"""Size limit of why a commit was unusable, escaped as JSON."""
 
 _NAME_CHARACTERS: Final = 100
-"""Of an error's name; escaped, a character is at most twelve bytes long."""
+"""Length limit of an error's name; an escaped character has at most twelve bytes."""
 
 
 class ExitKind(StrEnum):
     """How a trainer ended; `outcome` in the termination message."""
 
     COMPLETED = "completed"  # the goal is reached and in the log
-    CHECKPOINTED = "checkpointed"  # asked to leave, and the final commit is in the log
-    HANDED_OVER = "handed-over"  # its run goes on without it, in the living processes of the others
-    STOPPED = "stopped"  # asked to leave, and ended without a commit of its own
-    EXIT_TIMEOUT = "exit-timeout"  # asked to leave, and killed when the time was over
+    CHECKPOINTED = "checkpointed"  # asked to leave; the final commit is in the log
+    HANDED_OVER = "handed-over"  # its run continues without it, in the living processes of the others
+    STOPPED = "stopped"  # asked to leave; ended without a commit of its own
+    EXIT_TIMEOUT = "exit-timeout"  # asked to leave; killed at the deadline
     FAILED = "failed"
     PEER_LOST = "peer-lost"  # another rank went away
     FENCED = "fenced"  # a newer run of this job owns the log
-    HANDOVER_FAILED = "handover-failed"  # a newcomer whose attempt did not take place: the older run trains on
+    HANDOVER_FAILED = "handover-failed"  # a newcomer whose attempt failed: the older run keeps training
     ROOT_TAKEN_OVER = "root-taken-over"  # another job owns the log: terminal
 
 
@@ -80,7 +81,7 @@ CLEAN: Final = frozenset({ExitKind.COMPLETED, ExitKind.CHECKPOINTED, ExitKind.HA
 
 
 class ErrorKind(StrEnum):
-    """What kind of failure `error` describes."""
+    """The kind of failure in `error`."""
 
     EXCEPTION = "exception"
     SIGNAL = "signal"
@@ -89,31 +90,31 @@ class ErrorKind(StrEnum):
 
 
 class ErrorName(StrEnum):
-    """Names of errors that mean something to whoever reads an outcome; all others are only shown."""
+    """Names of errors that the operator acts on; others are only shown."""
 
     ROOT_TAKEN_OVER = "RootTakenOver"
-    LOG_LOST = "LogLost"  # the log is older than what is known to be committed: terminal until somebody acts
-    STORAGE_REFUSED = "StorageRefused"  # the store refuses, and will until somebody mends what the tail names
-    CORRUPT = "Corrupt"  # of what the log and its commits hold nothing can be used: restore it, or use another root
-    NO_SESSION = "NoSession"  # exited 0, and nothing has ever told that it trained
+    LOG_LOST = "LogLost"  # the log lacks known commits: terminal until somebody acts
+    STORAGE_REFUSED = "StorageRefused"  # the store refuses until somebody fixes what the tail names
+    CORRUPT = "Corrupt"  # nothing in the log and its commits is usable: restore it, or use another root
+    NO_SESSION = "NoSession"  # exited 0 without a sign of training
     OUT_OF_MEMORY = "OutOfMemory"  # the kernel killed it at the container's memory limit
     KILLED = "SIGKILL"
     UNSUPPORTED_VERSION = "UnsupportedVersion"
 
 
 _FROM_OUTSIDE: Final = frozenset({ErrorName.KILLED, ErrorName.OUT_OF_MEMORY})
-"""Nobody's code sends SIGKILL: the kernel when memory is short, or the kubelet."""
+"""SIGKILL does not come from the script, but from the kernel when memory is short, or from the kubelet."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, in the trainer's own words."""
+    """A trainer's error."""
 
     kind: ErrorKind
     name: str = ""
-    """Exception class, signal name or exit status; an ErrorName where it means something."""
+    """Exception class, signal name, exit status or an ErrorName."""
     tail: str = ""
-    """The traceback or the last lines of stderr; of a long one the head and the end."""
+    """The traceback or the last lines of stderr; the beginning and the end of a long one."""
 
     @property
     def infrastructure(self) -> bool:
@@ -123,56 +124,54 @@ class Failure:
 
 @dataclass(frozen=True)
 class Rescue:
-    """A run has begun from what the members of a lost one had left, beyond every commit."""
+    """A run began from an image of a lost run, newer than every commit."""
 
     run: Positive
     """The run that began there."""
     steps: Positive
     """Steps that would have been lost."""
     of: Natural = 0
-    """The run whose members had left it; 0: not told."""
+    """The run of that image; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a run has begun that was opened, and how far the trainer before it had come in this pod: what lies between
-    is trained again.
-    """
+    """Where a run began, and how far this pod's trainer before it had come. The steps between are trained again."""
 
     run: Positive
     step: Natural
-    """The step at which it has begun."""
+    """The step at which it began."""
     of: Natural = 0
-    """The run before it, of which this pod had a trainer that has trained; 0: none."""
+    """The earlier run that this pod's last trainer trained; 0 for none."""
     reached: Natural = 0
-    """The step which that one had done."""
+    """That trainer's last finished step."""
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """A run could not use the newest commit, and has begun with an older one."""
+    """A run could not use the newest commit, and began with an older one."""
 
     run: Positive
     """The run that began there."""
     steps: Natural
-    """From there to the newest commit."""
+    """Steps from its beginning to the newest commit."""
     why: str = ""
-    """Which commit that is, and what is wrong with it."""
+    """The unusable commit, and what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Unsaved:
-    """Checkpoints that have failed in a row, and none was made since."""
+    """Checkpoints that failed in a row since the newest commit."""
 
     failures: Positive
     """How many."""
     why: str = ""
-    """Why the last of them did."""
+    """Why the last of them failed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pod's agent leaves behind as the termination message."""
+    """The termination message of a pod's agent."""
 
     outcome: ExitKind
     run: int
@@ -180,41 +179,41 @@ class Outcome:
     step: int = 0
     """Optimizer steps done by the time the trainer ended."""
     commit: CommitRef | None = None
-    """The newest commit this run has made or resumed from; of one that refused a log (LogLost), the newest there."""
+    """The newest commit that this run made or resumed from; after LogLost the newest one that was found."""
     opened: int = 0
-    """The highest run of which its trainer has read `Opened`, in the log or as the bytes that came with go."""
+    """The highest run whose `Opened` entry its trainer read, in the log or with the word GO."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Durations by part: agree, stage, upload, commit, start, import, rendezvous, restore."""
     error: Failure | None = None
     epoch: int | None = None
-    """Epochs finished by the time the trainer ended; None where nobody has told."""
+    """Epochs finished by the time the trainer ended; None if it did not report them."""
     handovers: tuple[HandoverRecord, ...] = ()
     """The newest attempts this pod took part in, oldest first."""
     attempt: AttemptRecord | None = None
-    """The newest attempt this pod took part in, as far as its trainer did and read something of it."""
+    """The newest attempt this pod took part in, with its trainer's vote and the word that it read."""
     live: bool | None = None
-    """Whether this script can change membership in place, as its Session has told; None where it has not."""
+    """Whether this script can swap members live, by its Session's report; None without one."""
     live_why: str = ""
     """Why it cannot."""
     rescue: Rescue | None = None
-    """What the trainer's own run began with, if that was in no commit."""
+    """The image that the trainer's run began from, if that was in no commit."""
     begun: tuple[Beginning, ...] = ()
-    """Where the newest runs have begun that this pod's trainers have opened, oldest first."""
+    """Where the newest runs opened by this pod's trainers began, oldest first."""
     fell_back: Fallback | None = None
     """The newest of them that could not use the newest commit."""
     unsaved: Unsaved | None = None
-    """Checkpoints that had failed when the trainer ended; None where the last was made."""
+    """Checkpoints that had failed when the trainer ended; None if the last one succeeded."""
     result: Mapping[str, Any] | None = None
-    """What the script has given as its result, by rank 0; beside an error there is no room for it."""
+    """The script's result, from rank 0; omitted beside an error, for lack of room."""
 
     @property
     def infrastructure(self) -> bool:
-        """Whether it failed, and not by the user's code; a failure that nobody explains came from outside."""
+        """Whether it failed from outside the user's code. A failure without an explanation counts as such."""
         return self.outcome is ExitKind.FAILED and (self.error is None or self.error.infrastructure)
 
 
 def write_outcome(outcome: Outcome) -> str:
-    """The termination message; the error's tail loses its middle where it would not fit."""
+    """The termination message. If the error's tail does not fit, its middle is cut."""
     body: dict[str, Any] = {
         "v": VERSION,
         "outcome": outcome.outcome.value,
@@ -248,7 +247,7 @@ def write_outcome(outcome: Outcome) -> str:
 
 
 def _what_runs_began_with(outcome: Outcome, room: int) -> dict[str, Any]:
-    """Beside the largest result the newest of it."""
+    """The newest beginnings and fallback that fit into `room` bytes."""
     body: dict[str, Any] = {}
     begun = [asdict(one) for one in outcome.begun[-BEGINNINGS_KEPT:]]
     while begun and len(_compact({"begun": begun})) > room:
@@ -265,7 +264,7 @@ def _what_runs_began_with(outcome: Outcome, room: int) -> dict[str, Any]:
 
 
 def _those_that_fit(records: Sequence[HandoverRecord], room: int) -> list[dict[str, Any]]:
-    """The newest ones, oldest first."""
+    """The newest records that fit into `room` bytes, oldest first."""
     written = [write_record(record) for record in records[-HANDOVERS_KEPT:]]
     while written and len(_compact({"handovers": written})) > room:
         written = written[1:]
@@ -277,9 +276,9 @@ def _compact(body: Mapping[str, Any]) -> str:
 
 
 def read_outcome(text: str) -> Outcome:
-    """The outcome in a termination message; raises ContractError or UnsupportedVersion.
+    """The outcome in a termination message. Raises ContractError or UnsupportedVersion.
 
-    A container writes it: any bytes may be in it.
+    A container writes the message, so it may hold any bytes.
     """
     doc = document("outcome", text)
     seconds = doc.get("seconds")
@@ -307,7 +306,7 @@ def read_outcome(text: str) -> Outcome:
 
 
 def _exit_kind(word: str) -> ExitKind:
-    """A newer agent's word is a failure: judged by its error, where there is one."""
+    """The kind of exit. A newer agent's unknown word counts as FAILED, judged by its error."""
     try:
         return ExitKind(word)
     except ValueError:
@@ -315,17 +314,17 @@ def _exit_kind(word: str) -> ExitKind:
 
 
 def _opened(value: Any) -> int:
-    """An absurd one is ignored: the rest of the outcome is still true."""
+    """The highest opened run; an absurd value counts as 0, because the rest of the outcome is still true."""
     return value if type(value) is int and 0 <= value <= OPENED_AT_MOST else 0
 
 
 def _epoch(value: Any) -> int | None:
-    """Only shown: an absurd one is ignored."""
+    """The epoch; an absurd value counts as None, because it is only shown."""
     return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _shown(kind: type[T], value: Any) -> T | None:
-    """Only counted or told: an absurd one is ignored."""
+    """A value for people; an absurd one counts as None."""
     try:
         return from_json(kind, value) if isinstance(value, dict) else None
     except ContractError:

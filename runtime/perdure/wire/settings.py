@@ -1,8 +1,8 @@
-"""What a Session is told from outside, read once from the environment.
+"""A Session's settings, read once from the environment.
 
-In Kubernetes the operator and the agent say everything; under torchrun torch's own variables are there; on a laptop
-nothing is, and the defaults make `python train.py` a run of its own. No torch here, and nothing is touched: reading
-the environment has no effect. Called by `Session.from_env`.
+In Kubernetes the operator and the agent set all variables. Under torchrun there are torch's own variables. On a laptop
+there are none, and the defaults make `python train.py` a run of its own. No torch here, and no side effects. Called by
+`Session.from_env`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOCAL_UID: Final = "local"
 DEFAULT_ROOT: Final = "checkpoints"
 DEFAULT_KEEP: Final = 3
 DEFAULT_EVERY_SECONDS: Final = 300
-"""How often a checkpoint is made where nobody says how often."""
+"""The default interval of checkpoints."""
 DEFAULT_GRACE_SECONDS: Final = 30
-"""From SIGTERM to SIGKILL, where nobody says: Kubernetes' own default."""
+"""The default time from SIGTERM to SIGKILL, as in Kubernetes."""
 TORCHRUN_GRACE_SECONDS: Final = 25
-"""torchrun kills after 30 s what it has asked to end: before that it is said why nothing could be saved."""
+"""torchrun sends SIGKILL 30 s after SIGTERM; this leaves time to log why nothing could be saved."""
 RESOLVER: Final = ("RES_OPTIONS", "timeout:1 attempts:4")
-"""For a process that makes torch's stores: a lost question to a name server is asked again after 1 s, and not after 5,
-in no less time altogether (resolv.conf(5)). Where a user has set it that stays. Why: docs/decisions/036.
+"""For processes that make torch's stores: a lost DNS query is repeated after 1 s instead of 5, within the same total
+time (resolv.conf(5)). A user's own value stays. See docs/decisions/036.
 """
 _PREFIX: Final = "PERDURE_"
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
@@ -47,12 +47,12 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class Member:
-    """Where one process runs."""
+    """A process's pod and node."""
 
     name: str
-    """The pod's, or the machine's where there is none."""
+    """The pod's name; outside Kubernetes the machine's."""
     node: str = ""
-    """The node that the pod is on; empty where nobody tells."""
+    """The pod's node; "" if unknown."""
 
 
 NOBODY: Final = Member("")
@@ -60,7 +60,7 @@ NOBODY: Final = Member("")
 
 @dataclass(frozen=True)
 class Cadence:
-    """When checkpoints are made while training goes on; several may be given."""
+    """Intervals of periodic checkpoints; several may be given."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -69,66 +69,66 @@ class Cadence:
 
 @dataclass(frozen=True)
 class Settings:
-    """One process's place in one run, and where the run's log is."""
+    """One process's place in one run, and the run's root."""
 
     root: str
     """s3://bucket/prefix or file:///folder."""
     uid: str = LOCAL_UID
     run: int | None = None
-    """None: one more than the highest in the log."""
+    """The run's number; None for the highest in the log plus one."""
     lost: tuple[int, ...] = ()
     floor: CommitRef | None = None
     """The newest commit known to be in the log."""
     resume_from: ResumeFrom | None = None
-    """Where to begin, once, instead of the newest commit of the root."""
+    """The commit to begin from once, instead of the root's newest."""
     wait: float = 0.0
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     master: tuple[str, int] | None = None
-    """Where rank 0's store listens; None in a world of one."""
+    """The address of rank 0's store; None in a world of one."""
     master_is_elsewhere: bool = False
-    """torchrun's agent has the store listening already."""
+    """Whether torchrun's agent hosts the store."""
     attempt: int = 0
-    """torchrun's restarts share one store."""
+    """The number of torchrun's restart; restarts share one store."""
     joined: int = 0
-    """Which session this is of a process group that was there before it; 0 where the session makes the group."""
+    """The number of this session in a process group that existed before it; 0 if the session makes the group."""
     keep: int = DEFAULT_KEEP
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
     check_seconds: float = DEFAULT_CHECK_SECONDS
-    """How often the ranks agree whether to stop, about; 0: at every step."""
+    """Approximate interval at which the ranks agree whether to stop; 0 for every step."""
     live: bool = True
-    """Whether ranks may change while this process trains."""
+    """Whether live hand-overs are allowed."""
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
     offer_file: Path | None = None
-    """Where the agent offers a hand-over."""
+    """The file in which the agent offers a live hand-over."""
     image_file: Path | None = None
-    """Where the agent keeps an image of where this process stood, should it lose a peer."""
+    """The agent's file for an image of this process's state after a lost peer."""
     held_image: Path | None = None
-    """The image that an earlier process has left there."""
+    """The image that an earlier process left."""
     handover: Handover | None = None
-    """This process joins a living run: how."""
+    """The attempt in which this process joins a living run."""
     global_batch_size: int | None = None
     """The global batch that the job's sizes were chosen for."""
     started: float | None = None
     """time.monotonic() at which the agent started this process."""
     exit_at_step: int | None = None
-    """In a user's test: the step in which this process is asked to leave, as a drain would ask it."""
+    """In a user's test: the step at which this process is asked to leave, as by a drain."""
     preview: Path | None = None
-    """This process only says what it would do, in this folder."""
+    """The folder for a description; the process then ends before its first batch."""
     member: Member = NOBODY
 
 
 def read_settings(
     environ: Mapping[str, str], root: str | Path | None = None, resume_from: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The settings in an environment; `root` and `resume_from` count where PERDURE_ROOT and PERDURE_FROM are not set.
+    """The settings in an environment. PERDURE_ROOT and PERDURE_FROM override `root` and `resume_from`.
 
-    UserError names a bad variable.
+    Raises UserError with the bad variable.
     """
     rank = _number(environ, "RANK", 0)
     world = _number(environ, "WORLD_SIZE", 1, least=1)
@@ -173,19 +173,19 @@ def read_settings(
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
-    """What to tell of variables that only look like Perdure's: a letter too few, and a setting is not heeded."""
+    """Warnings about unknown variables PERDURE_*: a typo would otherwise silently disable a setting."""
     known = {value.removeprefix(_PREFIX) for name, value in vars(Env).items() if name.isupper()}
-    told = []
+    warnings = []
     for name in sorted(name.removeprefix(_PREFIX) for name in environ if name.startswith(_PREFIX)):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             meant = f": {_PREFIX}{near[0]} is meant?" if near else ""
-            told.append(f"{_PREFIX}{name} is set, which Perdure does not know{meant}")
-    return told
+            warnings.append(f"{_PREFIX}{name} is set, which Perdure does not know{meant}")
+    return warnings
 
 
 def _member(environ: Mapping[str, str]) -> Member:
-    """Outside Kubernetes a machine is both; an older operator tells the pod alone."""
+    """The pod and its node. Outside Kubernetes the machine is both; an older operator sets only the pod."""
     name, node = environ.get(Env.MEMBER), environ.get(Env.NODE) or ""
     return Member(name, node) if name else Member(socket.gethostname(), node or socket.gethostname())
 
@@ -195,9 +195,9 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def as_uri(root: str | Path) -> str:
-    """A root as people write it, a folder or a URI, as a URI. UserError for what is nearly a URI.
+    """A root, given as a folder or a URI, as a URI. Raises UserError for what is nearly a URI.
 
-    `s3:/bucket/prefix` is a folder's name, too: the training would keep its checkpoints on this machine.
+    `s3:/bucket/prefix` is also a valid folder name, and the training would keep its checkpoints on this machine.
     """
     text = str(root)
     meant = None if "://" in text else _NEARLY_A_URI.match(text)
@@ -267,7 +267,7 @@ def _handover(environ: Mapping[str, str]) -> Handover | None:
 
 
 def _started(environ: Mapping[str, str]) -> float | None:
-    """Of another machine or boot it would be in the future: then nobody knows."""
+    """When the agent started this process; None for a time in the future, which is of another machine or boot."""
     started = _number(environ, Env.STARTED, 0.0)
     return started if 0 < started <= time.monotonic() else None
 

@@ -256,7 +256,7 @@ def keys(*, token: str | None = "t", expires: datetime | None = None, renewable:
 
 
 def test_a_token_of_the_environment_is_announced_as_what_it_is() -> None:
-    assert "end at a time that nobody says" in said_at_first(keys())
+    assert "end at an unknown time" in said_at_first(keys())
     assert "end at 2026-05-01 13:00Z" in said_at_first(keys(expires=NOW + timedelta(hours=1)))
     assert said_at_first(keys(token=None)) == ""
     assert said_at_first(keys(renewable=True)) == ""
