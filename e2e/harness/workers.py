@@ -32,7 +32,7 @@ SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
 LONGEST = tuple(f"{SCENARIOS}test_{name}.py" for name in ("admitted", "signals", "finished", "storage_down"))
 HISTORIES = "tests/simulation/test_histories.py"
-LONG = (HISTORIES, "tests/handover/", "tests/unit/runtime/agent/test_stages.py", "tests/unit/runtime/adapters/")
+LONG = (HISTORIES, "tests/handover/", "tests/property/", "tests/unit/runtime/live/", "tests/unit/runtime/adapters/")
 """Begun at the end, one of them would leave the other processes idle."""
 AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
