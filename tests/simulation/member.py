@@ -31,7 +31,6 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
-    MarkIdle,
     MarkWarm,
     Offer,
     ProcessEnded,
@@ -203,8 +202,6 @@ class _Agent:
                 self._host.mark_ready()
             case Start(train):
                 self._start(train)
-            case MarkIdle():
-                pass  # nobody probes it there yet
             case Finish(outcome):
                 self._finish(outcome)
             case ForgetImages() | CommitImage():

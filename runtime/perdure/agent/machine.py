@@ -29,7 +29,6 @@ from perdure.agent.state import (
     Kill,
     Limit,
     MakesWay,
-    MarkIdle,
     MarkWarm,
     Process,
     ProcessEnded,
@@ -399,10 +398,8 @@ def _start(state: State, train: Train) -> Noted:
     keeps_images, stood = state.keeps_images or state.trainer is not None, _stood(state)
     image_of = (state.trainer.image_of if state.trainer else 0) or state.image_of
     train = replace(train, floor=_floor(state, train))
-    marks: list[Action] = [MarkWarm()] if state.idle else []
-    state = replace(state, trainer=trainer, hold_until=None, idle=False, keeps_images=keeps_images, stood=stood)
-    state = replace(state, image_of=image_of)
-    return state, [*marks, Start(train)]
+    state = replace(state, trainer=trainer, hold_until=None, keeps_images=keeps_images, stood=stood, image_of=image_of)
+    return state, [Start(train)]
 
 
 def _stood(state: State) -> tuple[int, int]:
@@ -594,8 +591,7 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     if state.hold_until is None:
         linger = state.settings.linger
         say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
-        state, marks = _made_idle(replace(state, hold_until=now + linger))
-        return state, [say, *marks]
+        return replace(state, hold_until=now + linger), [say]
     return _goes(state, trainer, outcome, now) if now >= state.hold_until else (state, [])
 
 
@@ -612,12 +608,7 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
     heir = handover.heir_of(state, trainer, run)
     say = Say(f"run {run} has left an image, which is committed before this pod ends")
-    state, marks = _made_idle(replace(state, trainer=trainer))
-    return state, [say, *marks, CommitImage(run, never, heir)]
-
-
-def _made_idle(state: State) -> Noted:
-    return replace(state, idle=True), [] if state.idle else [MarkIdle()]
+    return replace(state, trainer=trainer), [say, CommitImage(run, never, heir)]
 
 
 def _waits_for_rescue(state: State, trainer: Trainer, now: float) -> Noted:

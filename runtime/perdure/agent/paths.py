@@ -15,8 +15,7 @@ def default_scratch(environ: Mapping[str, str]) -> Path:
 
 
 def warm_marker(scratch: Path) -> Path:
-    """The file that the startup probe looks for: it exists once an assignment was read, except while the seat is
-    held."""
+    """The file that the startup probe looks for: it exists once an assignment was read."""
     return scratch / "warm"
 
 

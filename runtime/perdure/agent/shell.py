@@ -39,7 +39,6 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
-    MarkIdle,
     MarkWarm,
     Offer,
     ProcessEnded,
@@ -207,8 +206,6 @@ class Agent:
                 self._log.say(line)
             case MarkWarm():
                 warm_marker(self._paths.scratch).touch()
-            case MarkIdle():
-                warm_marker(self._paths.scratch).unlink(missing_ok=True)
             case Start(train):
                 self._start(train)
             case Ask():

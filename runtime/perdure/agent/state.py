@@ -263,8 +263,6 @@ class State:
     """The trainer of the newest run in this pod; it stays here after its end."""
     hold_until: float | None = None
     """How long the seat is held."""
-    idle: bool = False
-    """Whether the seat is held without a trainer. The pod is then not Ready, the only sign a living pod can give."""
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
     """Attempts with a known outcome, one per run."""
@@ -390,11 +388,6 @@ class MarkWarm:
 
 
 @dataclass(frozen=True)
-class MarkIdle:
-    """Let the probe fail: the trainer has ended, and its seat is held."""
-
-
-@dataclass(frozen=True)
 class Start:
     """Start the processes of this run, beside the last ones of an older run."""
 
@@ -470,7 +463,7 @@ class Finish:
 
 
 Action = (
-    Say | MarkWarm | MarkIdle | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | CommitImage | Kill
+    Say | MarkWarm | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | CommitImage | Kill
     | Finish
 )  # fmt: skip
 

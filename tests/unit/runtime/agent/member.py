@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perdure.agent.paths import warm_marker
 from perdure.wire import Assignment, Outcome, read_outcome, write_assignment
 
 HERE = Path(__file__).parent
@@ -61,10 +60,6 @@ class Member:
         """What the trainer prints next under this key."""
         line = self._until(lambda line: line.startswith(f'{{"{key}":'), key)
         return json.loads(line)[key]
-
-    def ready(self) -> bool:
-        """What a readiness probe finds."""
-        return warm_marker(self.folder / "state").exists()
 
     def outcome(self) -> tuple[Outcome, int]:
         """What is left when the agent has ended: the outcome and its exit status."""

@@ -203,10 +203,8 @@ def test_the_seat_is_held_for_a_newer_assignment(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "peer_lost", linger=DEADLINE) as member:
         member.assign(RUN1)
         member.hears("holding the seat")
-        member.waits_until(lambda: not member.ready())
         member.assign(RUN2)
         assert member.told("training") == 2
-        assert member.ready()
 
 
 def test_a_pipe_that_hides_an_exit_status_completes_nothing(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from perdure.agent.state import (
     Event,
     Kill,
     MakesWay,
-    MarkIdle,
-    MarkWarm,
     Offer,
     ProcessEnded,
     Rescued,
@@ -86,7 +84,7 @@ def keeps_the_state() -> Pod:
     """A leaver that has read go, and does not know whether whoever goes on has."""
     pod = voting(LEAVES)
     pod.sees(reported(Imaged(120)))
-    assert told(pod, ExitKind.PEER_LOST, attempt=WENT_AS_LAST).sees(GONE) == (MarkIdle(),)
+    assert told(pod, ExitKind.PEER_LOST, attempt=WENT_AS_LAST).sees(GONE) == ()
     return pod
 
 
@@ -232,7 +230,7 @@ class TestTheWord:
     def test_the_rank_is_the_one_of_the_newer_run(self) -> None:
         pod = voting()
         pod.sees(reported(TookOver(2, 5, 8, 121)))
-        assert told(pod, ExitKind.PEER_LOST).sees(GONE) == (MarkIdle(),)
+        assert told(pod, ExitKind.PEER_LOST).sees(GONE) == ()
         assert pod.outcome(Tick(), after=600).rank == 5
 
     def test_a_leaver_is_done(self) -> None:
@@ -263,9 +261,9 @@ class TestTheWord:
     def test_an_aborted_run_is_never_started(self, ending: ExitKind) -> None:
         pod = voting()
         pod.sees(ABORTED)
-        assert told(pod, ending).sees(GONE) == (MarkIdle(),)
+        assert told(pod, ending).sees(GONE) == ()
         assert stage_of(pod.state) is Stage.HELD
-        assert pod.sees(AssignmentRead(PLAIN)) == (MarkWarm(), Start(PLAIN))
+        assert pod.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
 
     def test_restart_begins_the_newer_run_in_place_within_its_seconds(self) -> None:
         pod = offered()
@@ -308,9 +306,9 @@ class TestATrainerThatDiesUndecided:
     @pytest.mark.parametrize("pod", [offered, voting], ids=["offered", "voting"])
     def test_by_a_peers_failure_holds_the_seat(self, pod: type[Pod]) -> None:
         here = pod()
-        assert told(here, ExitKind.PEER_LOST).sees(GONE) == (MarkIdle(),)
+        assert told(here, ExitKind.PEER_LOST).sees(GONE) == ()
         assert stage_of(here.state) is Stage.HELD
-        assert here.sees(AssignmentRead(PLAIN)) == (MarkWarm(), Start(PLAIN))
+        assert here.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
 
     def test_by_its_own_failure_is_told_at_once(self) -> None:
         assert voting().outcome(ProcessEnded(0, -9)).outcome is ExitKind.FAILED
@@ -329,7 +327,7 @@ class TestATrainerThatDiesUndecided:
         pod = keeps_the_state()
         assert stage_of(pod.state) is Stage.HELD
         assert pod.state.handovers == (HandoverRecord(2, HandoverWord.GO),)
-        assert pod.sees(AssignmentRead(BOTH_LOST)) == (MarkWarm(), Start(BOTH_LOST))
+        assert pod.sees(AssignmentRead(BOTH_LOST)) == (Start(BOTH_LOST),)
 
     @pytest.mark.parametrize(("lost", "heir"), [((1, 2), 2), ((1,), 0), ((), 0)])
     def test_which_is_the_newer_runs_last_word_only_where_that_is_lost(self, lost: tuple[int, ...], heir: int) -> None:

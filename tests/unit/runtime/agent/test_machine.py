@@ -22,7 +22,6 @@ from perdure.agent.state import (
     ForgetImages,
     Kill,
     MakesWay,
-    MarkIdle,
     MarkWarm,
     ProcessEnded,
     Reported,
@@ -245,7 +244,7 @@ class TestBeforeATrainer:
 
     def test_a_promoted_standby_starts_its_run(self) -> None:
         pod = Pod()
-        assert pod.sees(AssignmentRead(Standby()), AssignmentRead(RUN1)) == (Start(RUN1),)
+        assert pod.sees(AssignmentRead(Standby()), AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_a_member_assigned_at_once_starts_and_is_warm(self) -> None:
         assert Pod().sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
@@ -289,7 +288,7 @@ class TestWhileSomethingIsPrepared:
         pod = self.pod()
         assert pod.sees(AssignmentRead(Standby())) == ()
         assert pod.sees(Warmed(), after=10) == (MarkWarm(),)
-        assert pod.sees(AssignmentRead(RUN1)) == (Start(RUN1),)
+        assert pod.sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_without_an_assignment_a_member_is_not_ready(self) -> None:
         pod = self.pod()
@@ -403,7 +402,7 @@ class TestNewerRuns:
     def test_a_leaver_that_loses_its_peers_is_waited_for_too(self) -> None:
         pod = training(images=True)
         pod.sees(AssignmentRead(LEAVE2), reported(Imaged(120)), reported(Exiting(ExitKind.PEER_LOST, 120)))
-        assert pod.sees(GONE) == (MarkIdle(), CommitImage(1))
+        assert pod.sees(GONE) == (CommitImage(1),)
         assert pod.outcome(Rescued(why="run 2 has begun")).commit is None
 
     @pytest.mark.parametrize(
@@ -472,7 +471,7 @@ class TestNewerRuns:
         assert isinstance(finish, Finish)
 
     def test_who_stays_shows_it_to_the_next_trainer(self) -> None:
-        assert alone().sees(AssignmentRead(RUN2)) == (MarkWarm(), Start(RUN2))
+        assert alone().sees(AssignmentRead(RUN2)) == (Start(RUN2),)
 
     def test_a_pod_whose_processes_differ_gets_the_images_that_there_are(self) -> None:
         pod = training(TWO, images=True)
@@ -738,7 +737,7 @@ class TestWhenATrainerHasEnded:
     @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST, ExitKind.STOPPED])
     def test_the_seat_is_held_for_ten_minutes(self, ending: ExitKind) -> None:
         pod = told(training(), ending)
-        assert pod.sees(GONE) == (MarkIdle(),)
+        assert pod.sees(GONE) == ()
         assert due(pod.state) == 1600.0
         assert pod.sees(Tick(), after=599) == ()
         assert pod.outcome(Tick(), after=1).outcome is ending
@@ -746,7 +745,7 @@ class TestWhenATrainerHasEnded:
     def test_a_newer_run_takes_the_held_seat(self) -> None:
         pod = told(training(), ExitKind.CHECKPOINTED)
         pod.sees(GONE)
-        assert pod.sees(AssignmentRead(RUN2), after=20) == (MarkWarm(), Start(RUN2))
+        assert pod.sees(AssignmentRead(RUN2), after=20) == (Start(RUN2),)
         assert due(pod.state) is None
 
     @pytest.mark.parametrize("event", [AssignmentRead(LEAVE2), SigtermReceived()])

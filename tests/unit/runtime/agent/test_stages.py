@@ -21,7 +21,6 @@ from perdure.agent.state import (
     Finish,
     Kill,
     MakesWay,
-    MarkIdle,
     MarkWarm,
     Offer,
     Process,
@@ -352,15 +351,7 @@ def test_a_member_is_ready_and_starts_once_it_has_an_assignment_and_nothing_is_p
 
 
 def _ready(state: State) -> bool:
-    return state.ready and state.warming_until is None and not state.idle
-
-
-def test_a_member_whose_seat_is_held_is_not_ready_until_it_trains_again(steps: list[Step]) -> None:
-    assert any(step.before.idle and not step.after.idle for step in steps)
-    for step in steps:
-        if step.stages[1] is not Stage.FINISHED:
-            assert step.after.idle == (step.stages[1] in (Stage.HELD, Stage.RESCUING))
-        assert (MarkIdle() in step.actions) == (step.after.idle and not step.before.idle)
+    return state.ready and state.warming_until is None
 
 
 class TestHandOvers:
