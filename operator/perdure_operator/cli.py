@@ -87,8 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     signals = read_rows(Path(arguments.signals) if arguments.signals else None)
     logs.configure(arguments.log_level, as_json=arguments.log_format == "json")
-    lease = election.Settings(arguments.lease_namespace, arguments.lease_name, arguments.lease_seconds)
-    options = operator.Options(
+    lease = election.LeaseSettings(arguments.lease_namespace, arguments.lease_name, arguments.lease_seconds)
+    options = operator.OperatorOptions(
         lease=lease,
         identity=election.identity(os.environ.get("POD_NAME") or socket.gethostname()),
         namespace=arguments.namespace,

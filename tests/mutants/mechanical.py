@@ -41,7 +41,7 @@ NOT_PLAYED: Final = {
 }
 """Files whose bugs the simulation cannot see, and why."""
 NO_DIFFERENCE: Final = {
-    "operator/perdure_operator/decide/handing_over.py.settle, or 1": (
+    "operator/perdure_operator/decide/handing_over.py.resolve_handover, or 1": (
         "an intent is a part of the run that is on: there is none without it, and a next run with a plan has both"
     ),
     "operator/perdure_operator/decide/exit_problems.py.await_leavers, >= 1": (

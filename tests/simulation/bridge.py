@@ -19,7 +19,7 @@ from typing import Final
 from perdure.live.protocol import events as on
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import QUIET_SECONDS
-from perdure.log.reader import Place, Slot
+from perdure.log.reader import ReadPosition, Slot
 from perdure.wire import CommitRef, Handover
 from tests.simulation.gang import Fabric, Gang, Seat, Told, Track
 from tests.simulation.interface import Behaviour, Network
@@ -37,7 +37,7 @@ class Header:
     track: Track
     commit: CommitRef | None
     goal: int
-    place: Place
+    place: ReadPosition
     """Up to where rank 0 has read the log."""
     due: str
     """Why a checkpoint is due at this very place."""

@@ -27,9 +27,9 @@ from perdure.errors import (
     UserError,
 )
 from perdure.log import entry, objects
-from perdure.log.images import Offer
+from perdure.log.images import ImageOffer
 from perdure.log.position import Position
-from perdure.log.reader import Log, Place, Slot
+from perdure.log.reader import Log, ReadPosition, Slot
 from perdure.log.writer import NotYet, Writer
 from perdure.wire import CommitRef
 from perdure.wire.settings import Settings
@@ -88,7 +88,7 @@ class Checkpoints:
     # handing over
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ReadPosition:
         """Up to where rank 0 has read the log."""
         return self._writer.place
 
@@ -139,7 +139,7 @@ class Checkpoints:
         return await self._tape.run(lambda: writer.log.step_of(writer.place.last_commit)) or 0
 
     async def _wait_for_turn(
-        self, give_up: Callable[[], None], offers: list[Offer]
+        self, give_up: Callable[[], None], offers: list[ImageOffer]
     ) -> tuple[int, entry.ImageRef | None]:
         settings, host, writer = self._settings, self._host, self._writer
         begun = host.monotonic()

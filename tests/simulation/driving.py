@@ -21,7 +21,7 @@ from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import HERE_SECONDS, Timetable
 from perdure.log import takeover as takeovers
 from perdure.log.reader import Log, Slot
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.wire import Handover
 from perdure.wire.channel import HandoverEnded, Report, Voting
@@ -91,7 +91,7 @@ class Driver:
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._access = Access(ground.host.bucket, ground.settings.root, ground.host.network, ground.host.ip, self._rng)
-        self._pen: tuple[Tape, Takeover] | None = None
+        self._pen: tuple[Tape, TakeoverLog] | None = None
         self._asking = asyncio.Lock()
         self._state, self._first = begin(attempt, party.number)
 
@@ -380,11 +380,11 @@ class Driver:
             self.entry = self.entry or pen.entry
         self.feed(on.LogAnswered(verdict))
 
-    def _takeover(self) -> tuple[Tape, Takeover]:
+    def _takeover(self) -> tuple[Tape, TakeoverLog]:
         if self._pen is None:
             tape, header = Tape(self._access), self._bridge.header if self._bridge else None
             with repeatable(takeovers, tape, self.ground.host):
-                pen = Takeover(
+                pen = TakeoverLog(
                     Log(tape),
                     uid=self.ground.settings.uid,
                     run=self.attempt.run,

@@ -18,7 +18,7 @@ from perdure.checkpoint import manifest
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log import objects
 from perdure.log.entry import Committed, checksum
-from perdure.log.images import Offer, Stamp
+from perdure.log.images import ImageOffer, Stamp
 from perdure.log.reader import Head, Log
 from perdure.log.writer import Writer
 from perdure.wire import CommitRef
@@ -49,10 +49,10 @@ class Image:
     def step(self) -> int:
         return self.track.step
 
-    def offered_by(self, holder: int) -> Offer:
+    def offered_by(self, holder: int) -> ImageOffer:
         """To the run that opens next, of which the holder is a rank."""
         same = checksum(f"{self.run} {self.step} {self.track.epoch} {self.track.consumed}".encode())
-        return Offer(holder, Stamp(self.uid, self.run, self.step, self.rank, self.world), same)
+        return ImageOffer(holder, Stamp(self.uid, self.run, self.step, self.rank, self.world), same)
 
 
 async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted: int) -> Rescued:

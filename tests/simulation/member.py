@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, assert_never
 
-from perdure.agent.environ import Place, process_environment
+from perdure.agent.environ import ProcessIdentity, process_environment
 from perdure.agent.machine import react
 from perdure.agent.memory import OutOfMemory
 from perdure.agent.stage import due
@@ -32,7 +32,7 @@ from perdure.agent.state import (
     ForgetImages,
     Kill,
     MarkWarm,
-    Offer,
+    OfferAssignment,
     ProcessEnded,
     Reported,
     Rescued,
@@ -206,7 +206,7 @@ class _Agent:
                 self._finish(outcome)
             case ForgetImages() | CommitImage():
                 self._act_on_images(action)
-            case Ask() | AskForSave() | Offer() | Acknowledge() | Kill():
+            case Ask() | AskForSave() | OfferAssignment() | Acknowledge() | Kill():
                 if isinstance(action, Kill) and self._rescuing:
                     self._rescuing.cancel()
                 for process in self._processes:
@@ -223,7 +223,7 @@ class _Agent:
 
     def _start_process(self, train: Train, local_rank: int, processes: int) -> None:
         rank, now = train.rank + local_rank, self._host.monotonic()
-        place = Place(local_rank, processes, 0, Path("request.json"), Path("handover.json"), now, None)
+        place = ProcessIdentity(local_rank, processes, 0, Path("request.json"), Path("handover.json"), now, None)
         settings = read_settings(process_environment(self._environ, train, place))
         explicit = any(name in self._environ for name in (Env.EVERY_STEPS, Env.EVERY_SECONDS, Env.EVERY_EPOCHS))
         cadence = settings.cadence if explicit else replace(settings.cadence, seconds=None)
@@ -287,7 +287,7 @@ class _Agent:
         self._exit = MemberExit(code, "Error" if code else "Completed", write_outcome(outcome))
 
 
-def _act_on(process: Process, action: Ask | AskForSave | Offer | Acknowledge | Kill) -> None:
+def _act_on(process: Process, action: Ask | AskForSave | OfferAssignment | Acknowledge | Kill) -> None:
     match action:
         case Ask(image=True):
             process.ask_for_image()
@@ -295,7 +295,7 @@ def _act_on(process: Process, action: Ask | AskForSave | Offer | Acknowledge | K
             process.ask(Request(cause, deadline), signal=not again)
         case AskForSave():
             process.ask_for_save()
-        case Offer(_, assignment):
+        case OfferAssignment(_, assignment):
             process.offer(assignment)
         case Acknowledge(_, run):
             process.acknowledge(run)

@@ -51,7 +51,7 @@ PAGE = 3
 
 _RESOURCES = {one.plural: one for one in (JOBS, PODS, NODES, BUDGETS, EVICTIONS)}
 
-LEASE = election.Settings(namespace="perdure-system")
+LEASE = election.LeaseSettings(namespace="perdure-system")
 
 
 class Client:

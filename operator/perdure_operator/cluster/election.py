@@ -55,7 +55,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class LeaseSettings:
     """Where the Lease is and how long it lasts."""
 
     namespace: str
@@ -89,7 +89,7 @@ class Seen:
         return self.since + self.seconds if self.holder else self.since
 
 
-class Step(Enum):
+class ElectionStep(Enum):
     """The next step of a process."""
 
     WAIT = auto()
@@ -99,15 +99,15 @@ class Step(Enum):
     END = auto()
 
 
-def next_step(seen: Seen, me: str, now: float, *, leading: bool) -> Step:
+def next_step(seen: Seen, me: str, now: float, *, leading: bool) -> ElectionStep:
     """The step that is due; `leading` says whether this process leads. Pure."""
     if not seen.exists:
-        return Step.CREATE
+        return ElectionStep.CREATE
     if seen.holder == me:
-        return Step.TAKE
+        return ElectionStep.TAKE
     if leading:
-        return Step.END
-    return Step.TAKE if now >= seen.free_at else Step.WAIT
+        return ElectionStep.END
+    return ElectionStep.TAKE if now >= seen.free_at else ElectionStep.WAIT
 
 
 class Election:
@@ -116,7 +116,7 @@ class Election:
     def __init__(
         self,
         api: ClusterApi,
-        settings: Settings,
+        settings: LeaseSettings,
         me: str,
         *,
         monotonic: Callable[[], float] = since_boot,
@@ -205,14 +205,14 @@ class Election:
 
     async def _perform_step(self) -> bool:
         match next_step(self._seen, self._me, self._monotonic(), leading=self.leading):
-            case Step.WAIT:
+            case ElectionStep.WAIT:
                 return False
-            case Step.END:
+            case ElectionStep.END:
                 self.leading = False
                 raise LeaseLost(f"{self._where} is held by {self._seen.holder}")
-            case Step.CREATE:
+            case ElectionStep.CREATE:
                 write = self._api.create(LEASES, self._settings.namespace, self._body({}, self._me))
-            case Step.TAKE:
+            case ElectionStep.TAKE:
                 write = self._replace(self._lease, holder=self._me, seconds=self._settings.seconds)
         self._known = False  # without a good answer, read the Lease next time
         sent = self._monotonic()

@@ -37,12 +37,12 @@ from perdure_operator.decide.gates import (
     wait_for_predecessor,
     wait_for_root,
 )
-from perdure_operator.decide.growth_backoff import rest
-from perdure_operator.decide.handing_over import confirm, settle
+from perdure_operator.decide.growth_backoff import back_off_growth
+from perdure_operator.decide.handing_over import confirm, resolve_handover
 from perdure_operator.decide.leaving import (
     ask_to_leave,
     debounce,
-    disrupt,
+    detect_disruption,
     name_leavers,
     tell_leavers,
     track_unready_nodes,
@@ -107,7 +107,7 @@ GATES: Final[tuple[Policy, ...]] = (
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
     Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer, let_go),
-    Stage.RUNNING: (name_leavers, try_template, rest, disrupt),
+    Stage.RUNNING: (name_leavers, try_template, back_off_growth, detect_disruption),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (
         close_previous,  # of which nobody was left when this run took over: what it cost paces those that follow
@@ -127,7 +127,7 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         train_on,
         close_previous,  # of which nobody is left
     ),
-    Stage.HANDING_OVER: (try_template, settle),
+    Stage.HANDING_OVER: (try_template, resolve_handover),
     Stage.LEAVING: (
         replace_unfit,  # who is to follow
         wait_for_exits,

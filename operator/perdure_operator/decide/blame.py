@@ -32,7 +32,7 @@ _TERMINAL: Final[Mapping[str, Reason]] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExitCause:
     """How a run ended, and the member's outcome that explains it best."""
 
     reason: Reason
@@ -41,49 +41,49 @@ class Verdict:
     """The step that the run came to, as far as any member has told."""
 
 
-def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> Verdict:
+def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> ExitCause:
     """`planned`: members had been asked to leave. `late`: they were deleted, for their time was over."""
     by_kind = {one.outcome: one for one in reversed(outcomes)}
     for name, reason in _TERMINAL.items():
         named = [one for one in outcomes if name in (one.outcome, one.error_name)]
         if named:
-            return Verdict(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
+            return ExitCause(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
     asked = planned and ExitKind.STOPPED in by_kind  # whoever met that one's end lost a peer that left as it was told
     first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
-        return Verdict(Reason.CODE_FAILURE, first)
+        return ExitCause(Reason.CODE_FAILURE, first)
     if ExitKind.FENCED in by_kind:
-        return Verdict(Reason.FENCED, by_kind[ExitKind.FENCED])
+        return ExitCause(Reason.FENCED, by_kind[ExitKind.FENCED])
     if ExitKind.HANDED_OVER in by_kind:
-        return Verdict(Reason.HANDED_OVER)
+        return ExitCause(Reason.HANDED_OVER)
     if ExitKind.CHECKPOINTED in by_kind:
-        return Verdict(Reason.CHECKPOINTED)
+        return ExitCause(Reason.CHECKPOINTED)
     if first:
         return _outside(first)
     if ExitKind.EXIT_TIMEOUT in by_kind or late:
-        return Verdict(Reason.EXIT_TIMEOUT, by_kind.get(ExitKind.EXIT_TIMEOUT))
+        return ExitCause(Reason.EXIT_TIMEOUT, by_kind.get(ExitKind.EXIT_TIMEOUT))
     if ExitKind.PEER_LOST in by_kind and not asked:
-        return Verdict(Reason.INFRASTRUCTURE_FAILURE, by_kind[ExitKind.PEER_LOST])
-    return Verdict(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in by_kind else Reason.UNKNOWN_END)
+        return ExitCause(Reason.INFRASTRUCTURE_FAILURE, by_kind[ExitKind.PEER_LOST])
+    return ExitCause(Reason.NOTHING_TO_SAVE if ExitKind.STOPPED in by_kind else Reason.UNKNOWN_END)
 
 
-def judge_standbys(failed: list[MemberOutcome]) -> Verdict:
+def judge_standbys(failed: list[MemberOutcome]) -> ExitCause:
     """However many ended before their run, it is one failure: of the code if one says so."""
     code = [one for one in failed if _is_code(one)]
-    return Verdict(Reason.CODE_FAILURE, code[0]) if code else _outside(failed[0])
+    return ExitCause(Reason.CODE_FAILURE, code[0]) if code else _outside(failed[0])
 
 
 def _is_code(one: MemberOutcome) -> bool:
     return one.outcome == ExitKind.FAILED and not one.infrastructure
 
 
-def _outside(one: MemberOutcome) -> Verdict:
+def _outside(one: MemberOutcome) -> ExitCause:
     memory = one.error_name == ErrorName.OUT_OF_MEMORY
-    return Verdict(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
+    return ExitCause(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
 
 
-def charge(draft: Draft, verdict: Verdict, run: CurrentRun | PreviousRun | None = None) -> Draft:
+def charge(draft: Draft, verdict: ExitCause, run: CurrentRun | PreviousRun | None = None) -> Draft:
     """Count the failure, and give the job up where its budget is used up.
 
     `run` is the one that ended. Members of it may have ended in the run before, whose end costs no second time.
@@ -137,14 +137,14 @@ def _root_problem(draft: Draft, reason: Reason, words: str) -> RootProblem:
     )
 
 
-def _is_counted(verdict: Verdict, run: CurrentRun | PreviousRun | None) -> bool:
+def _is_counted(verdict: ExitCause, run: CurrentRun | PreviousRun | None) -> bool:
     """Whether it is the end of a run that was counted by others of its members."""
     if run is None or run.counted is None:
         return False
     return run.counted == run.run or (verdict.blamed is not None and verdict.blamed.run == run.counted)
 
 
-def _counted(draft: Draft, verdict: Verdict) -> Failures:
+def _counted(draft: Draft, verdict: ExitCause) -> Failures:
     """An out-of-memory kill that comes at a later step than the one before it is the first of a new row."""
     old, step = draft.status.failures, max(verdict.step, verdict.blamed.step if verdict.blamed else 0)
     in_a_row = 0

@@ -39,7 +39,7 @@ _LEFT: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class EndReason:
     """A reason for the run to end."""
 
     disruption: Disruption
@@ -52,7 +52,7 @@ class Found:
     """The run goes on until standbys take over, however long that is."""
 
 
-def final_reason(draft: Draft, current: CurrentRun) -> Found | None:
+def final_reason(draft: Draft, current: CurrentRun) -> EndReason | None:
     """Why the run has to end so that none follows at once; None where one could."""
     return _suspended(draft, current) or _expired(draft, current)
 
@@ -62,7 +62,7 @@ def known_by(draft: Draft, plan: RunPlan) -> datetime:
     return later(plan.assigned_time or draft.now, plan.seconds + plan.wait + LATE_MARGIN_SECONDS)
 
 
-def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
+def reason_to_end(draft: Draft, current: CurrentRun) -> EndReason | None:
     """The first reason for the run to end, None where it may go on."""
     for look in (_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
@@ -71,7 +71,7 @@ def reason_to_end(draft: Draft, current: CurrentRun) -> Found | None:
     return None
 
 
-def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
+def _faulty(draft: Draft, current: CurrentRun) -> EndReason | None:
     """Before a lost member, which may have died of it: who is left would go on from where it stands, suspect too."""
     if not table_of(draft.snapshot).knows_faults or not still_running(draft):
         return None
@@ -80,23 +80,23 @@ def _faulty(draft: Draft, current: CurrentRun) -> Found | None:
     members += leavers(draft) if current.unconfirmed else []  # they may train still, and what they have is taken over
     signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
     nodes = _nodes(signals)
-    return Found(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
+    return EndReason(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
 
 
-def _lost(draft: Draft, current: CurrentRun) -> Found | None:
+def _lost(draft: Draft, current: CurrentRun) -> EndReason | None:
     first = min(unexpected(draft.snapshot, current), key=order_of_death, default=None)
     if first is None:
         return None
     how = " ".join(word for word in (first.outcome, first.error_name) if word)
     words = f"ended: {how or 'no outcome'}"
     if ended_in_log(current):
-        return Found(Disruption.MEMBER_DELETED, f"{first.name} {_LEFT.get(first.outcome, words)}")
+        return EndReason(Disruption.MEMBER_DELETED, f"{first.name} {_LEFT.get(first.outcome, words)}")
     never = max((one.aborted or 0 for one in current.outcomes), default=0)
     offered = f"; run {never} never takes over" if never > current.run else ""
-    return Found(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
+    return EndReason(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
 
 
-def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
+def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> EndReason | None:
     """Its members were told of it while the run before could still save; that one is lost, as they never learn.
 
     Whether it goes on all the same nobody has told: so it is no lost run, and whoever trains in it saves.
@@ -114,26 +114,26 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> Found | None:
     if draft.now >= known_by(draft, plan):
         return None
     cause = f"run {before} has ended without a save that anybody has told of, and run {current.run} may wait for one"
-    return Found(Disruption.RUN_LOST, cause, urgent=False)
+    return EndReason(Disruption.RUN_LOST, cause, urgent=False)
 
 
-def _deleted(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+def _deleted(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: ARG001
     deleted = signals_of_deletions(draft.snapshot, still_running(draft))
-    return Found(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
+    return EndReason(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
 
 
-def _expired(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
+def _expired(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: ARG001
     end = deadline(draft)
     if end is None or draft.now < end:
         return None
-    return Found(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
+    return EndReason(Disruption.STOP, f"activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds}) is over")
 
 
-def _suspended(draft: Draft, current: CurrentRun) -> Found | None:  # noqa: ARG001
-    return Found(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
+def _suspended(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: ARG001
+    return EndReason(Disruption.SUSPEND, "spec.suspend is true") if draft.snapshot.spec.suspend else None
 
 
-def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:
+def _nodes_leaving(draft: Draft, current: CurrentRun) -> EndReason | None:
     """What waits for room comes after what needs none; where the job is being deleted there will be no others."""
     signals = signals_of_nodes(draft.snapshot, still_running(draft))
     if_room = all(signal.if_room for signal in signals)
@@ -142,10 +142,12 @@ def _nodes_leaving(draft: Draft, current: CurrentRun) -> Found | None:
     nodes = _nodes(signals)
     first = min((signal.deadline for signal in signals if signal.deadline), default=None)
     cause = _causes(signals, separator="; ")
-    return Found(Disruption.NODE_LEAVING, cause, nodes=nodes, urgent=first is not None, deadline=first, if_room=if_room)
+    return EndReason(
+        Disruption.NODE_LEAVING, cause, nodes=nodes, urgent=first is not None, deadline=first, if_room=if_room
+    )
 
 
-def _resized(draft: Draft, current: CurrentRun) -> Found | None:
+def _resized(draft: Draft, current: CurrentRun) -> EndReason | None:
     wanted = wanted_size(draft.snapshot)
     if size_of(current.plan) == wanted or draft.snapshot.deleting:  # no run of another size could follow
         return None
@@ -154,7 +156,7 @@ def _resized(draft: Draft, current: CurrentRun) -> Found | None:
     processes = draft.snapshot.spec.processes_per_replica
     each = "" if current.plan.world == len(current.plan.members) * processes else f" of {processes} processes"
     cause = f"{wanted.members} members{each} are wanted"
-    return Found(Disruption.SIZE_CHANGE, cause, urgent=False)
+    return EndReason(Disruption.SIZE_CHANGE, cause, urgent=False)
 
 
 def _nodes(signals: list[Signal]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from perdure_operator.api.status import (
     PreviousRun,
     Takeover,
 )
-from perdure_operator.decide.blame import Verdict, charge, describe, judge
+from perdure_operator.decide.blame import ExitCause, charge, describe, judge
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.exit_problems import asked_at
 from perdure_operator.decide.facts import (
@@ -37,7 +37,7 @@ from perdure_operator.decide.facts import (
     told_saved,
 )
 from perdure_operator.decide.history import amend, entry_of, highest, learn_from, never_begun
-from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, read_end, told
+from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, outcome_in, read_end
 from perdure_operator.decide.plans import succeed
 from perdure_operator.state.snapshot import PodView
 
@@ -125,7 +125,7 @@ def _came_in_vain(draft: Draft, run: CurrentRun, member: Assigned, end: MemberOu
 def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
     """What the script has come to; and one that cannot be handed over alive is not asked to again, before its template
     changes."""
-    said = told(pod) if pod else None
+    said = outcome_in(pod) if pod else None
     draft = learn_result(learn_from(draft, said), said) if said else draft
     if pod is None or said is None or said.live is not False:
         return draft
@@ -156,7 +156,7 @@ def complete(draft: Draft) -> Draft:
 def _learn_result_of(draft: Draft, one: MemberOutcome) -> Draft:
     """Also where its member was written off before it was done."""
     pod = own(draft.snapshot).get(one.name)
-    said = told(pod) if pod and pod.uid == one.uid else None
+    said = outcome_in(pod) if pod and pod.uid == one.uid else None
     return learn_result(draft, said) if said else draft
 
 
@@ -167,7 +167,7 @@ def _begun_at_last(draft: Draft, run: int) -> Draft:
         return draft
     draft, pods = succeed(draft, current, upcoming.plan, intent), own(draft.snapshot)
     members = (one for one in upcoming.plan.members if one.name in pods and pods[one.name].uid == one.uid)
-    return reduce(learn_from, (end for one in members if (end := told(pods[one.name]))), draft)
+    return reduce(learn_from, (end for one in members if (end := outcome_in(pods[one.name]))), draft)
 
 
 def _newest_begun(draft: Draft) -> int:
@@ -271,7 +271,7 @@ def _count(draft: Draft, cost: Cost) -> Draft:
     return draft.update(steps_lost=status.steps_lost + cost.steps, runs_untold=status.runs_untold + cost.untold)
 
 
-def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tuple[Draft, Verdict, str]:
+def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tuple[Draft, ExitCause, str]:
     """What the run has come to, in status and for people; charged by the caller."""
     status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
@@ -302,7 +302,7 @@ def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
     return draft.update(lost=add_lost_run(status.lost, before))
 
 
-def _keep_pace(draft: Draft, current: CurrentRun, verdict: Verdict, message: str) -> Draft:
+def _keep_pace(draft: Draft, current: CurrentRun, verdict: ExitCause, message: str) -> Draft:
     """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
     upcoming = draft.status.next
     if upcoming is None or verdict.step or verdict.reason not in _BEFORE_A_STEP:
@@ -357,7 +357,7 @@ def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:
     return entry is not None and entry.how in ways and not one.step and one.run > draft.status.opened
 
 
-def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: Verdict, steps_lost: int) -> str:
+def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: ExitCause, steps_lost: int) -> str:
     """How the run ended, in one sentence and the blamed member's words."""
     where = _where(current, draft.status.step)
     cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"

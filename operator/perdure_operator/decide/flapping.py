@@ -49,7 +49,7 @@ def settled_at(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
     return row.last_time + quiet if nodes and row and quiet else None
 
 
-def told(draft: Draft, nodes: tuple[str, ...]) -> str:
+def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
     """In words, for the condition; "" where nothing flaps."""
     count, seconds = _count(draft, nodes), quiet_for(draft, nodes).seconds
     if count < FLAPPING:

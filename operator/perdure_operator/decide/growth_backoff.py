@@ -7,7 +7,7 @@ from perdure_operator.decide.facts import size_of, wanted_size
 from perdure_operator.decide.growth import rests_until
 
 
-def rest(draft: Draft) -> Draft:
+def back_off_growth(draft: Draft) -> Draft:
     """Look again when the pause is over; a run of the wanted size has none."""
     current = draft.current
     if current is None or draft.status.growth is None:

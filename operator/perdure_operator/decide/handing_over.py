@@ -18,7 +18,7 @@ from typing import Final
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
-from perdure_operator.decide.disruptions import Found, final_reason, known_by, reason_to_end
+from perdure_operator.decide.disruptions import EndReason, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import add_lost_run, joined, one_more, order_of_death, own, still_running, told_saved
 from perdure_operator.decide.growth import grow_by
@@ -36,7 +36,7 @@ _WHY_CHARACTERS: Final = 400
 """Of what a newcomer says of its end."""
 
 
-def settle(draft: Draft) -> Draft:
+def resolve_handover(draft: Draft) -> Draft:
     """Learn which run goes on, or what to do where that cannot be learned."""
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or upcoming is None or upcoming.plan is None:
@@ -49,7 +49,7 @@ def settle(draft: Draft) -> Draft:
     if current.outcomes:
         if never:
             return _try_again(draft, upcoming, plan, intent, failed)
-        return _without_a_word(draft, current, plan, intent, failed)
+        return _resolve_without_evidence(draft, current, plan, intent, failed)
     if failed:
         if never or draft.now < _decided_by(draft, plan):
             return _try_again(draft, upcoming, plan, intent, failed)
@@ -70,7 +70,7 @@ def _aborted(plan: RunPlan, ends: Iterable[MemberOutcome]) -> bool:
     return any(one.aborted == plan.run for one in ends)
 
 
-def _without_a_word(
+def _resolve_without_evidence(
     draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]
 ) -> Draft:
     """The older run has lost a member. Where the newer one has, too, or nobody of the older one is left, that is not
@@ -170,7 +170,7 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     return draft.but(standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)
 
 
-def _has_no_time(draft: Draft, plan: RunPlan, found: Found) -> bool:
+def _has_no_time(draft: Draft, plan: RunPlan, found: EndReason) -> bool:
     """Whether that cannot wait: a node with a deadline, damaged hardware, a member of the older run that is deleted.
 
     A newcomer that is deleted tells by its end which run trains; where that is the newer one it has all save by itself.

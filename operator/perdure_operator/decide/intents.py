@@ -11,8 +11,8 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
-from perdure_operator.decide.blame import Verdict, backoff_until, charge, judge
-from perdure_operator.decide.disruptions import Found
+from perdure_operator.decide.blame import ExitCause, backoff_until, charge, judge
+from perdure_operator.decide.disruptions import EndReason
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import SEAT_SECONDS, add_lost_run, patience, runs_lost_with, still_running
@@ -37,14 +37,14 @@ _ANNOUNCED: Final = frozenset(
 """Reasons that cost nothing: the next run begins as soon as it can."""
 
 
-def commit(draft: Draft, current: CurrentRun, found: Found) -> Draft:
+def start_move(draft: Draft, current: CurrentRun, found: EndReason) -> Draft:
     """The run has to end: standbys first where they can take over, else everybody leaves at once."""
     if may_prepare(draft, current, found):
         return _prepare(draft, current, found)
-    return commit_to_leave(draft, current, found)
+    return leave_at_once(draft, current, found)
 
 
-def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
+def may_prepare(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
     """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
     patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
     if found.deadline and found.deadline < later(_deadline_seen(draft, current.intent), SHORT_NOTICE_SECONDS):
@@ -55,7 +55,7 @@ def may_prepare(draft: Draft, current: CurrentRun, found: Found) -> bool:
     return pause is not None and pause <= later(draft.now, LONGEST_PAUSE_SECONDS)
 
 
-def _nobody_goes_on(draft: Draft, found: Found) -> bool:
+def _nobody_goes_on(draft: Draft, found: EndReason) -> bool:
     """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended.
 
     Or who goes on has nothing to go on with, and whoever has is gone before long.
@@ -89,7 +89,7 @@ def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[d
     return [later(lost, max((lost - begun).total_seconds(), least))]
 
 
-def limited(draft: Draft, current: CurrentRun, found: Found, intent: Intent | None = None) -> Intent:
+def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent | None = None) -> Intent:
     """The intent to go on with standbys for this reason; what was decided once keeps its times."""
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
@@ -132,7 +132,7 @@ def _deadline_seen(draft: Draft, intent: Intent | None) -> datetime:
     return (intent.deadline_seen if intent else None) or draft.now
 
 
-def _still_seen(draft: Draft, old: Intent | None, found: Found) -> datetime | None:
+def _still_seen(draft: Draft, old: Intent | None, found: EndReason) -> datetime | None:
     """A reason that comes before that of the nodes says nothing of whether their deadline is still shown."""
     if found.deadline:
         return _deadline_seen(draft, old)
@@ -144,7 +144,7 @@ def _half_way(since: datetime, deadline: datetime) -> datetime:
     return later(since, (deadline - since).total_seconds() / 2)
 
 
-def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str = "") -> Draft:
+def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fell: str = "") -> Draft:
     """From here on the move is finished first: the next run has its number. Standbys that are there are used."""
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
@@ -178,7 +178,7 @@ def commit_to_leave(draft: Draft, current: CurrentRun, found: Found, fell: str =
     return draft.because(f"run {current.run} ends: {found.cause}")
 
 
-def _prepare(draft: Draft, current: CurrentRun, found: Found) -> Draft:
+def _prepare(draft: Draft, current: CurrentRun, found: EndReason) -> Draft:
     old = current.intent
     if old is None or old.disruption is not found.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
@@ -188,7 +188,7 @@ def _prepare(draft: Draft, current: CurrentRun, found: Found) -> Draft:
     return draft.because(f"standbys are to take over from run {current.run}: {found.cause}")
 
 
-def _begins(draft: Draft, current: CurrentRun, found: Found, decided: datetime | None) -> datetime | None:
+def _begins(draft: Draft, current: CurrentRun, found: EndReason, decided: datetime | None) -> datetime | None:
     """When the next run may begin; later than was decided, where a member that ended later costs what others did not.
 
     Then the pause counts from that member's end: counted from now it would never be over.
@@ -200,11 +200,11 @@ def _begins(draft: Draft, current: CurrentRun, found: Found, decided: datetime |
     return max(decided, min(blamed.time, draft.now) + (pause - draft.now))
 
 
-def _verdict(current: CurrentRun) -> Verdict:
+def _verdict(current: CurrentRun) -> ExitCause:
     return judge(current.outcomes, planned=False, late=False)
 
 
-def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
+def _pause(draft: Draft, current: CurrentRun, found: EndReason) -> datetime | None:
     """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
@@ -217,7 +217,7 @@ def _pause(draft: Draft, current: CurrentRun, found: Found) -> datetime | None:
     return backoff_until(charged.status.failures)
 
 
-def _goes_on_at_once(draft: Draft, verdict: Verdict) -> bool:
+def _goes_on_at_once(draft: Draft, verdict: ExitCause) -> bool:
     """Whether those that are there go on without a pause: somebody else's fault, and the first for a while.
 
     Of commits since the last one nobody has told where all train on. Only with `elastic`: else nobody trains before a
@@ -244,9 +244,9 @@ def _last_seconds(draft: Draft, current: CurrentRun) -> int:
     return 0 if begun else draft.snapshot.spec.disruption.exit_timeout_seconds
 
 
-def fall_back(draft: Draft, current: CurrentRun, found: Found, held: Waiting) -> Draft:
+def fall_back(draft: Draft, current: CurrentRun, found: EndReason, held: Waiting) -> Draft:
     """No standby was ready in time: as if there were none."""
-    draft = commit_to_leave(draft, current, found, fell=f"no standby was ready in time: {held.reason}")
+    draft = leave_at_once(draft, current, found, fell=f"no standby was ready in time: {held.reason}")
     if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
         draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
     words = f"no standby was ready in time, all members save and leave: {held.message}"

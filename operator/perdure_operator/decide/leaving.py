@@ -34,7 +34,7 @@ from perdure_operator.decide.facts import (
     terminated,
 )
 from perdure_operator.decide.flapping import quiet_for, withdrawn
-from perdure_operator.decide.intents import commit
+from perdure_operator.decide.intents import start_move
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
 from perdure_operator.decide.signals import deadlines_ahead, signals_of_deletions
@@ -93,7 +93,7 @@ def _give_up_one(draft: Draft) -> Draft:
     return draft.update(unready=tuple(marked), given_up=draft.now)
 
 
-def disrupt(draft: Draft) -> Draft:
+def detect_disruption(draft: Draft) -> Draft:
     """See the first reason for the run to end."""
     if draft.current is None:
         return draft
@@ -101,7 +101,7 @@ def disrupt(draft: Draft) -> Draft:
     if found is None:
         return draft
     if found.urgent:
-        return commit(draft, draft.current, found)
+        return start_move(draft, draft.current, found)
     intent = Intent(
         disruption=found.disruption, cause=found.cause, nodes=found.nodes, since=draft.now, newest=draft.now
     )
@@ -122,7 +122,7 @@ def debounce(draft: Draft) -> Draft:
     if found.disruption is Disruption.NODE_LEAVING:
         due = max(due, intent.since + quiet_for(draft, found.nodes))
     if found.urgent or draft.now >= due:
-        return commit(draft, draft.current, found)
+        return start_move(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
     draft = draft.update_current(intent=intent.model_copy(update=seen)).wake(due)
     return draft.because(f"quiet until {clock(due)}: more nodes may follow")
@@ -140,7 +140,7 @@ def wait_for_exits(draft: Draft) -> Draft:
     if draft.now >= deadline:
         return _delete_late(draft, pods)
     saved = later(deadline, -LATE_MARGIN_SECONDS)
-    untold = _untold(draft, intent)
+    untold = _not_asked_yet(draft, intent)
     draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
     draft = await_told(draft, untold, "to leave")
     if intent.disruption in (Disruption.MEMBER_LOST, Disruption.NODE_FAULT):
@@ -169,7 +169,7 @@ def ask_to_leave(draft: Draft) -> Draft:
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
         return draft
-    untold, text = _untold(draft, intent), leave(upcoming.run, intent)
+    untold, text = _not_asked_yet(draft, intent), leave(upcoming.run, intent)
     unasked = [pod for pod in untold if run_told(pod.assignment) < upcoming.run]  # the others only have less time now
     deleted = cannot_be_asked(draft, intent, unasked)
     requests = [_request(pod, text) for pod in untold if pod not in deleted]
@@ -180,7 +180,7 @@ def ask_to_leave(draft: Draft) -> Draft:
 
 def tell_leavers(draft: Draft) -> Draft:
     """Those who do not go on with the newest plan are told so with it; whoever is late is deleted."""
-    plan, pods, intent = _departing(draft)
+    plan, pods, intent = _leaving_members(draft)
     if intent is None:
         return draft
     deadline = intent.deadline or draft.now
@@ -205,7 +205,7 @@ def _last_word(draft: Draft, plan: RunPlan, intent: Intent) -> str:
     return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)
 
 
-def _departing(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:
+def _leaving_members(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:
     """The plan that members leave with, those of them that have not ended, and how long they may take."""
     upcoming, previous, current = draft.status.next, draft.status.previous, draft.current
     if upcoming and upcoming.plan and draft.intent:
@@ -226,7 +226,7 @@ def _deletion(pod: PodView) -> DeletePod:
     return DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod))
 
 
-def _untold(draft: Draft, intent: Intent) -> list[PodView]:
+def _not_asked_yet(draft: Draft, intent: Intent) -> list[PodView]:
     """Members that do not show the request to leave yet."""
     text = leave(draft.status.next.run, intent) if draft.status.next else ""
     return [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]

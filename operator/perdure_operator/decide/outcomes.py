@@ -53,7 +53,7 @@ def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutco
 
 def end_of(pod: PodView) -> MemberOutcome:
     """What status keeps of a pod that has ended."""
-    outcome = told(pod)
+    outcome = outcome_in(pod)
     died = pod.terminated.finished_at if pod.terminated else None
     if pod.init_failed and pod.terminated:
         return _before_the_trainer(pod, pod.terminated)
@@ -83,7 +83,7 @@ def end_of(pod: PodView) -> MemberOutcome:
     )
 
 
-def told(pod: PodView) -> Outcome | None:
+def outcome_in(pod: PodView) -> Outcome | None:
     """The outcome in a pod's termination message, None where it left none that can be read."""
     if pod.terminated is None or pod.init_failed:
         return None
@@ -126,7 +126,7 @@ def failed_by_itself(one: MemberOutcome) -> bool:
 
 def highest_opened(known: int, pods: dict[str, PodView]) -> int:
     """The highest run number that any pod has seen in the log: the next run has to be above it."""
-    return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])
+    return max([known, *(outcome.opened for pod in pods.values() if (outcome := outcome_in(pod)))])
 
 
 def learn(draft: Draft, outcome: MemberOutcome) -> Draft:

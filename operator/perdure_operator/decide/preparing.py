@@ -14,7 +14,7 @@ from perdure.wire import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told
-from perdure_operator.decide.disruptions import Found, final_reason, reason_to_end
+from perdure_operator.decide.disruptions import EndReason, final_reason, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
 from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import (
@@ -30,9 +30,9 @@ from perdure_operator.decide.facts import (
     unexpected,
     wanted_size,
 )
-from perdure_operator.decide.flapping import restless, settled_at, told, withdrawn
+from perdure_operator.decide.flapping import describe_flapping, restless, settled_at, withdrawn
 from perdure_operator.decide.growth import give_up_growing, lasts, most_with
-from perdure_operator.decide.intents import commit_to_leave, fall_back, limited, may_prepare, ready_by
+from perdure_operator.decide.intents import fall_back, leave_at_once, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
@@ -61,7 +61,7 @@ def reconsider(draft: Draft) -> Draft:
     found = reason_to_end(draft, current)
     if final := final_reason(draft, current):
         lost = found is not None and found.disruption in _UNSAVED
-        return commit_to_leave(draft, current, found if found and lost else final)
+        return leave_at_once(draft, current, found if found and lost else final)
     if found is None and upcoming and upcoming.attempts:
         return draft
     if found is None:
@@ -71,7 +71,7 @@ def reconsider(draft: Draft) -> Draft:
     if found.disruption is not intent.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
     if not may_prepare(draft, current, found):
-        return commit_to_leave(draft, current, found)
+        return leave_at_once(draft, current, found)
     if gone := _not_left_any_more(draft, intent, found):
         draft = withdrawn(draft, intent, gone)
     draft = draft.update_current(intent=limited(draft, current, found))
@@ -80,7 +80,7 @@ def reconsider(draft: Draft) -> Draft:
     return draft.update(next=upcoming.model_copy(update={"disruption": found.disruption, "cause": found.cause}))
 
 
-def _not_left_any_more(draft: Draft, intent: Intent, found: Found) -> tuple[str, ...]:
+def _not_left_any_more(draft: Draft, intent: Intent, found: EndReason) -> tuple[str, ...]:
     """Nodes of which nothing is said any more; a reason that comes before theirs says nothing of them."""
     if found.disruption not in _AFTER_OTHERS or set(intent.nodes) <= set(found.nodes):
         return ()
@@ -106,7 +106,7 @@ def let_settle(draft: Draft) -> Draft:
     waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
     if draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
         return draft
-    words = f"the next member is made at {clock(until)}: {told(draft, nodes)}"
+    words = f"the next member is made at {clock(until)}: {describe_flapping(draft, nodes)}"
     return draft.block(Reason.REPLACING_MEMBERS, words, until)
 
 
@@ -134,7 +134,7 @@ def take_over(draft: Draft) -> Draft:
         return draft.wait(Reason.BACKOFF, _held_back(current, heirs, begun), begun)
     found = reason_to_end(draft, current)
     if found and _all_go_elsewhere(draft, heirs):
-        return commit_to_leave(draft, current, found, fell="all members are made from another template").allot(())
+        return leave_at_once(draft, current, found, fell="all members are made from another template").allot(())
     return _planned(draft, current, intent, heirs)
 
 

@@ -11,7 +11,7 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated, wanted_size
-from perdure_operator.decide.flapping import told
+from perdure_operator.decide.flapping import describe_flapping
 from perdure_operator.decide.history import took_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing.priority import warn_of_priority
@@ -166,7 +166,7 @@ def _move(draft: Draft, cause: str) -> str:
     if intent is None:
         return cause
     if not intent.prepare and not intent.leave:
-        flaps = told(draft, intent.nodes) if intent.disruption is Disruption.NODE_LEAVING else ""
+        flaps = describe_flapping(draft, intent.nodes) if intent.disruption is Disruption.NODE_LEAVING else ""
         return f"{cause}; {flaps} before members leave" if flaps else cause
     if intent.fell:
         return f"{cause}; {intent.fell}"

@@ -50,7 +50,7 @@ class Leader:
     """One replica: first a candidate, then the leader, then ended."""
 
     api: ClusterApi
-    lease: election.Settings
+    lease: election.LeaseSettings
     identity: str
     namespace: str | None = None
     workers: int = 8

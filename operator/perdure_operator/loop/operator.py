@@ -21,10 +21,10 @@ from perdure_operator.loop.leader import Leader
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """Options of `perdure-operator run`."""
 
-    lease: election.Settings
+    lease: election.LeaseSettings
     identity: str
     namespace: str | None = None
     """None: all namespaces."""
@@ -39,7 +39,7 @@ class Options:
     """Whether to answer Evictions if the API server serves them."""
 
 
-async def run(options: Options) -> bool:
+async def run(options: OperatorOptions) -> bool:
     """Run until SIGTERM or SIGINT (True), or until the Lease is lost or the operator itself fails (False)."""
     async with await kube.login(options.kubeconfig) as api:
         await install.check(api, options.namespace)

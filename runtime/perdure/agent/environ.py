@@ -32,7 +32,7 @@ OF_A_RUN: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessIdentity:
     """What a process needs to know beside its run."""
 
     local_rank: int
@@ -55,7 +55,7 @@ def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> d
     return {"OMP_NUM_THREADS": str(max(1, cpus // processes)), **base} if cpus else dict(base)
 
 
-def process_environment(base: Mapping[str, str], train: Train, place: Place) -> dict[str, str]:
+def process_environment(base: Mapping[str, str], train: Train, place: ProcessIdentity) -> dict[str, str]:
     """`base` with this process's variables; the user's own values for threads and the resolver stay."""
     address, _, port = train.master.rpartition(":")
     threads = with_threads(base, place.cpus, place.processes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.agent.state import Acknowledge, Action, Offer, Say, State, Trainer
+from perdure.agent.state import Acknowledge, Action, OfferAssignment, Say, State, Trainer
 from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
 from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
 
@@ -59,7 +59,7 @@ def offer(trainer: Trainer, newer: Train | Leave) -> tuple[Trainer, list[Action]
         return trainer, []
     others = tuple(known for known in trainer.offered if known.run != newer.run)
     say = Say(f"run {newer.run} is offered to the trainer of run {trainer.run}, which trains on meanwhile")
-    return replace(trainer, offered=(*others, newer)), [say, Offer(trainer.origin, newer)]
+    return replace(trainer, offered=(*others, newer)), [say, OfferAssignment(trainer.origin, newer)]
 
 
 def noted(state: State, trainer: Trainer, report: Report) -> Noted:

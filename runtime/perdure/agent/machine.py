@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 from perdure.agent import handover
 from perdure.agent.exit_cause import judge, pod_outcome, step_of, without_trainer
-from perdure.agent.stage import Stage, given_up_at, limit_of, rescued_by, stage_of
+from perdure.agent.stage import AgentStage, given_up_at, limit_of, rescued_by, stage_of
 from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
@@ -27,7 +27,7 @@ from perdure.agent.state import (
     Finish,
     ForgetImages,
     Kill,
-    Limit,
+    KillTime,
     MakesWay,
     MarkWarm,
     Process,
@@ -354,26 +354,26 @@ def _converge(state: State, now: float) -> Noted:
         return _without_trainer(state, now)
     match stage:
         case (
-            Stage.STARTED
-            | Stage.ATTACHED
-            | Stage.OPENED
-            | Stage.STEPPED
-            | Stage.OFFERED
-            | Stage.VOTING
-            | Stage.CLOSING
-            | Stage.ASKED
-            | Stage.COMPLETED
-            | Stage.IMAGING
-            | Stage.EXITING
+            AgentStage.STARTED
+            | AgentStage.ATTACHED
+            | AgentStage.OPENED
+            | AgentStage.STEPPED
+            | AgentStage.OFFERED
+            | AgentStage.VOTING
+            | AgentStage.CLOSING
+            | AgentStage.ASKED
+            | AgentStage.COMPLETED
+            | AgentStage.IMAGING
+            | AgentStage.EXITING
         ):
             return _living(state, trainer, now)
-        case Stage.KILLED | Stage.CLEARING:
+        case AgentStage.KILLED | AgentStage.CLEARING:
             return _awaited(state, trainer, now)
-        case Stage.RESCUING:
+        case AgentStage.RESCUING:
             return _waits_for_rescue(state, trainer, now)
-        case Stage.ENDED | Stage.HELD:
+        case AgentStage.ENDED | AgentStage.HELD:
             return _ended(state, trainer, now)
-        case Stage.NONE | Stage.FINISHED:
+        case AgentStage.NONE | AgentStage.FINISHED:
             return state, []
     assert_never(stage)
 
@@ -467,7 +467,7 @@ def _leaves(state: State, trainer: Trainer) -> bool:
 
 def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer | None:
     """The trainer as ended, if all its processes end as one of `kinds` and only shut down their interpreters."""
-    if trainer.killed or stage_of(state) is not Stage.EXITING:
+    if trainer.killed or stage_of(state) is not AgentStage.EXITING:
         return None
     if not all(process.makes_way for process in trainer.alive):
         return None
@@ -482,8 +482,8 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
     A request asks it to save, shortens its deadline, only sets a limit, or for a lost run kills it at once.
     """
     newer, stage = _newer(state, trainer), stage_of(state)
-    is_ending = stage in (Stage.COMPLETED, Stage.EXITING)
-    if newer and stage is not Stage.COMPLETED and _lost(trainer, newer):
+    is_ending = stage in (AgentStage.COMPLETED, AgentStage.EXITING)
+    if newer and stage is not AgentStage.COMPLETED and _lost(trainer, newer):
         return _to_leave_image(state, trainer, newer, now)
     actions: list[Action] = []
     if newer and not is_ending:
@@ -548,7 +548,7 @@ def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: f
         return _to_be_killed(trainer, now, LOST), []
     if trainer.imaging:
         return trainer, []
-    limit = Limit(now + state.settings.image, ExitKind.STOPPED, LOST)
+    limit = KillTime(now + state.settings.image, ExitKind.STOPPED, LOST)
     say = Say(f"run {trainer.run} is lost: its trainer is asked for an image of its state")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     cause = newer.cause or f"run {newer.run} follows"
@@ -560,7 +560,7 @@ def _is_suspect(newer: Train | Leave | None) -> bool:
 
 
 def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
-    return replace(trainer, killed=Limit(now, ExitKind.STOPPED, reason))
+    return replace(trainer, killed=KillTime(now, ExitKind.STOPPED, reason))
 
 
 def _awaited(state: State, trainer: Trainer, now: float) -> Noted:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from perdure.agent import linux
-from perdure.agent.environ import Place, process_environment
+from perdure.agent.environ import ProcessIdentity, process_environment
 from perdure.agent.images import Images
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.machine import react
@@ -31,6 +31,7 @@ from perdure.agent.stage import due
 from perdure.agent.state import (
     Acknowledge,
     Action,
+    AgentSettings,
     Ask,
     AskForSave,
     AssignmentRead,
@@ -40,10 +41,9 @@ from perdure.agent.state import (
     ForgetImages,
     Kill,
     MarkWarm,
-    Offer,
+    OfferAssignment,
     ProcessEnded,
     Say,
-    Settings,
     SigtermReceived,
     Start,
     State,
@@ -119,7 +119,7 @@ class Agent:
         self,
         command: Sequence[str],
         paths: Paths,
-        settings: Settings,
+        settings: AgentSettings,
         environ: Mapping[str, str],
         launcher: Launcher | None = None,
     ) -> None:
@@ -210,7 +210,7 @@ class Agent:
                 self._start(train)
             case Ask():
                 self._ask(action)
-            case AskForSave() | Offer() | Acknowledge():
+            case AskForSave() | OfferAssignment() | Acknowledge():
                 self._show(action)
             case ForgetImages() | CommitImage():
                 self._see_to_images(action)
@@ -234,12 +234,12 @@ class Agent:
         if not ask.again:
             self._children.terminate(ask.sessions)
 
-    def _show(self, action: AskForSave | Offer | Acknowledge) -> None:
+    def _show(self, action: AskForSave | OfferAssignment | Acknowledge) -> None:
         """Write a file that the trainer polls while it trains."""
         match action:
             case AskForSave(run, word):
                 self._put("the request for a save", lambda: ask_for_save(self._request_file(run), word))
-            case Offer(run, assignment):
+            case OfferAssignment(run, assignment):
                 self._put(f"the offer of run {assignment.run}", lambda: write_offer(self._offer_file(run), assignment))
             case Acknowledge(run, following):
                 self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
@@ -280,7 +280,7 @@ class Agent:
         rank = train.rank + local_rank
         (report, report_end), (stderr, stderr_end) = os.pipe(), os.pipe()
         os.set_blocking(report_end, False)  # a trainer never waits for its agent
-        place = Place(
+        place = ProcessIdentity(
             local_rank,
             self._state.settings.processes,
             report_end,

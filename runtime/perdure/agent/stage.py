@@ -11,11 +11,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 from perdure.agent.handover import asked_at, offered_now, word_of
-from perdure.agent.state import ENDS_SIBLINGS, Limit, State, Trainer
+from perdure.agent.state import ENDS_SIBLINGS, KillTime, State, Trainer
 from perdure.wire import ExitKind
 
 
-class Stage(StrEnum):
+class AgentStage(StrEnum):
     """The stage of the pod's newest trainer."""
 
     NONE = "none"  # no trainer was started
@@ -40,59 +40,59 @@ class Stage(StrEnum):
 
 LIVING = frozenset(
     {
-        Stage.STARTED,
-        Stage.ATTACHED,
-        Stage.OPENED,
-        Stage.STEPPED,
-        Stage.OFFERED,
-        Stage.VOTING,
-        Stage.CLOSING,
-        Stage.ASKED,
-        Stage.COMPLETED,
-        Stage.IMAGING,
-        Stage.EXITING,
+        AgentStage.STARTED,
+        AgentStage.ATTACHED,
+        AgentStage.OPENED,
+        AgentStage.STEPPED,
+        AgentStage.OFFERED,
+        AgentStage.VOTING,
+        AgentStage.CLOSING,
+        AgentStage.ASKED,
+        AgentStage.COMPLETED,
+        AgentStage.IMAGING,
+        AgentStage.EXITING,
     }
 )
 """Stages in which the trainer may be asked to save, or killed."""
 
 
-def stage_of(state: State) -> Stage:
+def stage_of(state: State) -> AgentStage:
     """The trainer's stage."""
     trainer = state.trainer
     if state.finished:
-        return Stage.FINISHED
+        return AgentStage.FINISHED
     if trainer is None:
-        return Stage.NONE
+        return AgentStage.NONE
     if trainer.alive:
         return _living(state, trainer)
     if trainer.clearing is not None:
-        return Stage.CLEARING
+        return AgentStage.CLEARING
     if trainer.rescuing is not None and trainer.rescued is None:
-        return Stage.RESCUING
-    return Stage.ENDED if state.hold_until is None else Stage.HELD
+        return AgentStage.RESCUING
+    return AgentStage.ENDED if state.hold_until is None else AgentStage.HELD
 
 
-def _living(state: State, trainer: Trainer) -> Stage:
+def _living(state: State, trainer: Trainer) -> AgentStage:
     if trainer.killed:
-        return Stage.KILLED
+        return AgentStage.KILLED
     if trainer.completed:
-        return Stage.COMPLETED
+        return AgentStage.COMPLETED
     if all(process.ending for process in trainer.alive):
-        return Stage.EXITING
+        return AgentStage.EXITING
     if trainer.imaging:
-        return Stage.IMAGING
+        return AgentStage.IMAGING
     if trainer.voting:
-        return Stage.VOTING
+        return AgentStage.VOTING
     if trainer.request:
-        return Stage.CLOSING if _without_step(trainer) else Stage.ASKED
+        return AgentStage.CLOSING if _without_step(trainer) else AgentStage.ASKED
     newer = offered_now(state, trainer)
     if newer and newer in trainer.offered and word_of(state, newer.run) is None:
-        return Stage.OFFERED
+        return AgentStage.OFFERED
     if trainer.stepped:
-        return Stage.STEPPED
+        return AgentStage.STEPPED
     if _without_step(trainer):
-        return Stage.ATTACHED if trainer.opened_at is None else Stage.OPENED
-    return Stage.STARTED
+        return AgentStage.ATTACHED if trainer.opened_at is None else AgentStage.OPENED
+    return AgentStage.STARTED
 
 
 def _without_step(trainer: Trainer) -> bool:
@@ -108,44 +108,44 @@ def due(state: State) -> float | None:
     if stage in LIVING:
         limit = limit_of(state, trainer, stage)
         due_at = [limit.at] if limit else []
-        if stage is Stage.OFFERED and state.current:
+        if stage is AgentStage.OFFERED and state.current:
             due_at.append(asked_at(state, state.current))
         return min(due_at, default=None)
-    if stage in (Stage.KILLED, Stage.CLEARING):
+    if stage in (AgentStage.KILLED, AgentStage.CLEARING):
         return given_up_at(state, trainer)
-    if stage is Stage.RESCUING:
+    if stage is AgentStage.RESCUING:
         return rescued_by(state, trainer)
-    return state.hold_until if stage is Stage.HELD else None
+    return state.hold_until if stage is AgentStage.HELD else None
 
 
-def limit_of(state: State, trainer: Trainer, stage: Stage) -> Limit | None:
+def limit_of(state: State, trainer: Trainer, stage: AgentStage) -> KillTime | None:
     """When the trainer is killed and why, by the nearest limit; None if there is none."""
     return min(_limits(state, trainer, stage), key=lambda limit: limit.at, default=None)
 
 
-def _limits(state: State, trainer: Trainer, stage: Stage) -> Iterator[Limit]:
+def _limits(state: State, trainer: Trainer, stage: AgentStage) -> Iterator[KillTime]:
     request, settings = trainer.request, state.settings
-    if stage is Stage.IMAGING and trainer.imaging:
+    if stage is AgentStage.IMAGING and trainer.imaging:
         at = max([trainer.imaging.at, *(process.image_due for process in trainer.alive if process.image_due)])
         yield replace(trainer.imaging, at=min(at, state.shutdown.deadline) if state.shutdown else at)
-    elif stage is Stage.VOTING:
+    elif stage is AgentStage.VOTING:
         if state.shutdown:  # only the pod's own end limits a vote: other parties rely on it
-            yield Limit(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
+            yield KillTime(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
     elif request:
-        yield Limit(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
-    if request and stage is Stage.CLOSING:
+        yield KillTime(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
+    if request and stage is AgentStage.CLOSING:
         since = max(request.at, trainer.opened_at or 0.0)
         reason = "it has not opened its run" if trainer.opened_at is None else "it has finished no step"
-        yield Limit(since + settings.no_step, ExitKind.STOPPED, reason)
+        yield KillTime(since + settings.no_step, ExitKind.STOPPED, reason)
     for process in trainer.processes:
         if process.ending:
             # A script may go on after its last epoch; after any other ending it should exit.
             seconds = settings.after_completion if process.completed else settings.teardown
             at = process.told_at + seconds
-            yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} told its ending, but does not exit")
+            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} told its ending, but does not exit")
         if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
             at = process.ended_at + settings.siblings
-            yield Limit(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, the others go on")
+            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, the others go on")
 
 
 def rescued_by(state: State, trainer: Trainer) -> float | None:

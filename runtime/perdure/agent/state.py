@@ -33,7 +33,7 @@ from perdure.wire.channel import Exiting, Imaged, Report, TookOver, Voting
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """The agent's own durations, in seconds, and the number of processes per run."""
 
     processes: int = 1
@@ -129,7 +129,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Limit:
+class KillTime:
     """A deadline: processes that still run at `at` are killed, and count as `outcome` without an ending report."""
 
     at: float
@@ -156,9 +156,9 @@ class Trainer:
     processes: tuple[Process, ...]
     completion: Completion = Completion.LOG
     request: Requested | None = None
-    imaging: Limit | None = None
+    imaging: KillTime | None = None
     """Set if its run is lost: it is killed once it has left an image, or at this limit."""
-    killed: Limit | None = None
+    killed: KillTime | None = None
     """The limit that it was killed for."""
     clearing: float | None = None
     """Since when its leftover processes are being killed."""
@@ -250,7 +250,7 @@ class Shutdown:
 class State:
     """The agent's state."""
 
-    settings: Settings
+    settings: AgentSettings
     current: Train | Leave | None = None
     """The newest assignment with a run; None before the first and as a standby."""
     first_seen: float = 0.0
@@ -411,7 +411,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Offer:
+class OfferAssignment:
     """Offer an assignment for a live hand-over to the trainer started for `run`."""
 
     run: int
@@ -463,7 +463,7 @@ class Finish:
 
 
 Action = (
-    Say | MarkWarm | Start | Ask | AskForSave | Offer | Acknowledge | ForgetImages | CommitImage | Kill
+    Say | MarkWarm | Start | Ask | AskForSave | OfferAssignment | Acknowledge | ForgetImages | CommitImage | Kill
     | Finish
 )  # fmt: skip
 

@@ -46,7 +46,7 @@ Left = Callable[[], float | None]
 """Seconds that this rank still has; None without a deadline."""
 
 
-class Trace(Protocol):
+class FlushedTrace(Protocol):
     """A trace, written beside the commits."""
 
     def flush(self) -> None:
@@ -54,7 +54,7 @@ class Trace(Protocol):
         ...
 
 
-class Timings(Protocol):
+class SaveTimings(Protocol):
     """Receives the durations of a save's parts."""
 
     def note(self, seconds: Mapping[str, float]) -> None:
@@ -72,8 +72,8 @@ class Checkpointer:
     """On rank 0."""
     run: int
     keep: int
-    trace: Trace
-    timings: Timings
+    trace: FlushedTrace
+    timings: SaveTimings
     read: Callable[[], State]
     """Returns the current state."""
     commit: CommitRef | None = None

@@ -18,7 +18,7 @@ from perdure.console import say
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
 from perdure.log.entry import ImageRef
-from perdure.log.images import Offer, Stamp, holder_of
+from perdure.log.images import ImageOffer, Stamp, holder_of
 from perdure.log.position import Position
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
@@ -35,8 +35,8 @@ class Inheritance:
         self._image = _read(held) if held else None
         label = self._image.label if self._image else None
         labels = peers.gather({"stamp": vars(label.stamp), "crc": label.crc} if label else None)
-        self.offers: Sequence[Offer] = [
-            Offer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(labels) if found
+        self.offers: Sequence[ImageOffer] = [
+            ImageOffer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(labels) if found
         ]
 
     def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> int:

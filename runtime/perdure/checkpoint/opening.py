@@ -20,7 +20,7 @@ from perdure.errors import Corrupt, StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.log.entry import Committed, ImageRef, Origin
-from perdure.log.images import Offer
+from perdure.log.images import ImageOffer
 from perdure.log.reader import Log, Slot
 from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store, open_store
@@ -52,7 +52,7 @@ class Opening:
 
 
 def open_run(
-    settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None], images: Sequence[Offer] = ()
+    settings: Settings, store: Store, peers: Peers, give_up: Callable[[], None], images: Sequence[ImageOffer] = ()
 ) -> Opening:
     """Wait until Opened is in the log. Raises Fenced, RootTakenOver or LogLost if this run may not open.
 
@@ -113,7 +113,7 @@ def _wait_for_turn(
     writer: Writer,
     settings: Settings,
     give_up: Callable[[], None],
-    images: Sequence[Offer],
+    images: Sequence[ImageOffer],
     members: Sequence[Member],
 ) -> Resume:
     begun, said, trouble = time.monotonic(), "", Trouble()

@@ -29,7 +29,7 @@ from perdure.checkpoint.upload import Staged, put_manifest, put_part, without_te
 from perdure.console import Trouble, say
 from perdure.errors import Corrupt, Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log.entry import Committed, Entry, ImageRef, Opened
-from perdure.log.images import Begun, Offer, choose, holder_of
+from perdure.log.images import Begun, ImageOffer, choose, holder_of
 from perdure.log.reader import Head, Log
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
@@ -100,7 +100,7 @@ def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
 
 def _chosen(images: Sequence[Image], uid: str, run: int, committed: int) -> Image:
     """The one that is to be committed. Superfluous if there is none."""
-    offers = [Offer(number, image.label.stamp, image.label.crc) for number, image in enumerate(images)]
+    offers = [ImageOffer(number, image.label.stamp, image.label.crc) for number, image in enumerate(images)]
     choice = choose(offers, uid=uid, line=[Begun(run)], committed=committed)
     if choice.image is None:
         raise Superfluous(choice.why)

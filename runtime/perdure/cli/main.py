@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.errors import PerdureError, UserError
 
 if TYPE_CHECKING:
-    from perdure.agent.state import Settings
+    from perdure.agent.state import AgentSettings
 
 
 INSPECTIONS: Final = {
@@ -155,16 +155,16 @@ def _check(assignment: Path, scratch: Path) -> None:
         raise UserError(f"{scratch} is not writable: name another folder with --state")
 
 
-def settings_from(environ: Mapping[str, str]) -> Settings:
+def settings_from(environ: Mapping[str, str]) -> AgentSettings:
     """The agent's settings, from the operator's variables."""
-    from perdure.agent.state import Settings  # noqa: PLC0415
+    from perdure.agent.state import AgentSettings  # noqa: PLC0415
     from perdure.wire import DEFAULT_GRACE_SECONDS, Completion, Env  # noqa: PLC0415
 
     completion = environ.get(Env.COMPLETION) or Completion.LOG
     if completion not in set(Completion):
         raise UserError(f"{Env.COMPLETION} is {completion!r}: set it to {' or '.join(Completion)}, or unset it")
 
-    return Settings(
+    return AgentSettings(
         processes=_number(environ, Env.PROCESSES, default=1, least=1),
         completion=Completion(completion),
         grace=_number(environ, Env.GRACE_SECONDS, default=DEFAULT_GRACE_SECONDS, least=0),

@@ -131,7 +131,7 @@ def install_groups(groups: Groups, settings: Settings) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreAddress:
     """A meeting place of processes: a store, and the name in its first key."""
 
     address: tuple[str, int]
@@ -153,18 +153,18 @@ class Place:
         return PrefixStore(self.prefix, store)
 
 
-def open_place(place: Place, timeout: timedelta, deadline: Deadline, *, listen: bool = True) -> Store:
+def open_place(place: StoreAddress, timeout: timedelta, deadline: Deadline, *, listen: bool = True) -> Store:
     """Wait for the store with the right name, and connect. Raises PeerLost at the deadline."""
     store = _listen(place, deadline, listen=listen) if place.hosts else _find(place, deadline)
     store.set_timeout(timeout)
     return store
 
 
-def place_of(settings: Settings) -> Place:
+def place_of(settings: Settings) -> StoreAddress:
     """The meeting place of a run's ranks."""
     named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
     prefix = f"perdure-{settings.attempt}" + (f"-{settings.joined}" if settings.joined else "")
-    return Place(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
+    return StoreAddress(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
 
 
 def reach(settings: Settings) -> Store:
@@ -176,13 +176,13 @@ def reach(settings: Settings) -> Store:
     return connect_again(place_of(settings))
 
 
-def connect_again(place: Place) -> Store:
+def connect_again(place: StoreAddress) -> Store:
     """The same for any place."""
     with socket.create_connection(place.address, timeout=CONNECT_SECONDS):
         return place.connect(listen=False)
 
 
-def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
+def _listen(place: StoreAddress, deadline: Deadline, *, listen: bool) -> Store:
     """Host the store, with retries: the port may still belong to a closing socket."""
     while True:
         try:
@@ -195,7 +195,7 @@ def _listen(place: Place, deadline: Deadline, *, listen: bool) -> Store:
         return store
 
 
-def _find(place: Place, deadline: Deadline) -> Store:
+def _find(place: StoreAddress, deadline: Deadline) -> Store:
     wrong = ""  # once known, the best message for any timeout
     while True:
         try:
@@ -226,7 +226,7 @@ def _port(address: tuple[str, int], deadline: Deadline, awaited: str) -> socket.
             time.sleep(RETRY_SECONDS)
 
 
-def _silent(place: Place) -> str:
+def _silent(place: StoreAddress) -> str:
     return f"{place.awaited} listens at {place} and does not answer"
 
 

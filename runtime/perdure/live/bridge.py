@@ -18,7 +18,7 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.rendezvous import Deadline, Groups, connect_ranks
 from perdure.group.world import Group, connect_group
-from perdure.live.keys import WORD_BYTES, Keys, Word
+from perdure.live.keys import WORD_BYTES, StoreKeys, Word
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import QUIET_SECONDS
 from perdure.wire.settings import Settings
@@ -86,7 +86,7 @@ class Bridge:
 
 
 def connect_bridge(
-    keys: Keys,
+    keys: StoreKeys,
     attempt: Attempt,
     party: Party,
     settings: Settings,

@@ -22,7 +22,7 @@ from perdure.errors import PeerLost, StorageError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
-from perdure.live.keys import Keys, Word, open_keys
+from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Part, Party
 from perdure.live.protocol.timing import QUIET_SECONDS
@@ -31,8 +31,8 @@ from perdure.live.transfer import Key, describe, make_room, parcels, receive, se
 from perdure.log.entry import ObjectRef, Opened, write_entry
 from perdure.log.members import put_members
 from perdure.log.position import Position
-from perdure.log.reader import Log, Place, Slot, slot_of
-from perdure.log.takeover import Takeover
+from perdure.log.reader import Log, ReadPosition, Slot, slot_of
+from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from perdure.loop.leaving import check_places, place
@@ -53,7 +53,7 @@ class Header:
     """The state's objects, encoded."""
     ranks: tuple[Any, ...]
     """Each old rank's own state, encoded; for a newer run of another size only what all ranks share."""
-    place: Place
+    place: ReadPosition
     """The place up to which rank 0 has read the log."""
     commit: CommitRef | None
     goal: Any
@@ -96,7 +96,12 @@ class Header:
         """The header from those values."""
         position, commit = Position(**body["position"]), body["commit"]
         items = tuple(map(read_item, body["items"]))
-        known = {"position": position, "items": items, "ranks": tuple(body["ranks"]), "place": Place(**body["place"])}
+        known = {
+            "position": position,
+            "items": items,
+            "ranks": tuple(body["ranks"]),
+            "place": ReadPosition(**body["place"]),
+        }
         known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
 
@@ -127,11 +132,11 @@ class Effects:
         """On old rank 0: the tensors that a newcomer's script does not create itself."""
         self._room: Mapping[Key, Tensor] | None = {}
         """On a newcomer: memory for them; None if it is no longer wanted."""
-        self._keys: Keys | None = None
+        self._keys: StoreKeys | None = None
         self._bridge: Bridge | None = None
         self._deadline = Deadline(block.limit, lambda: None)
         self._writer: Writer | None = None
-        self._takeover: Takeover | None = None
+        self._takeover: TakeoverLog | None = None
         self._members: ObjectRef | None = None
         """On the decider: the pods and nodes of the newer run's ranks, as stored."""
         self._kept: State | None = None
@@ -153,7 +158,7 @@ class Effects:
         self._mark = time.monotonic()
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> StoreKeys:
         """The attempt's key-value store; RuntimeError before `find_store`."""
         if self._keys is None:
             raise RuntimeError("the attempt's store is not found yet")
@@ -269,7 +274,7 @@ class Effects:
         self._bridge = self._keys = None
         self._deadline = Deadline(0.0, lambda: None)  # the old one refers to the driver
 
-    def another_line(self) -> Keys:
+    def another_line(self) -> StoreKeys:
         """A second connection to the decider's store. Raises PeerLost if the decider is gone."""
         return self.keys.another()
 
@@ -300,7 +305,7 @@ class Effects:
                 send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
             self._held = summing.sum
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
-        if self.party.number in self.attempt.header_to:
+        if self.party.number in self.attempt.tensor_receivers:
             self._kept = _received(header, receive(bridge.group, mine, {}), state)
         if self.party.part is Part.STAYER:
             self._merged = self._merge(header)
@@ -320,7 +325,7 @@ class Effects:
         self._room = None
         found = receive(bridge.group, mine, targets)
         self.lap("state")
-        rank = self.attempt.generators_of(self.party.new or 0)
+        rank = self.attempt.predecessor_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
         own = None if own is None else decode(own)
         return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
@@ -348,12 +353,12 @@ class Effects:
     # The log.
 
     @property
-    def takeover(self) -> Takeover:
+    def takeover(self) -> TakeoverLog:
         """This party's view of the log."""
         if self._takeover is None:
             run, header = self.run, self.header
             place = header.place if header else None
-            self._takeover = Takeover(
+            self._takeover = TakeoverLog(
                 Log(run.store), uid=self.settings.uid, run=self.attempt.run, next_run=self.attempt.next, place=place
             )
         return self._takeover
@@ -414,7 +419,7 @@ class Effects:
     def _take_sums(self, sums_of_ranks: Sequence[Any]) -> None:
         """Pass leavers' accumulators to the newcomers in their ranks, or to the newer run's rank 0."""
         attempt, party, sums = self.attempt, self.party, self.run.progress.sums
-        rank = attempt.generators_of(party.new or 0)
+        rank = attempt.predecessor_of(party.new or 0)
         left = [sums_of_ranks[leaver] for leaver in attempt.leavers] if sums_of_ranks and rank is None else []
         if party.part is Part.NEWCOMER:
             sums.take_place(sums_of_ranks[rank] if sums_of_ranks and rank is not None else [])
@@ -443,7 +448,7 @@ class Effects:
         same = self.attempt.world == self.attempt.new_world
         drawn = {} if same else sums(run.progress.generators.state())
         held = run.progress.sums.tell()
-        if not self.attempt.header_to:
+        if not self.attempt.tensor_receivers:
             _, found = on_all(run.peers, lambda: (None, [place(position), drawn, held, encode(run.registry.own())]))
             check_places([where for where, *_ in found])
             self._keep_alike([own for _, own, _, _ in found])

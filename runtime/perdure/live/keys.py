@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import peer_lost
-from perdure.group.rendezvous import Deadline, Place, connect_again, look_for_keys, open_place
+from perdure.group.rendezvous import Deadline, StoreAddress, connect_again, look_for_keys, open_place
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.log.entry import ENTRY_BYTES
 from perdure.wire import Handover, HandoverWord
@@ -58,10 +58,10 @@ class Word:
         return cls(HandoverWord(word), why, seq, entry)
 
 
-class Keys:
+class StoreKeys:
     """One party's connection to the attempt's store."""
 
-    def __init__(self, store: Store, attempt: Attempt, party: Party, place: Place) -> None:
+    def __init__(self, store: Store, attempt: Attempt, party: Party, place: StoreAddress) -> None:
         self.store = store
         self._place = place
         self._attempt = attempt
@@ -140,7 +140,7 @@ class Keys:
             awaited = "the old ranks have not stopped for the hand-over"
             look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_SECONDS)
 
-    def another(self) -> Keys:
+    def another(self) -> StoreKeys:
         """A second connection, for a thread that may wait for an answer forever. The decider's own store never
         blocks."""
         if self._party.decides:
@@ -150,7 +150,7 @@ class Keys:
                 store = connect_again(self._place)
             except OSError as error:
                 raise PeerLost(f"the decider is gone: {error}") from error
-        return Keys(store, self._attempt, self._party, self._place)
+        return StoreKeys(store, self._attempt, self._party, self._place)
 
     def here(self) -> dict[int, int]:
         """Send a heartbeat, and wait until the decider's store has it. Returns the heartbeats per party: on the decider
@@ -173,14 +173,14 @@ class Keys:
             return [party for party in parties if self.store.check([f"seen/{party}"])]
 
 
-def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable[[], None]) -> Keys:
+def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable[[], None]) -> StoreKeys:
     """Wait until the decider listens, and connect. Raises PeerLost at the attempt's limit; `give_up` raises to end
     the wait earlier."""
     host, _, port = block.master.rpartition(":")
     who = f"the decider of run {attempt.next}'s hand-over"
-    place = Place((host, int(port)), party.decides, block.token, block.token, who)
+    place = StoreAddress((host, int(port)), party.decides, block.token, block.token, who)
     limit = timedelta(seconds=max(1, block.limit))
-    return Keys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party, place)
+    return StoreKeys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party, place)
 
 
 def _name(party: Party) -> str:

@@ -92,7 +92,7 @@ class Newcomer:
             driver.feed(ev.Unable(f"at its first batch it has not registered {late}, as the others have meanwhile"))
         else:
             driver.effects.lap("script")
-            self._stand_in()
+            self._hold_rescue_copy()
             driver.feed(ev.FirstBatch())
         while True:
             match driver.next_act():
@@ -104,11 +104,11 @@ class Newcomer:
                 case ev.Exit(kind, why):
                     self._fail(kind, why)
 
-    def _stand_in(self) -> None:
+    def _hold_rescue_copy(self) -> None:
         """Hold the state as a survivor's snapshot, in case the others are lost before the outcome is known."""
         run, attempt = self._run, self._driver.effects.attempt
         run.progress.saved = self.header.saved
-        rank = attempt.generators_of(run.rank)
+        rank = attempt.predecessor_of(run.rank)
         if rank is not None:
             run.images.stand_in(attempt.run, rank, self.header.alike, self.header.ranks)
         elif self.header.alone is not None:  # otherwise it holds no rank's own state, and others do
@@ -153,7 +153,7 @@ class Newcomer:
         run, text = self._run, self._described(action.why)
         say(f"this process does not join the living run: {text}")
         if action.kind is ExitKind.PEER_LOST:
-            self._stand_in()
+            self._hold_rescue_copy()
             run.images.leave()
         ending = run.ending(action.kind)
         if action.kind is ExitKind.HANDOVER_FAILED:

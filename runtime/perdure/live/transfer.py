@@ -89,7 +89,7 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     """Which rank sends what to which party. Equal on all parties."""
     shared = [item for item in items if item.part == SHARED]
     replicated = tuple(item for item in items if item.part == REPLICATED)
-    found: dict[tuple[int, int], list[Item]] = {(0, party): list(replicated) for party in attempt.header_to}
+    found: dict[tuple[int, int], list[Item]] = {(0, party): list(replicated) for party in attempt.tensor_receivers}
     for route in attempt.routes([item.size for item in shared]):
         found.setdefault((route.sender, route.receiver), []).append(shared[route.piece])
     return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in sorted(found.items()) if items]

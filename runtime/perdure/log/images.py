@@ -31,7 +31,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Offer:
+class ImageOffer:
     """The image that a rank of the next run has."""
 
     holder: int
@@ -55,7 +55,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ImageChoice:
     """What the next run begins from."""
 
     image: ImageRef | None = None
@@ -64,22 +64,22 @@ class Choice:
     """Why an offered image is not used, for people."""
 
 
-def choose(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> Choice:
+def choose(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: int) -> ImageChoice:
     """The image for the next run. `line` are the earlier runs, the newest first.
 
     `committed` is the step of the newest commit; 0 without one.
     """
     good = [offer for offer in offers if admissible(offer.stamp, uid=uid, line=line, committed=committed)]
     if not good:
-        return Choice(why=_why_none(offers, uid=uid, line=line, committed=committed))
+        return ImageChoice(why=_why_none(offers, uid=uid, line=line, committed=committed))
     best = max((offer.stamp.run, offer.stamp.step) for offer in good)
     sums = {offer.crc for offer in good if (offer.stamp.run, offer.stamp.step) == best}
     if len(sums) > 1:
-        return Choice(why=f"the ranks of run {best[0]} have come apart: their images of step {best[1]} differ")
-    return Choice(ImageRef(*best))
+        return ImageChoice(why=f"the ranks of run {best[0]} have come apart: their images of step {best[1]} differ")
+    return ImageChoice(ImageRef(*best))
 
 
-def holder_of(image: ImageRef, offers: Sequence[Offer]) -> int:
+def holder_of(image: ImageRef, offers: Sequence[ImageOffer]) -> int:
     """The rank that commits the image: the lowest of the lost run, because unequal state is taken from rank 0."""
     found = [offer for offer in offers if (offer.stamp.run, offer.stamp.step) == (image.run, image.step)]
     return min(found, key=lambda offer: offer.stamp.rank).holder
@@ -120,7 +120,7 @@ def _way(line: Sequence[Begun]) -> Iterator[tuple[int, int | None]]:
             return
 
 
-def _why_none(offers: Sequence[Offer], *, uid: str, line: Sequence[Begun], committed: int) -> str:
+def _why_none(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: int) -> str:
     """Why the best offer is not admissible; "" without offers."""
     if not offers:
         return ""

@@ -40,7 +40,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Place:
+class ReadPosition:
     """Up to where somebody has read the log: what the next entry's links are."""
 
     seq: int
@@ -48,11 +48,11 @@ class Place:
     last_commit: int | None
     last_opened: int | None
 
-    def after(self, slot: Slot) -> Place:
+    def after(self, slot: Slot) -> ReadPosition:
         """The place behind the next entry."""
         if slot.entry is None:
-            return Place(slot.seq, slot.crc, self.last_commit, self.last_opened)
-        return Place(slot.seq, slot.crc, slot.entry.newest_commit, slot.entry.newest_opened)
+            return ReadPosition(slot.seq, slot.crc, self.last_commit, self.last_opened)
+        return ReadPosition(slot.seq, slot.crc, slot.entry.newest_commit, slot.entry.newest_opened)
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,10 @@ def slot_of(seq: int, data: bytes) -> Slot:
         return Slot(seq, checksum(data), None, str(error))
 
 
-def place_of(head: Head) -> Place:
+def place_of(head: Head) -> ReadPosition:
     """The place behind the last entry."""
     entry = head.entry
-    return Place(
+    return ReadPosition(
         head.seq, head.crc or None, entry.newest_commit if entry else None, entry.newest_opened if entry else None
     )
 

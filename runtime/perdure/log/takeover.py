@@ -15,18 +15,18 @@ from datetime import UTC, datetime
 
 from perdure.errors import StorageError
 from perdure.log.entry import Entry, Event, ObjectRef, Opened, Refused, key_of, write_entry
-from perdure.log.reader import Log, Place, Slot, place_of, slot_of
+from perdure.log.reader import Log, ReadPosition, Slot, place_of, slot_of
 from perdure.log.verdict import Verdict, verdict
 from perdure.store import KeyExists
 
 
-class Takeover:
+class TakeoverLog:
     """One party's view of the log during one attempt. Not thread-safe.
 
     Every method raises StorageError if the store did not answer, and may then be called again.
     """
 
-    def __init__(self, log: Log, *, uid: str, run: int, next_run: int, place: Place | None = None) -> None:
+    def __init__(self, log: Log, *, uid: str, run: int, next_run: int, place: ReadPosition | None = None) -> None:
         """`place` is the place up to which the older run's rank 0 has read the log."""
         self.log = log
         self.entry: Slot | None = None
@@ -81,10 +81,10 @@ class Takeover:
         self._read(slot)
         return self._said
 
-    def _standing(self) -> Place:
+    def _standing(self) -> ReadPosition:
         while self._place is None and self._said is Verdict.OPEN:
             self._begin()
-        return self._place or Place(0, None, None, None)
+        return self._place or ReadPosition(0, None, None, None)
 
     def _begin(self) -> None:
         """Stands behind the head; what the entries below have decided is told by the newest of each run."""
@@ -113,7 +113,7 @@ class Takeover:
     def _read(self, slot: Slot) -> None:
         if slot.entry is None:
             raise StorageError(f"{slot.problem}: it is not known what became of run {self._next}")
-        self._place = (self._place or Place(0, None, None, None)).after(slot)
+        self._place = (self._place or ReadPosition(0, None, None, None)).after(slot)
         self._sent.clear()
         self._judge(slot)
 
@@ -124,7 +124,7 @@ class Takeover:
         if self._said is not Verdict.OPEN:
             self.entry = slot
 
-    def _entry(self, place: Place, event: Event, run: int, writer: str) -> Entry:
+    def _entry(self, place: ReadPosition, event: Event, run: int, writer: str) -> Entry:
         return Entry(
             seq=place.seq + 1,
             prev=place.crc,

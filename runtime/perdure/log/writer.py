@@ -35,12 +35,12 @@ from perdure.log.entry import (
     key_of,
     write_entry,
 )
-from perdure.log.images import Begun, Choice, Offer, choose
+from perdure.log.images import Begun, ImageChoice, ImageOffer, choose
 from perdure.log.members import put_members
 from perdure.log.minimum_commit import refuse_older
 from perdure.log.pins import Pins, pins_after
 from perdure.log.position import Position
-from perdure.log.reader import Commits, EveryCommit, Head, Log, Place, Slot, place_of
+from perdure.log.reader import Commits, EveryCommit, Head, Log, ReadPosition, Slot, place_of
 from perdure.store import KeyExists, Store
 from perdure.wire import CommitRef, ResumeFrom
 from perdure.wire.settings import LOCAL_UID, Member
@@ -125,7 +125,7 @@ class Writer:
         self._lost = frozenset(lost)
         self._floor = floor
         self._id = os.urandom(16).hex()
-        self._place = Place(0, None, None, None)
+        self._place = ReadPosition(0, None, None, None)
         self._members: tuple[int, ObjectRef | None] = 0, None
         self._sent: set[str] = set()
         self._pins: Pins | None = None
@@ -138,12 +138,12 @@ class Writer:
         return self._id
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ReadPosition:
         """The place up to which it has read the log. From any thread."""
         return self._place
 
     def try_open(
-        self, world: int, *, wait_over: bool, images: Sequence[Offer] = (), members: Sequence[Member] = ()
+        self, world: int, *, wait_over: bool, images: Sequence[ImageOffer] = (), members: Sequence[Member] = ()
     ) -> Resume | NotYet:
         """Append Opened if it is this run's turn: the previous run has ended or is lost, or `wait_over`.
 
@@ -166,7 +166,7 @@ class Writer:
                 origin = self._chosen(own)
                 if origin:
                     self._place = replace(self._place, last_commit=None if origin.uri else origin.seq)
-                choice = Choice() if origin else self._choose(own, images)
+                choice = ImageChoice() if origin else self._choose(own, images)
                 try:
                     known = self._recorded(members)
                     event = Opened(world, self._place.last_commit, image=choice.image, members=known, origin=origin)
@@ -176,7 +176,7 @@ class Writer:
             elif head.seq != own.seq:
                 self._fenced(Slot(head.seq, head.crc, head.entry))
             else:
-                choice = Choice()
+                choice = ImageChoice()
                 self._stand_behind(head)
             self.opened = max(self.opened, self.run)
             found = (*head.skipped, *doubts(self.log, head))
@@ -301,13 +301,13 @@ class Writer:
             return ""
         return f"run {own.run} has not ended: entry {own.seq} is its last"
 
-    def _choose(self, own: Entry | None, images: Sequence[Offer]) -> Choice:
+    def _choose(self, own: Entry | None, images: Sequence[ImageOffer]) -> ImageChoice:
         """The image that this run begins from. `own` is the newest entry of this uid."""
         if not images:
-            return Choice()
+            return ImageChoice()
         step = self.log.step_of(self._place.last_commit)
         if step is None:
-            return Choice(why=f"the newest commit, entry {self._place.last_commit}, cannot be read")
+            return ImageChoice(why=f"the newest commit, entry {self._place.last_commit}, cannot be read")
         return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
 
     def _chosen(self, own: Entry | None) -> Origin | None:

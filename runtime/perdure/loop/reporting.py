@@ -155,7 +155,7 @@ def shown_in_words() -> Iterator[None]:
         raise
 
 
-class Watch:
+class ExitWatch:
     """Reports an uncaught exception, and knows with which status the interpreter ends, as far as that can be known.
 
     A mistake that the user can mend is shown as one message without a traceback. `sys.exit` is watched because an

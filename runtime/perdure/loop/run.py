@@ -29,7 +29,7 @@ from perdure.loop.reporting import Reporter
 from perdure.loop.reports import Reports, read_values
 from perdure.loop.requests import Requests
 from perdure.loop.result import Result
-from perdure.loop.survivor_snapshots import Images
+from perdure.loop.survivor_snapshots import SurvivorSnapshots
 from perdure.loop.telemetry.events import Event, Reported
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.loop.telemetry.timings import Timings
@@ -94,7 +94,7 @@ class Run:
         )
         self.stopping = Stopping()
         self.reports = Reports(self.report)
-        self.images = Images(self)
+        self.images = SurvivorSnapshots(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()

@@ -52,7 +52,7 @@ TOO_LONG: Final = "what moves between two steps takes too long to be copied just
 
 
 @dataclass(frozen=True)
-class Standing:
+class SafePoint:
     """One place at which the run might have stopped."""
 
     stamp: Stamp
@@ -64,12 +64,12 @@ class Standing:
     """Accumulators of which a rank that is lost may have held what nobody else knows."""
 
 
-class Images:
+class SurvivorSnapshots:
     """One process's; it leaves one at most."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._standing: Standing | None = None
+        self._standing: SafePoint | None = None
         self._touched = False
         """An optimizer has begun a step since."""
         self._unseen = False
@@ -222,7 +222,7 @@ class Images:
         registry = self._run.registry
         return self._eye.look(registry.parameters(), registry.optimizer_tensors())
 
-    def _copied_in_time(self, number: int, rank: int) -> Standing | None:
+    def _copied_in_time(self, number: int, rank: int) -> SafePoint | None:
         begun = time.monotonic()
         standing = self._copied(number, rank)
         pause = self._allowance.spend(begun, time.monotonic())
@@ -231,12 +231,12 @@ class Images:
             return None
         return standing
 
-    def _copied(self, number: int, rank: int) -> Standing | None:
+    def _copied(self, number: int, rank: int) -> SafePoint | None:
         run = self._run
         stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
             own, open_sums = run.own(self._generators), run.progress.sums.open
-            return Standing(stamp, run.progress.position(), run.registry.small(), own, open_sums)
+            return SafePoint(stamp, run.progress.position(), run.registry.small(), own, open_sums)
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
@@ -306,7 +306,7 @@ class Images:
         return not self._touched and (self._seen is None or self._seen == self._glance())
 
 
-def _hook(mine: weakref.ref[Images]) -> Callable[..., None]:
+def _hook(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
     """Before each optimizer's step. Traced by a compiler it is nothing at all."""
 
     def before(*_: Any) -> None:

@@ -29,7 +29,7 @@ from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.ending import tell_failed
 from perdure.loop.leaving import Exit
-from perdure.loop.reporting import Watch, classify, exit_status, explained, shown_in_words, tell_error
+from perdure.loop.reporting import ExitWatch, classify, exit_status, explained, shown_in_words, tell_error
 from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary
@@ -110,7 +110,7 @@ class Core:
         self._firsts = FirstSteps() if tells else None
         self._held = HeldGradients() if tells else None
         self._closures = None if settings.preview else Closures(self.run)
-        self._watch = Watch(self._tell_error, self._explained)
+        self._watch = ExitWatch(self._tell_error, self._explained)
         self._main = main_frame()
         atexit.register(self._at_exit)
         in_child = weakref.WeakMethod(self._leave_to_child)

@@ -16,14 +16,14 @@ from perdure.loop.run import Run
 from perdure.session.job import EpochLoops
 
 
-class Core(Protocol):
+class SessionCore(Protocol):
     """As much as is asked here of what stands behind a session."""
 
     run: Run
     loops: EpochLoops
 
 
-_open: list[weakref.ref[Core]] = []
+_open: list[weakref.ref[SessionCore]] = []
 """Those that are open, in the order in which they were made."""
 
 
@@ -54,17 +54,17 @@ def finished_epochs() -> int:
     return _core("finished_epochs").run.progress.epochs_done
 
 
-def opened(core: Core) -> None:
+def opened(core: SessionCore) -> None:
     """This is the process's session from here on."""
     _open.append(weakref.ref(core))
 
 
-def closed(core: Core) -> None:
+def closed(core: SessionCore) -> None:
     """It is no more."""
     _open[:] = [one for one in _open if one() not in (None, core)]
 
 
-def _core(call: str) -> Core:
+def _core(call: str) -> SessionCore:
     core = _open[-1]() if _open else None
     if core is None:
         raise UserError(

@@ -19,7 +19,7 @@ from perdure.loop.data.source import Source
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.stopping import Goal
 from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
-from perdure.session.description import Description, Finding, Handed, Loop, Phase, Registered, Start
+from perdure.session.description import Description, Finding, Handed, Loop, Moment, Registered, StartPoint
 from perdure.session.forgotten import forgotten
 from perdure.session.validating import findings, live_optimizers
 
@@ -29,7 +29,7 @@ def describe(
     *,
     loop: int,
     goal: Goal | None,
-    start: Start | None,
+    start: StartPoint | None,
     device: torch.device,
     deterministic: bool,
     seed: int,
@@ -61,22 +61,22 @@ def _findings(run: Run) -> list[Finding]:
     return [*findings(registered, run.replicas, live_optimizers(run.registry)), *forgotten(registered)]
 
 
-def _start_of(run: Run) -> Start:
+def _start_of(run: Run) -> StartPoint:
     """Where it stands, or would begin: then the log is read."""
     if run.opening is None and not run.joining:
         return would_start(look_ahead(run.settings, run.store), run.store.uri)
     commit = run.opened_checkpointer.commit if run.opened_checkpointer else None
     number = run.settings.run or (run.opening.run if run.opening else 0)
-    return Start(number, True, run.progress.step, run.progress.epochs_done, commit.seq if commit else None)
+    return StartPoint(number, True, run.progress.step, run.progress.epochs_done, commit.seq if commit else None)
 
 
-def would_start(outlook: Outlook, root: str) -> Start:
+def would_start(outlook: Outlook, root: str) -> StartPoint:
     """The same of a run that is not open."""
     entry, event = outlook.entry, outlook.event
     if entry is None or event is None:
-        return Start(outlook.run, False, 0, 0, goal=outlook.goal)
+        return StartPoint(outlook.run, False, 0, 0, goal=outlook.goal)
     uri = outlook.uri if outlook.uri != root else ""
-    return Start(outlook.run, False, event.step, event.epoch, entry.seq, uri, entry.time, outlook.goal)
+    return StartPoint(outlook.run, False, event.step, event.epoch, entry.seq, uri, entry.time, outlook.goal)
 
 
 def _loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
@@ -86,10 +86,10 @@ def _loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
     return Loop(number, goal.limits(), tuple(run.stopping.names), done)
 
 
-def _phases_of(hooks: Hooks) -> tuple[Phase, ...]:
+def _phases_of(hooks: Hooks) -> tuple[Moment, ...]:
     """The hooks that are given, by moment."""
     named = [(name, tuple(hooks.names(name))) for name in HookName]
-    return tuple(Phase(name.value, functions) for name, functions in named if functions)
+    return tuple(Moment(name.value, functions) for name, functions in named if functions)
 
 
 def _handed(source: Source[Any], world: int) -> Handed:

@@ -14,7 +14,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPoint:
     """Where the training stands, or would begin."""
 
     run: int
@@ -67,7 +67,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Moment:
     """A moment of the training at which something of the script's own is called, in the order of the moments."""
 
     name: str
@@ -163,10 +163,10 @@ class Description:
     """How many are kept."""
     exits: tuple[str, ...]
     """What asks the run to save and leave."""
-    start: Start
+    start: StartPoint
     loop: Loop | None
     """The loop that is on, or was the last; None before the first."""
-    phases: tuple[Phase, ...]
+    phases: tuple[Moment, ...]
     """The hooks, in the order of their moments."""
     loaders: tuple[Handed, ...]
     registered: tuple[Registered, ...]

@@ -28,7 +28,7 @@ from perdure.loop.position.stopping import Condition, Goal, Limit
 from perdure.loop.run import Run
 from perdure.session.boundary import Boundary
 from perdure.session.describing import scripts_own, would_start
-from perdure.session.description import Description, Finding, Start
+from perdure.session.description import Description, Finding, StartPoint
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import awaits
 from perdure.session.resuming import NOTHING_REGISTERED
@@ -47,7 +47,7 @@ class Preview:
         self._folder = folder
         self.boundary = _Boundary(run, self)
         self.loops = _EpochLoops(run, self.boundary, self)
-        self.start: Start | None = None
+        self.start: StartPoint | None = None
         """Where the training would begin, once that was looked for."""
         self.done = False
         """Whether it is described."""

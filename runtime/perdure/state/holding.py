@@ -120,7 +120,7 @@ def with_parts(things: Iterable[Any], parts: Callable[[Any], Iterable[Any]]) -> 
     return ahead
 
 
-class Containers:
+class OptimizerContainers:
     """The lists and mappings that some optimizers, and those that they hold, are made of: others may hold them, too."""
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:

@@ -38,7 +38,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class LateGroups:
     """What a checkpoint holds of groups that the script adds later, as the checkpoint has it."""
 
     groups: Sequence[Mapping[str, Any]] = ()
@@ -46,14 +46,14 @@ class Waiting:
     """Of their parameters, by name."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def taken(self, number: int) -> tuple[Waiting, Waiting]:
+    def taken(self, number: int) -> tuple[LateGroups, LateGroups]:
         """Of the first groups, so many, and of the others."""
         return self._of(self.groups[:number]), self._of(self.groups[number:])
 
-    def _of(self, groups: Sequence[Mapping[str, Any]]) -> Waiting:
+    def _of(self, groups: Sequence[Mapping[str, Any]]) -> LateGroups:
         names = {name for group in groups for name in group["params"]}
         state = {name: values for name, values in self.state.items() if name in names}
-        return Waiting(groups, state, {ref: self.tensors[ref] for ref, _ in refs([list(groups), state])})
+        return LateGroups(groups, state, {ref: self.tensors[ref] for ref, _ in refs([list(groups), state])})
 
 
 def is_optimizer(saved: Any) -> bool:
@@ -84,7 +84,7 @@ class Optim:
         """How many there were when training began: a resumed run begins with these."""
         self._seen: list[list[Tensor]] = []
         """The groups' parameters when they were last looked at."""
-        self._waiting = Waiting()
+        self._waiting = LateGroups()
 
     def groups(self) -> list[dict[str, Any]]:
         """What a script may set between two steps, a learning rate say: copies."""
@@ -300,12 +300,12 @@ class Optim:
         return {number: parameters[parameter] for number, parameter in enumerate(owned)}
 
 
-def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], Waiting]:
+def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], LateGroups]:
     """What a checkpoint holds without the groups behind the first ones, and what it holds of those."""
     groups = saved["groups"][there:]
     names = {name for group in groups for name in group["params"]}
     state = {key: values for key, values in (saved["state"] or {}).items() if key in names}
-    waiting = Waiting(groups, state, {ref: tensor(ref) for ref, _ in refs([groups, state])})
+    waiting = LateGroups(groups, state, {ref: tensor(ref) for ref, _ in refs([groups, state])})
     rest = {key: values for key, values in (saved["state"] or {}).items() if key not in names}
     return {**saved, "groups": saved["groups"][:there], "state": rest}, waiting
 

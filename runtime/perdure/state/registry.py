@@ -27,7 +27,7 @@ from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
 from perdure.state.copies import copied
-from perdure.state.holding import Containers, untold, with_held
+from perdure.state.holding import OptimizerContainers, untold, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.state.modules import Module
 from perdure.state.optimizers import Home, Optim
@@ -464,7 +464,7 @@ class Registry:
     @contextmanager
     def _refilling(self) -> Iterator[None]:
         """What is loaded into optimizers within, those have that shared it before."""
-        containers = Containers(thing for thing in self.things if isinstance(thing, Optimizer))
+        containers = OptimizerContainers(thing for thing in self.things if isinstance(thing, Optimizer))
         yield
         containers.refill()
 

@@ -28,7 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from perdure.errors import UserError
 from perdure.store import refusals
 from perdure.store.credentials import (
-    Keys,
+    AccessKeys,
     keys_in_environment,
     keys_in_folder,
     read_time,
@@ -62,7 +62,7 @@ _logger = logging.getLogger("perdure.store")
 
 
 @dataclass(frozen=True)
-class Options:
+class ClientOptions:
     """How to reach the server; empty values mean boto3's defaults."""
 
     endpoint: str | None = None
@@ -72,13 +72,13 @@ class Options:
     """A folder with keys, which override all others if there are any."""
 
 
-def options(environ: Mapping[str, str]) -> Options:
+def options(environ: Mapping[str, str]) -> ClientOptions:
     """The options in the PERDURE_S3_* variables."""
     path_style = environ.get(Env.S3_PATH_STYLE, "false")
     if path_style not in ("true", "false"):
         raise UserError(f"{Env.S3_PATH_STYLE} is {path_style!r}: set it to true or false")
     folder = environ.get(Env.S3_CREDENTIALS)
-    return Options(
+    return ClientOptions(
         environ.get(Env.S3_ENDPOINT) or None,
         environ.get(Env.S3_REGION) or None,
         path_style == "true",
@@ -91,7 +91,7 @@ class _Found:
     """Keys, and the files that may bring others."""
 
     core: botocore.session.Session
-    keys: Keys
+    keys: AccessKeys
     watched: tuple[Path | None, ...]
     stamp: object
     """The stamp of the watched files when the keys were read."""
@@ -109,12 +109,12 @@ class _Connection:
 class Clients:
     """Calls the server with the current keys. From any thread."""
 
-    def __init__(self, opts: Options) -> None:
+    def __init__(self, opts: ClientOptions) -> None:
         """Raises UserError for unusable options or credentials."""
         self._opts = opts
         self._lock = threading.Lock()
         self._connection = _connect(opts, _find(opts))
-        self._warned: set[tuple[Keys, str]] = set()
+        self._warned: set[tuple[AccessKeys, str]] = set()
         self.answered = False
         """Whether this server has ever accepted a call."""
         self._warn("at first", said_at_first(self.keys))
@@ -125,7 +125,7 @@ class Clients:
         return str(self._connection.quick.meta.endpoint_url)
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> AccessKeys:
         """The keys used last."""
         return self._connection.found.keys
 
@@ -186,7 +186,7 @@ def code_and_status(error: ClientError) -> tuple[str, int]:
     return str(error.response.get("Error", {}).get("Code") or status), status
 
 
-def _find(opts: Options) -> _Found:
+def _find(opts: ClientOptions) -> _Found:
     keep_global_generator()
     core = botocore.session.get_session()
     with _configured():
@@ -199,26 +199,26 @@ def _find(opts: Options) -> _Found:
         return _Found(core, keys or _keys_found_by(core, shared), watched, before)
 
 
-def _connect(opts: Options, found: _Found) -> _Connection:
+def _connect(opts: ClientOptions, found: _Found) -> _Connection:
     session = boto3.session.Session(botocore_session=found.core)
     return _Connection(found, *(_client(session, opts, seconds) for seconds in (READ_SECONDS, LARGE_READ_SECONDS)))
 
 
-def _keys_found_by(core: botocore.session.Session, shared: Path) -> Keys:
+def _keys_found_by(core: botocore.session.Session, shared: Path) -> AccessKeys:
     """The keys that botocore finds in files or gets for a role."""
     found = core.get_credentials()
     if found is None:
         raise UserError(f"no S3 credentials: set {_KEYS}, mount them, or give the pod a role")
     if found.method != "shared-credentials-file":
-        return Keys("", "", None, None, f"what the pod is given ({found.method})", renewable=True)
+        return AccessKeys("", "", None, None, f"what the pod is given ({found.method})", renewable=True)
     frozen = found.get_frozen_credentials()
     profile = core.full_config.get("profiles", {}).get(core.get_config_variable("profile") or "default", {})
     expires = next((time for name in _EXPIRATIONS if (time := read_time(profile.get(name)))), None)
     source = f"the credentials file {shared}"
-    return Keys(str(frozen.access_key), str(frozen.secret_key), frozen.token, expires, source, renewable=True)
+    return AccessKeys(str(frozen.access_key), str(frozen.secret_key), frozen.token, expires, source, renewable=True)
 
 
-def _client(session: boto3.session.Session, opts: Options, read_seconds: float) -> S3Client:
+def _client(session: boto3.session.Session, opts: ClientOptions, read_seconds: float) -> S3Client:
     with _configured():
         return session.client(
             "s3",

@@ -31,7 +31,7 @@ _VARIABLES: Final = (ACCESS_KEY, SECRET_KEY, TOKEN, EXPIRATION)
 
 
 @dataclass(frozen=True)
-class Keys:
+class AccessKeys:
     """Keys to sign requests with."""
 
     access: str
@@ -45,17 +45,17 @@ class Keys:
     renewable: bool
     """Whether the source may have other keys later."""
 
-    def same(self, other: Keys) -> bool:
+    def same(self, other: AccessKeys) -> bool:
         """Whether both are known to be the same keys."""
         return bool(self.access) and (self.access, self.secret, self.token) == (other.access, other.secret, other.token)
 
 
-def keys_in_environment(environ: Mapping[str, str]) -> Keys | None:
+def keys_in_environment(environ: Mapping[str, str]) -> AccessKeys | None:
     """The keys in variables; None if there are none."""
     return _keys(environ, f"{ACCESS_KEY} and {SECRET_KEY} {_SECRET}", renewable=False)
 
 
-def keys_in_folder(folder: Path) -> Keys | None:
+def keys_in_folder(folder: Path) -> AccessKeys | None:
     """The keys in a folder with one file per key, such as a mounted Secret; None if there are none."""
     shown = folder
     if (folder / _LINK).is_symlink():
@@ -84,13 +84,13 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _keys(values: Mapping[str, str], source: str, *, renewable: bool) -> Keys | None:
+def _keys(values: Mapping[str, str], source: str, *, renewable: bool) -> AccessKeys | None:
     access, secret = values.get(ACCESS_KEY), values.get(SECRET_KEY)
     if not access and not secret:
         return None
     if not access or not secret:
         raise UserError(f"S3 credentials are incomplete: of {source} one is missing: set both")
-    return Keys(access, secret, values.get(TOKEN) or None, read_time(values.get(EXPIRATION)), source, renewable)
+    return AccessKeys(access, secret, values.get(TOKEN) or None, read_time(values.get(EXPIRATION)), source, renewable)
 
 
 def read_time(text: str | None) -> datetime | None:
@@ -102,7 +102,7 @@ def read_time(text: str | None) -> datetime | None:
     return found.replace(tzinfo=UTC) if found and found.tzinfo is None else found
 
 
-def said_at_first(keys: Keys) -> str:
+def said_at_first(keys: AccessKeys) -> str:
     """A warning about keys that cannot be renewed, for their first use; "" for none."""
     if keys.renewable or not (keys.token or keys.expires):
         return ""
@@ -113,13 +113,13 @@ def said_at_first(keys: Keys) -> str:
     )
 
 
-def seconds_to_warning(keys: Keys, now: datetime) -> float | None:
+def seconds_to_warning(keys: AccessKeys, now: datetime) -> float | None:
     """Seconds until the warning is due; None if it is due now, or if the expiry is unknown."""
     until = (keys.expires - now).total_seconds() - WARN_SECONDS if keys.expires else 0.0
     return until if until > 0 else None
 
 
-def said_before_the_end(keys: Keys, now: datetime) -> str:
+def said_before_the_end(keys: AccessKeys, now: datetime) -> str:
     """The warning before keys expire; "" until it is due, or if the expiry is unknown."""
     if keys.expires is None or seconds_to_warning(keys, now) is not None:
         return ""

@@ -22,7 +22,7 @@ from botocore.response import StreamingBody
 
 from perdure.errors import StorageError, StorageRefused
 from perdure.store import KeyExists, NoSuchKey, ObjectInfo, draws, refusals
-from perdure.store.clients import Clients, Options, code_and_status
+from perdure.store.clients import ClientOptions, Clients, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
 
 R = TypeVar("R")
@@ -43,7 +43,7 @@ PAGE_KEYS: Final = 1000
 class S3Store:
     """Objects under `prefix` of `bucket`; see perdure.store.Store."""
 
-    def __init__(self, bucket: str, prefix: str, opts: Options) -> None:
+    def __init__(self, bucket: str, prefix: str, opts: ClientOptions) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._clients = Clients(opts)

@@ -36,8 +36,8 @@ INSIDE: Final = (
     Mutant(
         "a trainer that votes is killed when its time to save is over",
         f"{_AGENT}stage.py",
-        "    elif stage is Stage.VOTING:\n        if state.shutdown:  #",
-        "    elif stage is Stage.VOTING and state.shutdown:\n        if state.shutdown:  #",
+        "    elif stage is AgentStage.VOTING:\n        if state.shutdown:  #",
+        "    elif stage is AgentStage.VOTING and state.shutdown:\n        if state.shutdown:  #",
         ("party-frozen", "deciding-put", "storage-outage", "drain"),
         _OF_AGENT,
     ),

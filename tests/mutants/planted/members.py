@@ -150,8 +150,8 @@ MEMBERS: Final = (
     Mutant(
         "an edited template is tried at the next start only",
         _TABLES,
-        "Stage.RUNNING: (name_leavers, try_template, rest, disrupt),",
-        "Stage.RUNNING: (name_leavers, rest, disrupt),",
+        "Stage.RUNNING: (name_leavers, try_template, back_off_growth, detect_disruption),",
+        "Stage.RUNNING: (name_leavers, back_off_growth, detect_disruption),",
         ("invalid-template",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.wire import ANNOTATION_ASSIGNMENT, Leave, Train, read_assignment
-from perdure_operator.cluster.election import Settings
+from perdure_operator.cluster.election import LeaseSettings
 from perdure_operator.cluster.protocol import (
     EVICTIONS,
     PODS,
@@ -217,7 +217,7 @@ class TestFound:
 
         async def scene() -> Leader:
             leader = Leader(
-                cluster, Settings("system"), "one", workers=0, clocks=Clocks(sleep=forever), unchanged=changed
+                cluster, LeaseSettings("system"), "one", workers=0, clocks=Clocks(sleep=forever), unchanged=changed
             )
             leader.start()
             async with asyncio.timeout(10):

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.adapters.hf.batches import Batches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
-from perdure.adapters.hf.trainer_progress import Standing
+from perdure.adapters.hf.trainer_progress import TrainerProgress
 from perdure.console import say
 from perdure.session.driven import (
     Env,
@@ -45,7 +45,7 @@ class Driving:
         self._session = session
         self._batches: Batches = trainer.get_train_dataloader()
         begun = time.monotonic()
-        self._standing = Standing(trainer, partial(gather, session), lambda: time.monotonic() - begun)
+        self._standing = TrainerProgress(trainer, partial(gather, session), lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())
         self._epoch = 0
         self._draws: dict[str, Any] | None = None

@@ -18,7 +18,7 @@ COUNTED: Final = ("epoch", "global_step", "num_input_tokens_seen", "total_flos",
 """What of a TrainerState belongs to the training; the rest follows from the arguments."""
 
 
-class Standing:
+class TrainerProgress:
     """What is saved under the name "trainer"."""
 
     def __init__(self, trainer: Any, gather: Callable[[Any], list[Any]], seconds: Callable[[], float]) -> None:

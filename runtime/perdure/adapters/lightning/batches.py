@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 
-class Driver(Protocol):
+class TrainingPosition(Protocol):
     """Who knows where the training stands (perdure.adapters.lightning.driver)."""
 
     def begin_epoch(self) -> None:
@@ -25,7 +25,7 @@ class Batches:
     nothing, and the driver closes what it has opened.
     """
 
-    def __init__(self, loader: Any, driver: Driver) -> None:
+    def __init__(self, loader: Any, driver: TrainingPosition) -> None:
         self.loader = loader
         self._driver = driver
         self.sampler = _EpochTold(driver.begin_epoch)

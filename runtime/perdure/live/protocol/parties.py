@@ -96,7 +96,7 @@ class Attempt:
         return self.parties[self.world :]
 
     @property
-    def header_to(self) -> tuple[int, ...]:
+    def tensor_receivers(self) -> tuple[int, ...]:
         """Parties that need what only old rank 0 has: the newcomers, and the stayer that becomes rank 0 after it.
 
         A stayer has all of it but rank 0's buffers, which a commit made here would give to every rank.
@@ -105,7 +105,7 @@ class Attempt:
         stayer = (first.number,) if first.part is Part.STAYER and first.old != 0 else ()
         return (*stayer, *(party.number for party in self.newcomers))
 
-    def generators_of(self, rank: int) -> int | None:
+    def predecessor_of(self, rank: int) -> int | None:
         """The old rank whose random generators this new rank continues with; None if it derives its own.
 
         Generators belong to a rank, so only a run of the same size can continue with them.

@@ -19,7 +19,7 @@ KIND: Final = "evaluation"
 """`kind` of its cursor; the order of the samples is `order`."""
 
 
-class Place(NamedTuple):
+class ScriptPosition(NamedTuple):
     """Where a script is: places that come later compare as greater."""
 
     loop: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     """0 right before that loop; in it, 1 more than the epochs that are done, of all loops."""
 
 
-BEGINNING: Final = Place(0, 0)
+BEGINNING: Final = ScriptPosition(0, 0)
 
 
 class Evaluation(Loader):
@@ -49,7 +49,7 @@ class Evaluation(Loader):
         """Whether the pass that is on, or was the last, is one that counts."""
         self._position = 0
         """How far the pass that follows them has come."""
-        self._begun: tuple[Place, int] = BEGINNING, 0
+        self._begun: tuple[ScriptPosition, int] = BEGINNING, 0
         """The passes that this process has begun at a place."""
         self._order = 0
         self._skipped = False
@@ -67,7 +67,7 @@ class Evaluation(Loader):
                     f"train=False until the epoch is over, or use another root"
                 )
             return
-        place, position = Place(*cursor["place"]), {**cursor, "kind": cursor["order"]}
+        place, position = ScriptPosition(*cursor["place"]), {**cursor, "kind": cursor["order"]}
         self._position = self.plan.resume(position, position["epoch"])
         self.place, self.passes, self.resumed = place, int(cursor["passes"]), True
 
@@ -76,16 +76,16 @@ class Evaluation(Loader):
         found = self.plan.cursor(self.place.epoch - 1, self._position)
         return found | {"kind": KIND, "order": found["kind"], "place": list(self.place), "passes": self.passes}
 
-    def awaits(self, place: Place) -> bool:
+    def awaits(self, place: ScriptPosition) -> bool:
         """Whether an earlier run has left it at this place, or a later one, and the script is to come to it yet."""
         return self.resumed and self.place >= place
 
     def drop(self, loop: int) -> None:
         """An epoch of this loop begins: what was evaluated behind the loop was evaluated too early."""
         if self.place.loop > loop:
-            self.place, self.passes, self._position, self.resumed = Place(loop, 0), 0, 0, False
+            self.place, self.passes, self._position, self.resumed = ScriptPosition(loop, 0), 0, 0, False
 
-    def enter(self, place: Place, order: int, *, counts: bool) -> None:
+    def enter(self, place: ScriptPosition, order: int, *, counts: bool) -> None:
         """A pass begins there; it goes by the order of the epoch `order`."""
         self.counts, self._order = counts and place >= self.place, order
         if not counts:

@@ -16,7 +16,7 @@ from torch import Tensor
 from perdure.errors import UserError
 from perdure.log.position import Position
 from perdure.loop.data.evaluating import KIND as EVALUATION
-from perdure.loop.data.evaluating import Evaluation, Place
+from perdure.loop.data.evaluating import Evaluation, ScriptPosition
 from perdure.loop.data.loader import Loader
 from perdure.loop.data.reading import KIND as READER
 from perdure.loop.data.source import Source
@@ -64,7 +64,7 @@ class Progress:
         """Why that loop was over before its last epoch, if it was."""
         self._loops_begun = 0
         """Epoch loops that this process's script has come to."""
-        self._evaluated_at: Place | None = None
+        self._evaluated_at: ScriptPosition | None = None
         """Where a pass over an evaluation has begun last."""
         self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
@@ -75,7 +75,7 @@ class Progress:
         """Whose batch the script is working on while it loops over a source within it."""
         self._beside = False
         """Whether a hook is on that a resumed run does not call here."""
-        self._pace = Pace()
+        self._pace = StepPace()
 
     def source(self, name: str) -> Source[Any] | None:
         """The loader of this name, if there is one."""
@@ -156,7 +156,7 @@ class Progress:
         """The script's loop `number` has nothing to train; if the commit was made at its end, what follows does."""
         if number == self.loop:
             self.generators.take()
-            if not any(evaluation.awaits(Place(self._loops_begun, 0)) for evaluation in self._evaluations):
+            if not any(evaluation.awaits(ScriptPosition(self._loops_begun, 0)) for evaluation in self._evaluations):
                 self.generators.go_on()
             self.generators.hold()
 
@@ -175,7 +175,7 @@ class Progress:
         self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
         for evaluation in self._evaluations:
             evaluation.drop(self.loop)
-        self._pace = Pace()
+        self._pace = StepPace()
         if not self.epoch_resumed:
             self.generators.take()
             self.generators.go_on()
@@ -322,10 +322,10 @@ class Progress:
     # Evaluations with a position.
 
     @property
-    def _here(self) -> Place:
+    def _here(self) -> ScriptPosition:
         if self.epoch is None:
-            return Place(self._loops_begun, 0)
-        return Place(self.loop, self.epoch + 1)
+            return ScriptPosition(self._loops_begun, 0)
+        return ScriptPosition(self.loop, self.epoch + 1)
 
     def _begin_evaluation(self, source: Evaluation) -> None:
         here, first = self._here, self._here != self._evaluated_at
@@ -402,7 +402,7 @@ class Progress:
         return bool(cursor.get("consumed") or cursor.get("passes")) and cursor.get("epoch") == self.epochs_done
 
 
-class Pace:
+class StepPace:
     """Whether the steps of an epoch follow its batches, or a loop fetches batches before it trains on them.
 
     A batch that waits in the script when the run stops would be taken for trained. Nothing tells that at the time;

@@ -14,14 +14,23 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.election import LAST_RESORT, RENEWALS, Election, LeaseLost, Seen, Settings, Step, identity
+from perdure_operator.cluster.election import (
+    LAST_RESORT,
+    RENEWALS,
+    Election,
+    ElectionStep,
+    LeaseLost,
+    LeaseSettings,
+    Seen,
+    identity,
+)
 from perdure_operator.cluster.election import next_step as decided
 from perdure_operator.cluster.protocol import LEASES, Forbidden, Json, OnChange, Resource, Unavailable
 from tests.simulation.clock import Process, VirtualLoop
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import NOW
 
-SETTINGS = Settings(namespace="system", seconds=15)
+SETTINGS = LeaseSettings(namespace="system", seconds=15)
 PERIOD = SETTINGS.period
 LEASE = (LEASES, "system", "perdure-operator")
 
@@ -31,18 +40,18 @@ def test_what_is_due_about_the_lease() -> None:
     mine, other = Seen("me", 15.0, 90.0), Seen("other", 15.0, 90.0)
     table = [
         # seen, now, leading: due
-        (nothing, 100.0, False, Step.CREATE),
-        (nothing, 100.0, True, Step.CREATE),
-        (free, 90.0, False, Step.TAKE),
-        (free, 90.0, True, Step.END),  # somebody has led meanwhile, and given it back
-        (mine, 90.0, False, Step.TAKE),  # the answer to the write that took it was lost
-        (mine, 100.0, True, Step.TAKE),
-        (mine, 1000.0, True, Step.TAKE),  # nobody else has led
-        (other, 90.0, False, Step.WAIT),
-        (other, 104.9, False, Step.WAIT),
-        (other, 105.0, False, Step.TAKE),
-        (other, 104.9, True, Step.END),
-        (other, 105.0, True, Step.END),
+        (nothing, 100.0, False, ElectionStep.CREATE),
+        (nothing, 100.0, True, ElectionStep.CREATE),
+        (free, 90.0, False, ElectionStep.TAKE),
+        (free, 90.0, True, ElectionStep.END),  # somebody has led meanwhile, and given it back
+        (mine, 90.0, False, ElectionStep.TAKE),  # the answer to the write that took it was lost
+        (mine, 100.0, True, ElectionStep.TAKE),
+        (mine, 1000.0, True, ElectionStep.TAKE),  # nobody else has led
+        (other, 90.0, False, ElectionStep.WAIT),
+        (other, 104.9, False, ElectionStep.WAIT),
+        (other, 105.0, False, ElectionStep.TAKE),
+        (other, 104.9, True, ElectionStep.END),
+        (other, 105.0, True, ElectionStep.END),
     ]
     for seen, now, leading, due in table:
         assert decided(seen, "me", now, leading=leading) is due, (seen, now, leading)
@@ -112,10 +121,10 @@ class Scene:
     def run(self, play: Coroutine[Any, Any, None]) -> None:
         self.loop.run(play)
 
-    def candidate(self, name: str, settings: Settings = SETTINGS, api: MemoryCluster | None = None) -> Election:
+    def candidate(self, name: str, settings: LeaseSettings = SETTINGS, api: MemoryCluster | None = None) -> Election:
         return Election(api or self.cluster, settings, name, monotonic=self.loop.time, now=lambda: NOW)
 
-    def start(self, name: str, *, settings: Settings = SETTINGS, api: MemoryCluster | None = None) -> Replica:
+    def start(self, name: str, *, settings: LeaseSettings = SETTINGS, api: MemoryCluster | None = None) -> Replica:
         process, election = Process(self.loop, name), self.candidate(name, settings, api)
 
         async def live() -> None:
@@ -436,7 +445,7 @@ def test_however_slowly_renewals_fail_nobody_leads_beside_the_leader() -> None:
 @pytest.mark.parametrize("blocked", [0.2, 0.5, 0.8])
 def test_a_leader_blocked_for_less_than_its_lease_keeps_it(seconds: int, begins: float, blocked: float) -> None:
     """Its newest renewal may be a period old when that begins, and each of its calls takes a while."""
-    scene, settings = Scene(), Settings(namespace="system", seconds=seconds)
+    scene, settings = Scene(), LeaseSettings(namespace="system", seconds=seconds)
     scene.cluster.before = scene.cluster.after = taking(settings.period / 50)
 
     async def play() -> None:
@@ -534,7 +543,7 @@ def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytes
     scene = Scene()
 
     async def play() -> None:
-        leader = scene.candidate("a", Settings(namespace="system", seconds=1))
+        leader = scene.candidate("a", LeaseSettings(namespace="system", seconds=1))
         await leader.lead()
         scene.cluster.before = never
         async with asyncio.timeout(30):

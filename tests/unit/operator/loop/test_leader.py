@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from perdure_operator.cluster.election import Settings
+from perdure_operator.cluster.election import LeaseSettings
 from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
 from perdure_operator.loop.leader import Clocks, Leader
 from tests.support.memory_cluster import MemoryCluster
@@ -45,7 +45,7 @@ def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> 
         await asyncio.sleep(0)
 
     async def scene() -> None:
-        settings = Settings(namespace="system", seconds=15)
+        settings = LeaseSettings(namespace="system", seconds=15)
         settled = asyncio.Event()
         leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep), settle=settled.set)
         leader.start()

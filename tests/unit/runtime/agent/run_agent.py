@@ -13,13 +13,13 @@ from perdure.agent.launch import Exec, Launcher
 from perdure.agent.paths import Paths
 from perdure.agent.program import Program, read_program
 from perdure.agent.shell import Agent
-from perdure.agent.state import Settings
+from perdure.agent.state import AgentSettings
 from perdure.agent.zygote import ANSWER_SECONDS, Zygote
 from perdure.wire import Completion
 
 
-def settings_of(given: dict[str, Any]) -> Settings:
-    return Settings(**given | {"completion": Completion(given.get("completion", Completion.LOG))})
+def settings_of(given: dict[str, Any]) -> AgentSettings:
+    return AgentSettings(**given | {"completion": Completion(given.get("completion", Completion.LOG))})
 
 
 def launcher_of(given: dict[str, Any], command: list[str]) -> Launcher:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.environ import Place, process_environment
-from perdure.agent.stage import Stage, due, stage_of
+from perdure.agent.environ import ProcessIdentity, process_environment
+from perdure.agent.stage import AgentStage, due, stage_of
 from perdure.agent.state import (
     Acknowledge,
     Ask,
@@ -19,7 +19,7 @@ from perdure.agent.state import (
     Event,
     Kill,
     MakesWay,
-    Offer,
+    OfferAssignment,
     ProcessEnded,
     Rescued,
     SigtermReceived,
@@ -66,7 +66,7 @@ def living(*, live: bool = True) -> Pod:
 
 def offered(assignment: Train | Leave = STAYS) -> Pod:
     pod = living()
-    assert pod.sees(AssignmentRead(assignment)) == (Offer(1, assignment),)
+    assert pod.sees(AssignmentRead(assignment)) == (OfferAssignment(1, assignment),)
     return pod
 
 
@@ -98,7 +98,7 @@ class TestAnOffer:
     @pytest.mark.parametrize("assignment", [STAYS, LEAVES])
     def test_is_no_request(self, assignment: Train | Leave) -> None:
         pod = offered(assignment)
-        assert stage_of(pod.state) is Stage.OFFERED
+        assert stage_of(pod.state) is AgentStage.OFFERED
         assert pod.sees(reported(Stepped(121)), after=30) == ()
 
     def test_of_one_who_does_not_look_for_it_is_a_request(self) -> None:
@@ -117,7 +117,7 @@ class TestAnOffer:
 
     def test_that_presses_is_shown_again(self) -> None:
         pressing = replace(STAYS, seconds=100)
-        assert offered().sees(AssignmentRead(pressing)) == (Offer(1, pressing),)
+        assert offered().sees(AssignmentRead(pressing)) == (OfferAssignment(1, pressing),)
 
     def test_is_over_with_a_plain_newer_run(self) -> None:
         assert offered().sees(AssignmentRead(PLAIN)) == (Ask(1, "suspended", 1300.0, {0: 41}),)
@@ -127,10 +127,10 @@ class TestAnOffer:
 
     def test_of_a_run_that_takes_over_the_attempted_one_waits_for_its_word(self) -> None:
         pod = offered()
-        assert pod.sees(AssignmentRead(NEXT)) == (Offer(1, NEXT),)
+        assert pod.sees(AssignmentRead(NEXT)) == (OfferAssignment(1, NEXT),)
         pod.sees(VOTES)
         assert pod.sees(WENT) == ()
-        assert stage_of(pod.state) is Stage.OFFERED
+        assert stage_of(pod.state) is AgentStage.OFFERED
 
     def test_of_a_run_that_takes_over_an_aborted_one_is_a_request(self) -> None:
         pod = offered()
@@ -141,7 +141,7 @@ class TestAnOffer:
         again = replace(STAYS, run=3)
         pod = offered()
         pod.sees(ABORTED)
-        assert pod.sees(AssignmentRead(again)) == (Offer(1, again),)
+        assert pod.sees(AssignmentRead(again)) == (OfferAssignment(1, again),)
 
 
 class TestAVote:
@@ -214,7 +214,7 @@ class TestTheWord:
     def test_go_makes_the_trainer_one_of_the_newer_run(self) -> None:
         pod = voting()
         assert pod.sees(WENT) == ()
-        assert stage_of(pod.state) is Stage.STEPPED
+        assert stage_of(pod.state) is AgentStage.STEPPED
         assert due(pod.state) is None
         pod.sees(reported(Committed(COMMIT)), reported(Stepped(130)))
         outcome = told(pod, ExitKind.COMPLETED).outcome(GONE)
@@ -254,7 +254,7 @@ class TestTheWord:
     def test_abort_lets_it_train_on(self) -> None:
         pod = voting()
         assert pod.sees(ABORTED) == ()
-        assert stage_of(pod.state) is Stage.STEPPED
+        assert stage_of(pod.state) is AgentStage.STEPPED
         assert pod.sees(Tick(), after=1e6) == ()
 
     @pytest.mark.parametrize("ending", [ExitKind.CHECKPOINTED, ExitKind.PEER_LOST])
@@ -262,7 +262,7 @@ class TestTheWord:
         pod = voting()
         pod.sees(ABORTED)
         assert told(pod, ending).sees(GONE) == ()
-        assert stage_of(pod.state) is Stage.HELD
+        assert stage_of(pod.state) is AgentStage.HELD
         assert pod.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
 
     def test_restart_begins_the_newer_run_in_place_within_its_seconds(self) -> None:
@@ -290,7 +290,7 @@ class TestTheWord:
         block = replace(BLOCK, world=4)
         pod.sees(AssignmentRead(replace(STAYS, world=4, handover=block)), reported(Voting(1, 2), 0), WENT)
         assert pod.sees(reported(Voting(1, 2), 1)) == (Acknowledge(1, 2),)
-        assert stage_of(pod.state) is Stage.STEPPED
+        assert stage_of(pod.state) is AgentStage.STEPPED
         pod.sees(reported(TookOver(2, 1, 4, 121), 1))
         assert len(pod.state.handovers) == 1
 
@@ -307,7 +307,7 @@ class TestATrainerThatDiesUndecided:
     def test_by_a_peers_failure_holds_the_seat(self, pod: type[Pod]) -> None:
         here = pod()
         assert told(here, ExitKind.PEER_LOST).sees(GONE) == ()
-        assert stage_of(here.state) is Stage.HELD
+        assert stage_of(here.state) is AgentStage.HELD
         assert here.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
 
     def test_by_its_own_failure_is_told_at_once(self) -> None:
@@ -325,7 +325,7 @@ class TestATrainerThatDiesUndecided:
 
     def test_of_a_leaver_that_has_read_go_and_may_be_the_last_keeps_the_state_in_its_seat(self) -> None:
         pod = keeps_the_state()
-        assert stage_of(pod.state) is Stage.HELD
+        assert stage_of(pod.state) is AgentStage.HELD
         assert pod.state.handovers == (HandoverRecord(2, HandoverWord.GO),)
         assert pod.sees(AssignmentRead(BOTH_LOST)) == (Start(BOTH_LOST),)
 
@@ -375,7 +375,7 @@ def test_a_pod_without_a_session_or_with_an_older_one_says_nothing_of_it() -> No
 
 @pytest.mark.parametrize(("train", "joins"), [(JOINS, True), (STAYS, False), (replace(JOINS, handover=None), False)])
 def test_a_newcomer_alone_finds_the_block_in_its_environment(train: Train, joins: bool) -> None:
-    place = Place(0, 1, 5, Path("request.json"), Path("handover.json"), 12.5, None)
+    place = ProcessIdentity(0, 1, 5, Path("request.json"), Path("handover.json"), 12.5, None)
     found = process_environment({Env.HANDOVER: "an older one"}, train, place)
     assert found[Env.HANDOVER_FILE] == "handover.json"
     assert read_handover(json.loads(found.get(Env.HANDOVER, "null"))) == (train.handover if joins else None)

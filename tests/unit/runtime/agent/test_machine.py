@@ -13,6 +13,7 @@ from perdure.agent.memory import OutOfMemory
 from perdure.agent.stage import due
 from perdure.agent.state import (
     Action,
+    AgentSettings,
     Ask,
     AssignmentRead,
     Cleared,
@@ -27,7 +28,6 @@ from perdure.agent.state import (
     Reported,
     Rescued,
     Say,
-    Settings,
     SigtermReceived,
     Start,
     State,
@@ -66,9 +66,9 @@ from perdure.wire.channel import (
     TookOver,
 )
 
-ONE = Settings()
-TWO = Settings(processes=2)
-BY_EXIT_CODE = Settings(completion=Completion.EXIT_CODE)
+ONE = AgentSettings()
+TWO = AgentSettings(processes=2)
+BY_EXIT_CODE = AgentSettings(completion=Completion.EXIT_CODE)
 TWO_BY_EXIT_CODE = replace(TWO, completion=Completion.EXIT_CODE)
 RUN1 = Train(1, 0, 2, "10.0.0.1:29500")
 RUN2 = Train(2, 0, 2, "10.0.0.1:29501", cause="node n1 is leaving", seconds=600, wait=615)
@@ -107,26 +107,26 @@ def reported(report: Report, rank: int = 0) -> Reported:
     return Reported(rank, report)
 
 
-def importing(settings: Settings = ONE) -> Pod:
+def importing(settings: AgentSettings = ONE) -> Pod:
     """Run 1 has been started; nothing is known of it yet."""
     pod = Pod(State(settings))
     pod.sees(AssignmentRead(RUN1))
     return pod
 
 
-def attached(settings: Settings = ONE) -> Pod:
+def attached(settings: AgentSettings = ONE) -> Pod:
     pod = importing(settings)
     pod.sees(reported(Attached(41)))
     return pod
 
 
-def opened(settings: Settings = ONE) -> Pod:
+def opened(settings: AgentSettings = ONE) -> Pod:
     pod = attached(settings)
     pod.sees(reported(Opened(1)))
     return pod
 
 
-def training(settings: Settings = ONE, *, images: bool = False) -> Pod:
+def training(settings: AgentSettings = ONE, *, images: bool = False) -> Pod:
     """Run 1 has a step behind it."""
     pod = opened(settings)
     if images:
@@ -244,7 +244,7 @@ class TestBeforeATrainer:
 
     def test_a_promoted_standby_starts_its_run(self) -> None:
         pod = Pod()
-        assert pod.sees(AssignmentRead(Standby()), AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
+        assert pod.sees(AssignmentRead(Standby()), AssignmentRead(RUN1)) == (Start(RUN1),)
 
     def test_a_member_assigned_at_once_starts_and_is_warm(self) -> None:
         assert Pod().sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
@@ -273,7 +273,7 @@ class TestBeforeATrainer:
         assert pod.sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_more_processes_than_the_world_has_ranks_for_are_refused(self) -> None:
-        pod = Pod(State(Settings(processes=3)))
+        pod = Pod(State(AgentSettings(processes=3)))
         assert "exceed world 2" in pod.says(AssignmentRead(RUN1))
         assert pod.state.trainer is None
 
@@ -288,7 +288,7 @@ class TestWhileSomethingIsPrepared:
         pod = self.pod()
         assert pod.sees(AssignmentRead(Standby())) == ()
         assert pod.sees(Warmed(), after=10) == (MarkWarm(),)
-        assert pod.sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
+        assert pod.sees(AssignmentRead(RUN1)) == (Start(RUN1),)
 
     def test_without_an_assignment_a_member_is_not_ready(self) -> None:
         pod = self.pod()
@@ -787,7 +787,9 @@ class TestWhenATrainerHasEnded:
         assert "completion: ExitCode" in outcome.error.tail
 
     @pytest.mark.parametrize("pod", [importing, training])
-    def test_an_exit_status_of_zero_completes_where_the_exit_code_counts(self, pod: Callable[[Settings], Pod]) -> None:
+    def test_an_exit_status_of_zero_completes_where_the_exit_code_counts(
+        self, pod: Callable[[AgentSettings], Pod]
+    ) -> None:
         assert pod(BY_EXIT_CODE).outcome(GONE).outcome is ExitKind.COMPLETED
 
     def test_an_exit_when_asked_completes_nothing_where_the_exit_code_counts(self) -> None:
@@ -944,7 +946,7 @@ class TestSigterm:
         assert due(pod.state) == 1115.0
 
     def test_a_short_grace_is_not_eaten_up_by_its_margin(self) -> None:
-        pod = training(Settings(grace=4))
+        pod = training(AgentSettings(grace=4))
         pod.sees(SigtermReceived())
         assert due(pod.state) == 1003.0
 

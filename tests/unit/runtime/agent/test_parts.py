@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.environ import Place, process_environment
+from perdure.agent.environ import ProcessIdentity, process_environment
 from perdure.agent.linux import cpu_limit
 from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.shell import AssignmentFile
-from perdure.agent.state import AssignmentRead, Settings, Unreadable
+from perdure.agent.state import AgentSettings, AssignmentRead, Unreadable
 from perdure.cli.main import main, settings_from
 from perdure.errors import UserError
 from perdure.wire import Completion, Standby, Train, write_assignment
@@ -135,9 +135,9 @@ class TestOutlet:
 
 
 class TestEnvironment:
-    def place(self, **more: int | None) -> Place:
+    def place(self, **more: int | None) -> ProcessIdentity:
         given = {"local_rank": 1, "processes": 2, "cpus": 8} | more
-        return Place(
+        return ProcessIdentity(
             **given,  # type: ignore[arg-type]
             report_fd=5,
             request_file=Path("request.json"),
@@ -198,14 +198,14 @@ class TestCpuLimit:
 class TestCommandLine:
     def test_the_operators_settings_are_taken_over(self) -> None:
         environ = {"PERDURE_PROCESSES": "4", "PERDURE_GRACE_SECONDS": "30"}
-        assert settings_from(environ) == Settings(processes=4, grace=30)
+        assert settings_from(environ) == AgentSettings(processes=4, grace=30)
 
     def test_without_an_operator_the_defaults_hold(self) -> None:
-        assert settings_from({}) == Settings()
+        assert settings_from({}) == AgentSettings()
 
     @pytest.mark.parametrize("completion", Completion)
     def test_what_completes_the_job_is_taken_over(self, completion: Completion) -> None:
-        assert settings_from({"PERDURE_COMPLETION": completion.value}) == Settings(completion=completion)
+        assert settings_from({"PERDURE_COMPLETION": completion.value}) == AgentSettings(completion=completion)
 
     def test_a_wrong_completion_is_named(self) -> None:
         with pytest.raises(UserError, match=r"PERDURE_COMPLETION is 'exit'.* Log or ExitCode"):

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.machine import react
-from perdure.agent.stage import Stage, due, limit_of
+from perdure.agent.stage import AgentStage, due, limit_of
 from perdure.agent.state import (
     HOLDS_SEAT,
     Acknowledge,
+    AgentSettings,
     Ask,
     AssignmentRead,
     Cleared,
@@ -22,13 +23,12 @@ from perdure.agent.state import (
     Kill,
     MakesWay,
     MarkWarm,
-    Offer,
+    OfferAssignment,
     Process,
     ProcessEnded,
     Reported,
     Rescued,
     Say,
-    Settings,
     SigtermReceived,
     Start,
     State,
@@ -52,21 +52,23 @@ from perdure.wire.channel import (
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
-ONE = World(Settings())
+ONE = World(AgentSettings())
 TWO = World(
-    Settings(processes=2),
+    AgentSettings(processes=2),
     assignments=(train(RUN), train(RUN + 1)),
     endings=(ExitKind.CHECKPOINTED,),
     statuses=(1,),
     others=(),
 )
-COLD = World(Settings(), assignments=(Standby(), train(RUN), leave(RUN + 1)), endings=(), statuses=(0,), warming=True)
+COLD = World(
+    AgentSettings(), assignments=(Standby(), train(RUN), leave(RUN + 1)), endings=(), statuses=(0,), warming=True
+)
 OFFERED = taking_over(train(RUN + 1), RUN)
 
 
 def _live(*assignments: Assignment, ending: ExitKind = ExitKind.CHECKPOINTED, others: Sequence[Event] = ()) -> World:
     given = (train(RUN), *assignments)
-    return World(Settings(), given, (ending,), statuses=(1,), others=others, opens=len(given) < 3, live=True)
+    return World(AgentSettings(), given, (ending,), statuses=(1,), others=others, opens=len(given) < 3, live=True)
 
 
 LIVE = (
@@ -78,7 +80,7 @@ LIVE = (
 )
 """Each beside the others, for all of it at once is far more."""
 IMAGES = World(
-    Settings(),
+    AgentSettings(),
     assignments=(train(RUN), train(RUN + 1, lost=(RUN,)), leave(RUN + 1)),
     endings=(ExitKind.PEER_LOST,),
     statuses=(1,),
@@ -87,7 +89,7 @@ IMAGES = World(
 )
 WAYS = (
     World(
-        Settings(),
+        AgentSettings(),
         assignments=(train(RUN), train(RUN + 1), leave(RUN + 2)),
         endings=(ExitKind.CHECKPOINTED,),
         statuses=(1,),
@@ -95,7 +97,7 @@ WAYS = (
         makes_way=True,
     ),
     World(
-        Settings(processes=2),
+        AgentSettings(processes=2),
         assignments=(train(RUN), train(RUN + 1)),
         endings=(ExitKind.CHECKPOINTED,),
         statuses=(1,),
@@ -119,10 +121,17 @@ HEADS = [
     *("run", "offer", "leave", "lost", *dict.fromkeys(COLUMNS.values())),
     *("way", "end", "cleared", "rescued", "warmed", "time"),
 ]
-LASTING = {Stage.NONE, Stage.STARTED, Stage.ATTACHED, Stage.OPENED, Stage.STEPPED, Stage.VOTING}
+LASTING = {
+    AgentStage.NONE,
+    AgentStage.STARTED,
+    AgentStage.ATTACHED,
+    AgentStage.OPENED,
+    AgentStage.STEPPED,
+    AgentStage.VOTING,
+}
 """Where a trainer may stay for as long as it likes, or the word of the log may take."""
 
-Table = dict[tuple[Stage, str], frozenset[Stage]]
+Table = dict[tuple[AgentStage, str], frozenset[AgentStage]]
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +203,13 @@ def drawn() -> Table:
     for row in cells[cells.index(heads) + 2 :]:
         for head, cell in zip(heads[1:], row[1:], strict=True):
             if cell:
-                table[Stage(row[0]), head] = frozenset(Stage(word.strip()) for word in cell.split(","))
+                table[AgentStage(row[0]), head] = frozenset(AgentStage(word.strip()) for word in cell.split(","))
     return table
 
 
 def found(steps: list[Step]) -> Table:
     """The changes of stage that happen; another run's trainer is another one."""
-    table: dict[tuple[Stage, str], set[Stage]] = defaultdict(set)
+    table: dict[tuple[AgentStage, str], set[AgentStage]] = defaultdict(set)
     for step in steps:
         before, after = step.stages
         if before is not after:
@@ -211,8 +220,8 @@ def found(steps: list[Step]) -> Table:
 def written(table: Table) -> str:
     """As docs/agent.md has it."""
     lines = [["stage", *HEADS], ["---"] * (len(HEADS) + 1)]
-    for stage in Stage:
-        cells = [", ".join(after for after in Stage if after in table.get((stage, head), ())) for head in HEADS]
+    for stage in AgentStage:
+        cells = [", ".join(after for after in AgentStage if after in table.get((stage, head), ())) for head in HEADS]
         if any(cells):
             lines.append([f"`{stage}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -302,7 +311,7 @@ def test_a_trainer_with_a_step_is_killed_only_when_its_time_is_over_or_its_run_i
 def test_the_outcome_is_written_once_and_is_the_last_thing_done(steps: list[Step]) -> None:
     for step in steps:
         finishing = [action for action in step.actions if isinstance(action, Finish)]
-        assert len(finishing) == (1 if step.stages[1] is Stage.FINISHED else 0)
+        assert len(finishing) == (1 if step.stages[1] is AgentStage.FINISHED else 0)
         if finishing:
             assert step.actions[-1] is finishing[0]
             assert step.after.trainer is None or not step.after.trainer.alive
@@ -321,7 +330,7 @@ def test_completed_wins_whatever_comes_before_or_after_it(steps: list[Step]) -> 
 
 def test_the_pod_is_held_only_for_ends_that_are_no_fault_of_its_member(steps: list[Step]) -> None:
     for step in steps:
-        if step.stages[1] is Stage.HELD and step.stages[0] is not Stage.HELD:
+        if step.stages[1] is AgentStage.HELD and step.stages[0] is not AgentStage.HELD:
             assert step.after.trainer
             assert all(p.outcome and p.outcome.outcome in HOLDS_SEAT for p in step.after.trainer.processes)
 
@@ -329,8 +338,8 @@ def test_the_pod_is_held_only_for_ends_that_are_no_fault_of_its_member(steps: li
 def test_every_stage_but_those_of_a_training_that_nobody_disturbs_has_an_end(steps: list[Step]) -> None:
     for step in steps:
         stage = step.stages[1]
-        assert stage is not Stage.ENDED
-        if stage not in LASTING | {Stage.FINISHED}:
+        assert stage is not AgentStage.ENDED
+        if stage not in LASTING | {AgentStage.FINISHED}:
             assert due(step.after) is not None
 
 
@@ -410,7 +419,7 @@ class TestHandOvers:
                 assert step.after.trainer.request is None
 
     def test_an_offer_is_a_request_only_when_nothing_comes_of_it(self, live: list[Step]) -> None:
-        offered = [step for step in live if any(isinstance(action, Offer) for action in step.actions)]
+        offered = [step for step in live if any(isinstance(action, OfferAssignment) for action in step.actions)]
         assert offered
         for step in offered:
             assert not any(isinstance(action, Ask | Kill) for action in step.actions)

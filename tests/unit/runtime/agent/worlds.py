@@ -12,9 +12,10 @@ from operator import is_
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.agent.machine import react
-from perdure.agent.stage import Stage, due, stage_of
+from perdure.agent.stage import AgentStage, due, stage_of
 from perdure.agent.state import (
     Action,
+    AgentSettings,
     AssignmentRead,
     Cleared,
     Event,
@@ -24,7 +25,6 @@ from perdure.agent.state import (
     Reported,
     Requested,
     Rescued,
-    Settings,
     SigtermReceived,
     State,
     Tick,
@@ -101,7 +101,7 @@ class Step:
     after: State
     """Its times are relative to the event's."""
     actions: tuple[Action, ...]
-    stages: tuple[Stage, Stage]
+    stages: tuple[AgentStage, AgentStage]
     """Of the states before and after."""
 
 
@@ -109,7 +109,7 @@ class Step:
 class World:
     """Which events there are."""
 
-    settings: Settings
+    settings: AgentSettings
     assignments: Sequence[Assignment] = ASSIGNMENTS
     endings: Sequence[ExitKind] = ENDINGS
     statuses: Sequence[int] = (0, 1)
@@ -159,7 +159,7 @@ class World:
                     yield event, 0.0
             if state.trainer.clearing is not None and not state.trainer.alive:
                 yield Cleared(), 0.0
-            if stage_of(state) is Stage.RESCUING:
+            if stage_of(state) is AgentStage.RESCUING:
                 yield Rescued(CommitRef(3, 7)), 0.0
                 yield Rescued(why="run 5 has begun"), 0.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, Choice, Offer, Stamp, choose, holder_of
+from perdure.log.images import Begun, ImageChoice, ImageOffer, Stamp, choose, holder_of
 
 UID = "job"
 SEATS = 2
@@ -21,7 +21,7 @@ RUNS = 4
 
 History = tuple[int, ...]
 """Of each step the run that has trained it."""
-Rule = Callable[..., Choice]
+Rule = Callable[..., ImageChoice]
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class World:
     def broken(self) -> bool:
         return not self.members
 
-    def offers(self, members: tuple[int, ...]) -> list[Offer]:
+    def offers(self, members: tuple[int, ...]) -> list[ImageOffer]:
         return [
-            Offer(seat, Stamp(UID, image.run, len(image.history), image.rank, SEATS), str(image.history))
+            ImageOffer(seat, Stamp(UID, image.run, len(image.history), image.rank, SEATS), str(image.history))
             for seat, image in enumerate(self.images)
             if image and seat in members
         ]
@@ -74,7 +74,7 @@ class Beginning:
     before: World
     after: World
     members: tuple[int, ...]
-    choice: Choice
+    choice: ImageChoice
 
     @property
     def right(self) -> bool:
@@ -196,29 +196,29 @@ def _subsets(seats: Iterable[int]) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
 
 
-def newest_step(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+def newest_step(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
     """A wrong rule: whoever has come furthest."""
     best = max(((offer.stamp.step, offer.stamp.run) for offer in offers), default=(0, 0))
-    return Choice(ImageRef(best[1], best[0])) if best[0] > committed else Choice()
+    return ImageChoice(ImageRef(best[1], best[0])) if best[0] > committed else ImageChoice()
 
 
-def newest_run(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+def newest_run(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
     """A wrong rule: whoever was in the newest run of which there is an image."""
     best = max(((offer.stamp.run, offer.stamp.step) for offer in offers), default=(0, 0))
-    return Choice(ImageRef(*best)) if best[1] > committed else Choice()
+    return ImageChoice(ImageRef(*best)) if best[1] > committed else ImageChoice()
 
 
-def also_in_commits(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+def also_in_commits(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
     """A wrong rule: it does not look at the newest commit."""
     return choose(offers, uid=uid, line=line, committed=0)
 
 
-def without_record(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+def without_record(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
     """A wrong rule: it does not read what a run has begun from."""
     bare = [replace(begun, image=None) for begun in line]
     return choose(offers, uid=uid, line=bare, committed=committed)
 
 
-def last_run_alone(offers: list[Offer], *, uid: str, line: tuple[Begun, ...], committed: int) -> Choice:
+def last_run_alone(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
     """A wrong rule: it does not read what a run has taken over."""
     return choose(offers, uid=uid, line=line[:1] and [replace(line[0], took_over=None)], committed=committed)

@@ -20,9 +20,9 @@ from perdure.checkpoint.rescue import Superfluous, rescue
 from perdure.checkpoint.state import Loaded
 from perdure.errors import Fenced, HandoverRefused, StorageError
 from perdure.group.peers import Peers
-from perdure.log.images import Offer, Stamp
+from perdure.log.images import ImageOffer, Stamp
 from perdure.log.reader import Log
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.writer import Resume
 from perdure.store import Store
 from perdure.store.file import FileStore
@@ -142,17 +142,17 @@ def test_nothing_is_written_behind_the_runs_own_last_word(tmp_path: Path) -> Non
 
 
 def test_a_hand_over_that_is_in_the_log_has_taken_the_run_away(tmp_path: Path, store: Store) -> None:
-    Takeover(Log(store), uid=UID, run=1, next_run=2).open(3, STEP, "its writer")
+    TakeoverLog(Log(store), uid=UID, run=1, next_run=2).open(3, STEP, "its writer")
     with pytest.raises(Superfluous, match="run 2 has begun"):
         rescue(store, UID, 1, [Image(left(tmp_path, 1))])
 
 
 def took_over(store: Store, step: int = STEP) -> None:
-    Takeover(Log(store), uid=UID, run=1, next_run=2).open(1, step, "its writer")
+    TakeoverLog(Log(store), uid=UID, run=1, next_run=2).open(1, step, "its writer")
 
 
 def began_from_it(store: Store, step: int = STEP) -> None:
-    offer = Offer(0, Stamp(UID, 1, step, 1, 3), "a")
+    offer = ImageOffer(0, Stamp(UID, 1, step, 1, 3), "a")
     assert isinstance(writer(store, 2).try_open(1, wait_over=True, images=[offer]), Resume)
 
 
@@ -192,7 +192,7 @@ def test_but_not_of_one_that_has_come_elsewhere(tmp_path: Path, store: Store, th
 
 
 def test_one_that_was_refused_has_not_and_the_last_word_says_so(tmp_path: Path, store: Store) -> None:
-    Takeover(Log(store), uid=UID, run=1, next_run=2).refuse()
+    TakeoverLog(Log(store), uid=UID, run=1, next_run=2).refuse()
     commit = rescue(store, UID, 1, [Image(left(tmp_path, 1))])
     slot = Log(store).slot(commit.seq)
     assert slot

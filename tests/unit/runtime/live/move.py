@@ -21,7 +21,7 @@ from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.state import STANDING
 from perdure.live.protocol.timing import Timetable
 from perdure.log.reader import Log
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from tests.unit.runtime.checkpoint.world import UID
@@ -38,7 +38,7 @@ class Process:
     """One party of one attempt."""
 
     state: State
-    takeover: Takeover
+    takeover: TakeoverLog
     times: Timetable
     alive: bool = True
     frozen: bool = False
@@ -68,7 +68,7 @@ class Move:
         for party in attempt.parties:
             seen = self.random.uniform(0, 1)
             times = Timetable(job.now + seen + LIMIT_SECONDS, job.now + seen + DEADLINE_SECONDS, save=2.0)
-            pen = Takeover(Log(job.store), uid=UID, run=attempt.run, next_run=attempt.next, place=place)
+            pen = TakeoverLog(Log(job.store), uid=UID, run=attempt.run, next_run=attempt.next, place=place)
             self.parties.append(Process(begin(attempt, party.number)[0], pen, times))
 
     @property
@@ -173,7 +173,7 @@ class Move:
             if other != number and not process.cut and not self.parties[number].cut:
                 self.later(other, heard)
 
-    def ask(self, number: int, pen: Takeover, action: on.AppendOpened | on.AppendRefused | on.ReadLog) -> None:
+    def ask(self, number: int, pen: TakeoverLog, action: on.AppendOpened | on.AppendRefused | on.ReadLog) -> None:
         match action:
             case on.AppendOpened(again):
                 self.asks(number, lambda: pen.open(self.attempt.new_world, self.job.step, self.writer.id), again=again)

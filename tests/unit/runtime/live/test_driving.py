@@ -30,7 +30,7 @@ from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.timing import Timetable
 from perdure.log.entry import write_entry
 from perdure.log.reader import Log
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.writer import Writer
 from perdure.loop.run import Run
 from perdure.wire import AttemptRecord, ExitKind, Handover, HandoverWord, Train
@@ -254,7 +254,7 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     driver = stood(Process(1, log))
     driver.feed(ev.Moved())
     assert driver.phase is Phase.VOTED
-    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     driver.feed(ev.LinkClosed())
     assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
     driver.finish()
@@ -272,7 +272,7 @@ def test_a_log_that_does_not_answer_is_asked_again_and_again_and_told_once(
     log = living_log()
     driver = stood(Process(1, log))
     driver.feed(ev.Moved())
-    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     answers, failed = log.store.list, list[int]()
 
     def down_at_first(*said: Any, **more: Any) -> Any:
@@ -359,7 +359,7 @@ def test_what_ends_a_process_tells_of_its_vote_and_of_the_word_that_it_has_read_
     assert (run.attempt, run.read_opened) == (AttemptRecord(2), 0)
     driver.feed(ev.Moved())
     assert (run.attempt, run.read_opened) == (AttemptRecord(2, voted=True), 0)
-    Takeover(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
+    TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     assert run.read_opened == 0
     driver.feed(ev.LinkClosed())
     assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
@@ -367,7 +367,7 @@ def test_what_ends_a_process_tells_of_its_vote_and_of_the_word_that_it_has_read_
 
 
 def test_the_bytes_that_come_with_go_are_what_the_log_says() -> None:
-    takeover = Takeover(living_log(), uid=UID, run=1, next_run=2)
+    takeover = TakeoverLog(living_log(), uid=UID, run=1, next_run=2)
     takeover.open(2, 7, "f" * 32)
     assert takeover.entry
     assert takeover.entry.entry

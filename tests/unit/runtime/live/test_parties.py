@@ -81,14 +81,14 @@ class TestDecider:
 
 class TestState:
     def test_newcomers_and_a_new_rank_0_need_the_header(self) -> None:
-        assert attempt(3, (), (0,)).header_to == (1,)
-        assert attempt(2, (0,), (0,)).header_to == (2,)
-        assert attempt(2, (2,)).header_to == (2,)
-        assert attempt(3, (), (2,)).header_to == ()
+        assert attempt(3, (), (0,)).tensor_receivers == (1,)
+        assert attempt(2, (0,), (0,)).tensor_receivers == (2,)
+        assert attempt(2, (2,)).tensor_receivers == (2,)
+        assert attempt(3, (), (2,)).tensor_receivers == ()
 
     def test_generators_follow_the_rank_in_an_equal_world_alone(self) -> None:
-        assert attempt(2, (1,), (1,)).generators_of(1) == 1
-        assert attempt(2, (2,)).generators_of(1) is None
+        assert attempt(2, (1,), (1,)).predecessor_of(1) == 1
+        assert attempt(2, (2,)).predecessor_of(1) is None
 
     def test_every_newcomer_gets_every_piece_once(self) -> None:
         routes = list(attempt(2, (2, 3)).routes([5, 5, 5]))

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, Choice, Offer, Stamp, choose, holder_of
+from perdure.log.images import Begun, ImageChoice, ImageOffer, Stamp, choose, holder_of
 from tests.unit.runtime.checkpoint import images
 from tests.unit.runtime.checkpoint.images import Rule, beginnings
 
 UID = "job"
 
 
-def offer(run: int, step: int, *, holder: int = 0, rank: int = 0, crc: str = "a", uid: str = UID) -> Offer:
-    return Offer(holder, Stamp(uid, run, step, rank, 2), crc)
+def offer(run: int, step: int, *, holder: int = 0, rank: int = 0, crc: str = "a", uid: str = UID) -> ImageOffer:
+    return ImageOffer(holder, Stamp(uid, run, step, rank, 2), crc)
 
 
-def chosen(*offers: Offer, line: tuple[Begun, ...] = (Begun(3),), committed: int = 10) -> Choice:
+def chosen(*offers: ImageOffer, line: tuple[Begun, ...] = (Begun(3),), committed: int = 10) -> ImageChoice:
     return choose(offers, uid=UID, line=line, committed=committed)
 
 
 class TestRule:
     def test_without_an_image_the_newest_commit_counts_and_there_is_nothing_to_say(self) -> None:
-        assert chosen() == Choice()
+        assert chosen() == ImageChoice()
 
     def test_an_image_of_the_run_that_opened_last_counts(self) -> None:
         assert chosen(offer(3, 17)).image == ImageRef(3, 17)
@@ -33,15 +33,15 @@ class TestRule:
 
     @pytest.mark.parametrize("step", [9, 10])
     def test_an_image_that_a_commit_has_reached_does_not(self, step: int) -> None:
-        assert chosen(offer(3, step)) == Choice(why=f"the image of run 3, step {step} is in a commit")
+        assert chosen(offer(3, step)) == ImageChoice(why=f"the image of run 3, step {step} is in a commit")
 
     def test_an_image_of_a_run_that_another_has_followed_does_not_although_its_step_is_higher(self) -> None:
         line = (Begun(4), Begun(3))
         found = chosen(offer(3, 90), line=line)
-        assert found == Choice(why="the image of run 3, step 90 is not on the way to where run 4 stood")
+        assert found == ImageChoice(why="the image of run 3, step 90 is not on the way to where run 4 stood")
 
     def test_an_image_of_another_job_does_not(self) -> None:
-        assert chosen(offer(3, 17, uid="other")) == Choice(why="the image of run 3, step 17 is of another job")
+        assert chosen(offer(3, 17, uid="other")) == ImageChoice(why="the image of run 3, step 17 is of another job")
 
     def test_a_run_that_was_taken_over_counts_up_to_there(self) -> None:
         line = (Begun(5, took_over=4, at=20), Begun(4, took_over=3, at=15), Begun(3), Begun(2))
@@ -81,7 +81,7 @@ class TestRule:
 
     def test_ranks_that_have_come_apart_have_no_image(self) -> None:
         found = chosen(offer(3, 17), offer(3, 17, holder=1, rank=1, crc="b"))
-        assert found == Choice(why="the ranks of run 3 have come apart: their images of step 17 differ")
+        assert found == ImageChoice(why="the ranks of run 3 have come apart: their images of step 17 differ")
 
     def test_sums_of_other_steps_are_not_compared(self) -> None:
         assert chosen(offer(3, 17), offer(3, 18, holder=1, crc="b")).image == ImageRef(3, 18)

@@ -14,7 +14,7 @@ from perdure.checkpoint.retention import retire
 from perdure.errors import StorageError, UserError
 from perdure.log.entry import Origin, key_of
 from perdure.log.reader import Log
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store, open_store
@@ -78,7 +78,7 @@ def test_whoever_knows_nothing_of_it_is_led_around_by_the_links(store: MemorySto
 def test_a_living_run_that_is_taken_over_stays_where_it_went_back_to(store: MemoryStore) -> None:
     pen, _ = opened_from(store, 1, step=3)
     newer = Writer(Log(store), uid="new", run=2)
-    takeover = Takeover(Log(store), uid="new", run=1, next_run=2, place=pen.place)
+    takeover = TakeoverLog(Log(store), uid="new", run=1, next_run=2, place=pen.place)
     assert takeover.open(2, 3, newer.id) is Verdict.GO
     assert takeover.entry
     newer.take_up(takeover.entry)

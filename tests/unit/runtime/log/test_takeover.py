@@ -11,7 +11,7 @@ import pytest
 from perdure.errors import Fenced, HandoverRefused, StorageError
 from perdure.log.entry import Entry, Opened, Refused, key_of
 from perdure.log.reader import Log, Slot
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store
@@ -21,9 +21,9 @@ from tests.unit.runtime.checkpoint.world import MANIFEST, UID, opened, position,
 STEP = 40
 
 
-def pen(store: Store, of: Writer | None = None, *, run: int = 1) -> Takeover:
+def pen(store: Store, of: Writer | None = None, *, run: int = 1) -> TakeoverLog:
     """A party's; with `of`, from where that writer stands."""
-    return Takeover(Log(store), uid=UID, run=run, next_run=run + 1, place=of.place if of else None)
+    return TakeoverLog(Log(store), uid=UID, run=run, next_run=run + 1, place=of.place if of else None)
 
 
 def commit(of: Writer, step: int, *, final: bool = False) -> None:
@@ -107,7 +107,7 @@ class TestGo:
                 sent.append(bytes(data))
                 raise StorageError(f"no answer to {key}, {if_absent}")
 
-        decider = Takeover(Log(Silent()), uid=UID, run=1, next_run=2, place=old.place)
+        decider = TakeoverLog(Log(Silent()), uid=UID, run=1, next_run=2, place=old.place)
         for _ in range(2):
             with pytest.raises(StorageError):
                 decider.open(2, STEP, "ab")
@@ -270,7 +270,7 @@ class TestLooking:
         commit(new, 50)
         commit(new, 60, final=True)
         opened(store, 3)
-        late = Takeover(Log(store), uid=UID, run=1, next_run=2, place=before if early else None)
+        late = TakeoverLog(Log(store), uid=UID, run=1, next_run=2, place=before if early else None)
         assert late.look() is Verdict.GO
         assert late.entry
         assert late.entry.seq == 3

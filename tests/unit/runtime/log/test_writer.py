@@ -12,9 +12,9 @@ import pytest
 
 from perdure.errors import Fenced, RootTakenOver, StorageError, UserError
 from perdure.log.entry import Closed, Committed, Completed, ImageRef, Opened, key_of
-from perdure.log.images import Offer, Stamp
+from perdure.log.images import ImageOffer, Stamp
 from perdure.log.reader import Log
-from perdure.log.takeover import Takeover
+from perdure.log.takeover import TakeoverLog
 from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store, open_store
 from perdure.wire import CommitRef
@@ -183,8 +183,8 @@ class TestOpening:
         assert store.list("") == [key_of(1)]
 
 
-def offer(run: int, step: int) -> Offer:
-    return Offer(1, Stamp(UID, run, step, 1, 2), "a")
+def offer(run: int, step: int) -> ImageOffer:
+    return ImageOffer(1, Stamp(UID, run, step, 1, 2), "a")
 
 
 def begins_with(resume: Resume | NotYet) -> ImageRef | None:
@@ -264,7 +264,7 @@ class TestImage:
         store = MemoryStore()
         opened(store)
         log = Log(store)
-        Takeover(log, uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
+        TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
         third = writer(store, 3, lost=[1, 2])
         assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) == ImageRef(1, 117)
 
@@ -275,7 +275,7 @@ class TestImage:
         """One has heard of the hand-over before it was lost, and one has not."""
         store = MemoryStore()
         opened(store)
-        Takeover(Log(store), uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
+        TakeoverLog(Log(store), uid=UID, run=1, next_run=2).open(2, 117, "b" * 32)
         third = writer(store, 3, lost=[1, 2])
         assert begins_with(third.try_open(2, wait_over=False, images=[offer(used, 117)])) == ImageRef(used, 117)
         fourth = writer(store, 4, lost=[1, 2, 3])

@@ -21,7 +21,7 @@ from perdure.errors import (
     StorageRefused,
     UserError,
 )
-from perdure.loop.reporting import Reporter, Watch, classify, tell_error
+from perdure.loop.reporting import ExitWatch, Reporter, classify, tell_error
 from perdure.loop.telemetry import events
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.wire.channel import Exiting, Stepped, read_report
@@ -100,9 +100,9 @@ def told(reader: int) -> list[Any]:
     return [read_report(line) for line in os.read(reader, 65536).splitlines()]
 
 
-def watching(writer: int, *, step: int, asked_early: bool = False) -> Watch:
+def watching(writer: int, *, step: int, asked_early: bool = False) -> ExitWatch:
     reporter, now = Reporter(writer), Exiting(ExitKind.FAILED, step, opened=3)
-    return Watch(lambda error: tell_error(reporter, lambda: now, error, lambda: asked_early))
+    return ExitWatch(lambda error: tell_error(reporter, lambda: now, error, lambda: asked_early))
 
 
 def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 import perdure
 from e2e.harness.local_run import free_port
 from perdure import Session, UserError
-from perdure.session.description import Handed, Loop, Phase, Registered, Start
+from perdure.session.description import Handed, Loop, Moment, Registered, StartPoint
 from perdure.testing import processes
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training, samples
@@ -60,10 +60,10 @@ class TestBeforeTraining:
         assert (found.seed, found.deterministic, found.keep) == (7, False, 2)
         assert found.every == {"steps": 50, "epochs": 1}
         assert found.exits == ("SIGTERM", "Ctrl-C", "the file /tmp/stop.json")
-        assert found.start == Start(1, False, 0, 0)
+        assert found.start == StartPoint(1, False, 0, 0)
         assert found.loop is None
         assert [phase.name for phase in found.phases] == ["init", "epoch"]
-        assert found.phases[0] == Phase("init", ("warm_start",))
+        assert found.phases[0] == Moment("init", ("warm_start",))
         assert found.loaders == (
             Handed("train", 5, 40, 8, (8,), shuffle=True, drop_last=False),
             Handed("valid", 2, 40, 16, (16,), shuffle=False, drop_last=True),
@@ -138,7 +138,7 @@ class TestOfATraining:
         start = perdure.describe(session).start
 
         assert files(tmp_path) == before
-        assert start == Start(2, False, last["step"], last["epoch"], last["seq"], "", last["time"])
+        assert start == StartPoint(2, False, last["step"], last["epoch"], last["seq"], "", last["time"])
         assert str(start) == f"run 2 would resume from entry {last['seq']}, step 7, epoch 1, made {last['time']}"
         training.run()
         assert next(entry for entry in entries(tmp_path) if entry["run"] == 2)["resumes"] == start.commit
@@ -169,7 +169,7 @@ class TestOfATraining:
 
     def test_while_it_leaves_it_can_be_asked(self, join: Join, tmp_path: Path) -> None:
         session = join()
-        told: list[Start] = []
+        told: list[StartPoint] = []
         session.on("leaving", lambda _: told.append(perdure.describe(session).start))
         Training(session).left(stop=3)
         assert (told[0].step, told[0].commit) == (3, entries(tmp_path)[-1]["seq"])

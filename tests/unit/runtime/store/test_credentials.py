@@ -17,7 +17,7 @@ from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import Store, clients, open_store
 from perdure.store.credentials import (
     WARN_SECONDS,
-    Keys,
+    AccessKeys,
     keys_in_environment,
     keys_in_folder,
     read_time,
@@ -251,8 +251,8 @@ def test_the_end_of_keys_is_said_also_if_nothing_is_asked_of_the_store(
         logging.getLogger("perdure").removeHandler(listener)
 
 
-def keys(*, token: str | None = "t", expires: datetime | None = None, renewable: bool = False) -> Keys:  # noqa: S107
-    return Keys("access", "secret", token, expires, "somewhere", renewable)
+def keys(*, token: str | None = "t", expires: datetime | None = None, renewable: bool = False) -> AccessKeys:  # noqa: S107
+    return AccessKeys("access", "secret", token, expires, "somewhere", renewable)
 
 
 def test_a_token_of_the_environment_is_announced_as_what_it_is() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.environ import Place, process_environment
+from perdure.agent.environ import ProcessIdentity, process_environment
 from perdure.errors import UserError
 from perdure.live.liveness import obstacle
 from perdure.loop.run import Run
@@ -98,7 +98,7 @@ def test_the_batch_that_sizes_were_chosen_for_is_read() -> None:
 
 
 def test_the_floor_is_read_as_the_agent_writes_it() -> None:
-    place = Place(0, 1, 7, Path("/run/request"), Path("/run/handover"), 0.0, None)
+    place = ProcessIdentity(0, 1, 7, Path("/run/request"), Path("/run/handover"), 0.0, None)
     train = Train(2, 0, 1, "10.0.0.7:29500", floor=CommitRef(9, 40))
     assert read_settings(process_environment({}, train, place)).floor == train.floor
     later = process_environment({Env.FLOOR: "of an older run"}, replace(train, floor=None), place)
