@@ -141,7 +141,7 @@ ENDING: Final = (
     Mutant(
         "what outcomes have seen in the log does not count for the next run's number",
         _OUTCOMES,
-        "return max([known, *(outcome.opened for pod in pods.values() if (outcome := told(pod)))])",
+        "return max([known, *(outcome.opened for pod in pods.values() if (outcome := outcome_in(pod)))])",
         "return known",
         ("log-is-ahead",),
     ),
