@@ -312,7 +312,7 @@ def test_a_survivor_that_does_not_answer_leaves_the_newest_commit_and_the_log_sa
         ends(job, "ac")
         said = job.members["a"].said
     assert begun_from(job, 2) is None
-    assert "its trainer is asked for an image of where it stands" in said
+    assert "its trainer is asked for an image of its state" in said
     assert "leaves an image" not in said
     assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) >= KILLED_AT
 
