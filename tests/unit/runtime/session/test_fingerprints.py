@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, random_split
 from perdure import Session
 from perdure.loop.data import fingerprint
 from perdure.loop.leaving import Exit
+from perdure.loop.position.datasets import STATE, Datasets
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.training import Join, samples
 
@@ -323,3 +324,10 @@ def test_a_rank_that_has_only_its_part_of_the_dataset_is_told_so(played: dict[st
     )
     assert [found["raised"] for found in played["parts"]] == ["UserError"] * 2
     assert all(words in found["message"] for found in played["parts"])
+
+
+def test_what_a_checkpoint_holds_of_a_loader_not_made_yet_is_kept_on() -> None:
+    saved = {STATE: {"later": {"seen": {"0": "digest"}}}}
+    datasets = Datasets()
+    datasets.load_state_dict(saved)
+    assert datasets.state_dict() == saved
