@@ -19,6 +19,7 @@ from torch import nn
 import perdure
 from perdure import Session
 from perdure.loop.leaving import Exit
+from perdure.session.unregistered_check import FURTHER, STEPS
 from perdure.session.validating import findings
 from perdure.wire.names import PREVIEW_JSON
 from tests.property.grammar import drawn
@@ -293,7 +294,37 @@ def inner_loop(session: Session) -> Step:
     return all_of_it
 
 
+class Accuracy(nn.Module):
+    """A metric as torchmetrics makes them: it sums up what the model computes, and nobody trains by it."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, outputs: torch.Tensor) -> None:
+        self.total += outputs.detach().mean()
+
+    def compute(self) -> torch.Tensor:
+        return self.total
+
+
+def measured(session: Session) -> Step:
+    model, accuracy = network(), Accuracy()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        accuracy(inputs)
+        plain(inputs)
+
+    return step
+
+
 RIGHT = [
+    measured,
     frozen,
     teacher,
     averages,
@@ -656,6 +687,20 @@ def test_what_steps_change_and_nobody_registered_is_said_once(
     train(session, step)
     told = capfd.readouterr().err
     assert told.count(CHANGED[script]) == told.count(WORDS) == 1
+
+
+def test_what_was_said_is_not_said_again_where_it_is_looked_for_later(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = join()
+    step = features(session)
+    with session:
+        for _ in session.epochs(2):
+            for inputs, _ in session.loader(samples(), 8):
+                step(inputs)
+                session.step()
+    assert session.steps_done >= STEPS * FURTHER
+    assert capfd.readouterr().err.count(CHANGED[features]) == 1
 
 
 def test_nobody_who_looks_holds_on_to_what_a_step_has_made(join: Join) -> None:
