@@ -311,13 +311,15 @@ class Accuracy(nn.Module):
 
 
 def measured(session: Session) -> Step:
-    model, accuracy = network(), Accuracy()
-    optimizer = adam(model)
-    session.register(model=model, optimizer=optimizer)
-    plain = stepping((model, optimizer))
+    return fed_beside(session, Accuracy())
+
+
+def fed_beside(session: Session, module: nn.Module) -> Step:
+    """Training in which an unregistered module gets each batch, too."""
+    plain = stepping(plainly_registered(session))
 
     def step(inputs: torch.Tensor) -> None:
-        accuracy(inputs)
+        module(inputs)
         plain(inputs)
 
     return step
@@ -485,16 +487,7 @@ def shadow(session: Session) -> Step:
 
 def features(session: Session) -> Step:
     """A network that is not trained, whose BatchNorm follows the batches."""
-    model, extractor = network(), network().requires_grad_(False)
-    optimizer = adam(model)
-    session.register(model=model, optimizer=optimizer)
-    plain = stepping((model, optimizer))
-
-    def step(inputs: torch.Tensor) -> None:
-        extractor(inputs)
-        plain(inputs)
-
-    return step
+    return fed_beside(session, network().requires_grad_(False))
 
 
 class Meter:
