@@ -83,29 +83,29 @@ def _outside(one: MemberOutcome) -> ExitCause:
     return ExitCause(Reason.OUT_OF_MEMORY if memory else Reason.INFRASTRUCTURE_FAILURE, one)
 
 
-def charge(draft: Draft, verdict: ExitCause, run: CurrentRun | PreviousRun | None = None) -> Draft:
+def charge(draft: Draft, exit_cause: ExitCause, run: CurrentRun | PreviousRun | None = None) -> Draft:
     """Count the failure, and give the job up where its budget is used up.
 
     `run` is the one that ended. Members of it may have ended in the run before, whose end costs no second time.
     """
-    words = describe(verdict.blamed)
-    if verdict.reason is Reason.ROOT_TAKEN_OVER:
+    words = describe(exit_cause.blamed)
+    if exit_cause.reason is Reason.ROOT_TAKEN_OVER:
         uri = draft.snapshot.spec.checkpoint.uri
         return _fail(draft, Reason.ROOT_TAKEN_OVER, f"another job writes to {uri}: {words}")
-    if verdict.reason is Reason.LOG_LOST:
+    if exit_cause.reason is Reason.LOG_LOST:
         lost = LostLog(
             time=draft.now,
             generation=draft.snapshot.generation,
-            found_step=(verdict.blamed.commit_step if verdict.blamed else None) or 0,
+            found_step=(exit_cause.blamed.commit_step if exit_cause.blamed else None) or 0,
             message=words,
         )
         return draft.update(log_lost=lost)
-    if verdict.reason in _OF_THE_ROOT:
-        return draft.update(root_problem=_root_problem(draft, verdict.reason, words))
-    code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
-    if not (code or infrastructure) or (infrastructure and _is_counted(verdict, run)):
+    if exit_cause.reason in _OF_THE_ROOT:
+        return draft.update(root_problem=_root_problem(draft, exit_cause.reason, words))
+    code, infrastructure = exit_cause.reason in _COSTS_CODE, exit_cause.reason in _COSTS_INFRASTRUCTURE
+    if not (code or infrastructure) or (infrastructure and _is_counted(exit_cause, run)):
         return draft
-    draft = draft.update(failures=_counted(draft, verdict))
+    draft = draft.update(failures=_counted(draft, exit_cause))
     new, allowed = draft.status.failures, draft.snapshot.spec.failure
     if new.out_of_memory > allowed.max_out_of_memory_failures:
         message = (
@@ -137,20 +137,20 @@ def _root_problem(draft: Draft, reason: Reason, words: str) -> RootProblem:
     )
 
 
-def _is_counted(verdict: ExitCause, run: CurrentRun | PreviousRun | None) -> bool:
+def _is_counted(exit_cause: ExitCause, run: CurrentRun | PreviousRun | None) -> bool:
     """Whether it is the end of a run that was counted by others of its members."""
     if run is None or run.counted is None:
         return False
-    return run.counted == run.run or (verdict.blamed is not None and verdict.blamed.run == run.counted)
+    return run.counted == run.run or (exit_cause.blamed is not None and exit_cause.blamed.run == run.counted)
 
 
-def _counted(draft: Draft, verdict: ExitCause) -> Failures:
+def _counted(draft: Draft, exit_cause: ExitCause) -> Failures:
     """An out-of-memory kill that comes at a later step than the one before it is the first of a new row."""
-    old, step = draft.status.failures, max(verdict.step, verdict.blamed.step if verdict.blamed else 0)
+    old, step = draft.status.failures, max(exit_cause.step, exit_cause.blamed.step if exit_cause.blamed else 0)
     in_a_row = 0
-    if verdict.reason is Reason.OUT_OF_MEMORY:
+    if exit_cause.reason is Reason.OUT_OF_MEMORY:
         in_a_row = old.out_of_memory + 1 if step <= old.out_of_memory_step or not old.out_of_memory else 1
-    code, infrastructure = verdict.reason in _COSTS_CODE, verdict.reason in _COSTS_INFRASTRUCTURE
+    code, infrastructure = exit_cause.reason in _COSTS_CODE, exit_cause.reason in _COSTS_INFRASTRUCTURE
     return old.model_copy(
         update={
             "code": old.code + code,

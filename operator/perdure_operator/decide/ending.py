@@ -188,7 +188,7 @@ def close_run(draft: Draft) -> Draft:
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
     cost = _stood(draft, current)
-    draft, verdict, message = _account_for(draft.update(current=None), current, cost)
+    draft, exit_cause, message = _account_for(draft.update(current=None), current, cost)
     draft = _lose_the_one_before(draft, current)
     draft, reached = never_begun(draft, cost.of, current.run + 1)
     cost = replace(cost, reached=highest(cost.reached, reached))
@@ -197,9 +197,14 @@ def close_run(draft: Draft) -> Draft:
         known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
         lost = reduce(add_lost_run, upcoming.undecided, draft.status.lost)  # nobody is left who could begin one
         draft = draft.update(next=upcoming.model_copy(update=known), lost=lost)
-    draft = _keep_pace(draft, current, verdict, message)
-    charged, previous = charge(draft, verdict, current), draft.status.previous
-    if previous is None or verdict.blamed is None or verdict.blamed.run != previous.run or not _cost(draft, charged):
+    draft = _keep_pace(draft, current, exit_cause, message)
+    charged, previous = charge(draft, exit_cause, current), draft.status.previous
+    if (
+        previous is None
+        or exit_cause.blamed is None
+        or exit_cause.blamed.run != previous.run
+        or not _cost(draft, charged)
+    ):
         return charged
     return charged.update(previous=previous.model_copy(update={"counted": previous.run}))
 
@@ -213,13 +218,13 @@ def close_previous(draft: Draft) -> Draft:
     if not previous.outcomes:
         return draft  # nobody has left: how it ended says whoever goes on
     cost = _stood(draft, previous)
-    draft, verdict, _ = _account_for(draft, previous, cost)
-    if verdict.reason is not Reason.HANDED_OVER:  # else the newer run has begun with all
+    draft, exit_cause, _ = _account_for(draft, previous, cost)
+    if exit_cause.reason is not Reason.HANDED_OVER:  # else the newer run has begun with all
         draft = _count_for_the_newer(draft, previous, cost)
-    lost_a_peer = verdict.blamed is not None and verdict.blamed.outcome == ExitKind.PEER_LOST
+    lost_a_peer = exit_cause.blamed is not None and exit_cause.blamed.outcome == ExitKind.PEER_LOST
     if lost_a_peer and previous.intent.disruption is not Disruption.MEMBER_LOST:
         return draft  # it was no leaver: the death is one of the run that goes on, and counts there
-    charged = charge(draft, verdict, previous)
+    charged = charge(draft, exit_cause, previous)
     return charged.update_current(counted=previous.run) if _cost(draft, charged) else charged
 
 
@@ -275,22 +280,24 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
     """What the run has come to, in status and for people; charged by the caller."""
     status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
-    verdict = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
-    if verdict.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
-        verdict = replace(verdict, reason=Reason.NODE_FAULT)  # there was something, and it was not to be saved
-    verdict = replace(verdict, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
+    exit_cause = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
+    if exit_cause.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
+        exit_cause = replace(exit_cause, reason=Reason.NODE_FAULT)  # there was something, and it was not to be saved
+    exit_cause = replace(exit_cause, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
+    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
     steps_lost = 0 if kept else cost.steps
     declared = intent is not None and run.run in intent.lost
     # Of a whole run nobody is left whom `lost` could harm; else the next one would wait as if it could still save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
     unfinished = declared or not told
     draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)
-    if verdict.reason in _MEASURED and intent and intent.leave and (asked := asked_at(intent)):
+    if exit_cause.reason in _MEASURED and intent and intent.leave and (asked := asked_at(intent)):
         draft = draft.update(exit_seconds=round(max((draft.now - asked).total_seconds(), 0), 1))
-    message = _account(draft, run, verdict, steps_lost)
-    draft = draft.condition(ConditionType.SAVED, verdict.reason in _SAVED and not steps_lost, verdict.reason, message)
-    return draft.tell(verdict.reason, message, warning=verdict.reason not in _EXPECTED), verdict, message
+    message = _account(draft, run, exit_cause, steps_lost)
+    draft = draft.condition(
+        ConditionType.SAVED, exit_cause.reason in _SAVED and not steps_lost, exit_cause.reason, message
+    )
+    return draft.tell(exit_cause.reason, message, warning=exit_cause.reason not in _EXPECTED), exit_cause, message
 
 
 def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
@@ -302,10 +309,10 @@ def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
     return draft.update(lost=add_lost_run(status.lost, before))
 
 
-def _keep_pace(draft: Draft, current: CurrentRun, verdict: ExitCause, message: str) -> Draft:
+def _keep_pace(draft: Draft, current: CurrentRun, exit_cause: ExitCause, message: str) -> Draft:
     """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
     upcoming = draft.status.next
-    if upcoming is None or verdict.step or verdict.reason not in _BEFORE_A_STEP:
+    if upcoming is None or exit_cause.step or exit_cause.reason not in _BEFORE_A_STEP:
         return draft
     row = one_more(draft, current.replacements, message)
     return draft.update(next=upcoming.model_copy(update={"replacements": row}))
@@ -357,20 +364,20 @@ def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:
     return entry is not None and entry.how in ways and not one.step and one.run > draft.status.opened
 
 
-def _account(draft: Draft, current: CurrentRun | PreviousRun, verdict: ExitCause, steps_lost: int) -> str:
+def _account(draft: Draft, current: CurrentRun | PreviousRun, exit_cause: ExitCause, steps_lost: int) -> str:
     """How the run ended, in one sentence and the blamed member's words."""
     where = _where(current, draft.status.step)
     cost = f"{steps_lost} steps lost since the last commit" if steps_lost else "no step known to be lost"
-    if verdict.reason in _SAVED:
+    if exit_cause.reason in _SAVED:
         cost = f"{steps_lost} steps lost"
     elif steps_lost and (run := _goes_on_in_pods(draft, current)):
         cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
     cost += _unsaved(current)
-    words = describe(verdict.blamed)
-    if verdict.reason is Reason.NODE_FAULT and current.intent:
+    words = describe(exit_cause.blamed)
+    if exit_cause.reason is Reason.NODE_FAULT and current.intent:
         words = f"nothing was saved: {current.intent.cause}"
     secret = draft.snapshot.spec.checkpoint.s3.credentials_secret if draft.snapshot.spec.checkpoint.s3 else ""
-    if secret and verdict.blamed and verdict.blamed.error_kind == ErrorKind.STORAGE:
+    if secret and exit_cause.blamed and exit_cause.blamed.error_kind == ErrorKind.STORAGE:
         words += f"\nThe keys for {draft.snapshot.spec.checkpoint.uri} come from the Secret {secret}"
     return f"run {current.run} ended{where}: {cost}" + (f"; {words}" if words else "")
 

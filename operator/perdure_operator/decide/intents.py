@@ -194,13 +194,13 @@ def _begins(draft: Draft, current: CurrentRun, found: EndReason, decided: dateti
     Then the pause counts from that member's end: counted from now it would never be over.
     """
     pause = _pause(draft, current, found)
-    blamed = _verdict(current).blamed
+    blamed = _exit_cause(current).blamed
     if decided is None or pause is None or blamed is None or blamed.time is None:
         return pause if decided is None else decided
     return max(decided, min(blamed.time, draft.now) + (pause - draft.now))
 
 
-def _verdict(current: CurrentRun) -> ExitCause:
+def _exit_cause(current: CurrentRun) -> ExitCause:
     return judge(current.outcomes, planned=False, late=False)
 
 
@@ -208,22 +208,22 @@ def _pause(draft: Draft, current: CurrentRun, found: EndReason) -> datetime | No
     """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
-    verdict = _verdict(current)
-    charged = charge(draft, verdict, current)
+    exit_cause = _exit_cause(current)
+    charged = charge(draft, exit_cause, current)
     if charged.status.finished_at or charged.status.log_lost:
         return None
-    if charged.status.failures == draft.status.failures or _goes_on_at_once(draft, verdict):
+    if charged.status.failures == draft.status.failures or _goes_on_at_once(draft, exit_cause):
         return draft.now
     return backoff_until(charged.status.failures)
 
 
-def _goes_on_at_once(draft: Draft, verdict: ExitCause) -> bool:
+def _goes_on_at_once(draft: Draft, exit_cause: ExitCause) -> bool:
     """Whether those that are there go on without a pause: somebody else's fault, and the first for a while.
 
     Of commits since the last one nobody has told where all train on. Only with `elastic`: else nobody trains before a
     replacement has started, which takes longer.
     """
-    if draft.snapshot.spec.elastic is None or verdict.reason is not Reason.INFRASTRUCTURE_FAILURE:
+    if draft.snapshot.spec.elastic is None or exit_cause.reason is not Reason.INFRASTRUCTURE_FAILURE:
         return False
     last = draft.status.failures
     return last.last_time is None or not last.consecutive or draft.now >= later(last.last_time, CALM_SECONDS)

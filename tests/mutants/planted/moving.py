@@ -140,8 +140,8 @@ MOVING: Final = (
     Mutant(
         "steps that were handed over to a run that died at once are not lost",
         _ENDING,
-        "kept = verdict.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)",
-        "kept = verdict.reason is Reason.HANDED_OVER",
+        "kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)",
+        "kept = exit_cause.reason is Reason.HANDED_OVER",
         ("party-killed", "kill-pod", "drain"),
     ),
     Mutant(

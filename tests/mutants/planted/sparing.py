@@ -116,7 +116,7 @@ SPARING: Final = (
     Mutant(
         "a failure of the script has no pause",
         f"{_DECIDE}intents.py",
-        "if draft.snapshot.spec.elastic is None or verdict.reason is not Reason.INFRASTRUCTURE_FAILURE:",
+        "if draft.snapshot.spec.elastic is None or exit_cause.reason is not Reason.INFRASTRUCTURE_FAILURE:",
         "if draft.snapshot.spec.elastic is None:",
     ),
 )
