@@ -139,9 +139,11 @@ def take_over(draft: Draft) -> Draft:
 
 
 def _held_back(current: CurrentRun, heirs: Succession, until: datetime) -> str:
-    """By those who leave with the only state there may be."""
+    """Why the move waits: only leaving members may hold the newest state."""
     holders = joined([one.name for one in heirs.leaves])
-    return f"{holders} may alone have what run {current.run} begins with: the next one is planned at {clock(until)}"
+    return (
+        f"only {holders} may hold the state that run {current.run} begins with: the next run waits until {clock(until)}"
+    )
 
 
 def _all_go_elsewhere(draft: Draft, heirs: Succession) -> bool:

@@ -25,7 +25,7 @@ from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing.victims import Candidate, victims
 
 BEGINNING_SECONDS: Final = 30
-"""So long after its plan a run in the pods of a lost one has most likely begun: a start there takes 7 to 22 s."""
+"""A run in the pods of a lost one has most likely begun so long after its plan: a start there took 7 to 22 s."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
 
 
 def state_leaves_until(draft: Draft) -> datetime | None:
-    """Until when the next run would begin without what a lost one had come to, for all who hold it leave; None where
-    somebody stays who does, or need not.
+    """When the next run may be planned, if every member that holds a lost run's uncommitted state is leaving; None if
+    a holder stays, or there is none.
 
-    Told to go, each has that committed before its pod ends; a run of others would not wait for it.
+    Each leaving holder's agent commits the state before its pod ends. A run of other members would not wait for that.
     """
     current, holders = draft.current, _holders(draft)
     if current is None or not any(pod.name in holders for pod in still_running(draft)):
@@ -109,8 +109,9 @@ def state_leaves_until(draft: Draft) -> datetime | None:
 
 
 def _holders(draft: Draft) -> frozenset[str]:
-    """Who was in a lost run, where the one that goes on in their pods may not have begun: what that run had come to,
-    and is in no commit, is theirs alone.
+    """The members that were in a lost run, if the run that continues in their pods may not have begun yet.
+
+    Only they hold the steps of the lost run that are in no commit.
     """
     current = draft.current
     if current is None or draft.status.opened >= current.run or draft.now >= _begun_by(draft, current):
