@@ -162,6 +162,7 @@ def _serve(control: socket.socket) -> list[str]:
         while os.getppid() == between:
             time.sleep(POLL_SECONDS)
         control.send(str(os.getpid()).encode())
+        control.detach()  # else its end would close whatever has its number by then
         request = json.loads(message)
         _take(files, request["numbers"])
         os.chdir(request["cwd"])

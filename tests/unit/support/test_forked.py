@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -68,6 +69,25 @@ def test_it_finds_what_an_executed_process_finds(tmp_path: Path, way: str) -> No
         told.append(json.loads(said))
     assert told[0] == told[1]
     assert told[0]["parent"] == os.getpid()
+
+
+def test_a_file_that_it_is_given_stays_open_under_whatever_number(tmp_path: Path) -> None:
+    """Also under a number that a file has in the process that forks: there an object owns it, and closes it."""
+    script = "import gc, os, sys; gc.collect(); [os.write(int(file), file.encode() + b' ') for file in sys.argv[1:]]"
+    environ = {**os.environ, "LC_OF_ITS_OWN": "1"}  # a parent of its own
+    with Forked(["-c", ""], cwd=tmp_path, env=environ) as process:
+        assert process.wait(timeout=300) == 0
+    below, writer = os.pipe()
+    reader = fcntl.fcntl(below, fcntl.F_DUPFD, 100)
+    os.close(below)
+    numbers = [os.dup(writer) for _ in range(20)]  # the lowest free ones: one is that of the parent's own socket
+    asked = [str(number) for number in numbers]
+    with Forked(["-c", script, *asked], cwd=tmp_path, env=environ, pass_fds=numbers) as process:
+        for file in (writer, *numbers):
+            os.close(file)
+        with os.fdopen(reader) as told:
+            assert told.read().split() == asked
+        assert process.wait(timeout=300) == 0
 
 
 @pytest.mark.parametrize(
