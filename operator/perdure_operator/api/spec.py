@@ -1,6 +1,6 @@
 """The spec of a TrainingJob, as users write it.
 
-Durations are integers named `...Seconds`. The API server checks everything that CEL can check (see `schema.cel`);
+Durations are integers named `...Seconds`. The API server checks everything that CEL can check (see `api.cel`);
 these models read what it has accepted. The string under a field is its description in the CRD and in the reference.
 """
 
@@ -12,9 +12,9 @@ from typing import Any, Final
 from pydantic import ConfigDict, Field
 
 from perdure.wire import Completion
+from perdure_operator.api.cel import Rule, at_least, between, checked, one_of
 from perdure_operator.api.model import Model
 from perdure_operator.api.signals import Reaction
-from perdure_operator.schema.cel import Rule, at_least, between, checked, one_of
 
 REPLICAS_AT_MOST = 1000
 """Status names every member of the run's plan, and etcd takes 1.5 MiB."""

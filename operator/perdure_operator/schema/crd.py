@@ -18,10 +18,10 @@ from typing import Final
 import yaml
 
 from perdure.wire import GROUP
+from perdure_operator.api.cel import Json, Rule, checked
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.schema import generated
-from perdure_operator.schema.cel import Json, Rule, checked
 from perdure_operator.schema.template import template_schema
 
 VERSION: Final = "v1alpha1"

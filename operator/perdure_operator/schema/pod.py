@@ -20,7 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from perdure_operator.schema.cel import Json
+from perdure_operator.api.cel import Json
 
 SOURCE: Final = "pod.json"
 ROOT: Final = "PodSpec"

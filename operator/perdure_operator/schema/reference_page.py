@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from perdure.wire import GROUP
+from perdure_operator.api.cel import VALIDATIONS, Json
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, Explained
 from perdure_operator.schema import crd, generated, pod
-from perdure_operator.schema.cel import VALIDATIONS, Json
 
 FILES: Final = (Path("docs/reference.md"),)
 COMMAND: Final = "python -m perdure_operator.schema.reference_page"

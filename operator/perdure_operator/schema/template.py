@@ -12,9 +12,9 @@ from typing import Final
 
 from perdure import wire
 from perdure.wire import Env
+from perdure_operator.api.cel import VALIDATIONS, Json, Rule, checked, forbidden
 from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
 from perdure_operator.schema import pod
-from perdure_operator.schema.cel import VALIDATIONS, Json, Rule, checked, forbidden
 
 USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.PRELOAD, Env.LIVE)
 """The variables PERDURE_* that users may set."""

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -27,20 +27,22 @@ from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.state import State
 from perdure.console import say
 from perdure.errors import PerdureError
+from perdure.group.peers import Peers
 from perdure.host.memory import free_memory
 from perdure.log.entry import checksum
 from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
+from perdure.loop.position.progress import Progress
+from perdure.loop.reporting import Reporter
+from perdure.loop.telemetry.events import Event
 from perdure.state.numpy_random import NumpyGenerator
 from perdure.state.python_random import PythonGenerator
-from perdure.state.registry import Small
+from perdure.state.registry import Registry, Small
 from perdure.state.rng import Reading, alike, of_lost_rank, sums
 from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire.channel import Imaged, Imaging
-
-if TYPE_CHECKING:
-    from perdure.loop.run import Run
+from perdure.wire.settings import Settings
 
 SMALL_BYTES: Final = 16 * 2**20
 """What moves between two steps is copied at each of them, if it is no more than this."""
@@ -64,10 +66,40 @@ class SafePoint:
     """Accumulators of which a rank that is lost may have held what nobody else knows."""
 
 
+class SnapshotSource(Protocol):
+    """What an image is made from: the parts of a Run that it reads, and the listeners that it tells."""
+
+    settings: Settings
+    progress: Progress
+    registry: Registry
+    peers: Peers
+    reporter: Reporter
+    driven_by: str
+    joining: bool
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        ...
+
+    def own(self, reading: Reading = ...) -> dict[str, Any]:
+        """What is this rank's alone."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Tells the agent and whoever else listens."""
+        ...
+
+
 class SurvivorSnapshots:
     """One process's; it leaves one at most."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SnapshotSource) -> None:
         self._run = run
         self._standing: SafePoint | None = None
         self._touched = False

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import StorageError, StorageRefused, UserError
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
 
 LARGE_BYTES: Final = 1024 * 1024
 """Blocks of at least so many bytes go to the disk one by one; what is smaller, all at once."""

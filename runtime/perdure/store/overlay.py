@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perdure.errors import StorageError
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo, Store
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store
 
 
 class Overlay:

@@ -21,9 +21,10 @@ from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
 
 from perdure.errors import StorageError, StorageRefused
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo, draws, refusals
+from perdure.store import draws, refusals
 from perdure.store.clients import ClientOptions, Clients, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
 
 R = TypeVar("R")
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from pydantic import Field
 
+from perdure_operator.api.cel import Json, Rule, at_least, between, checked, forbidden
 from perdure_operator.api.model import Model, TolerantModel
 from perdure_operator.schema import crd, reference_page
-from perdure_operator.schema.cel import Json, Rule, at_least, between, checked, forbidden
 
 
 class Colour(StrEnum):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from perdure_operator.api.cel import Json
 from perdure_operator.cluster import decode
 from perdure_operator.schema import crd, pod
-from perdure_operator.schema.cel import Json
 from perdure_operator.schema.template import template_schema
 from tests.unit.operator.schema.test_crd import nodes
 
