@@ -11,7 +11,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check quick docs format generate bench bench-runtime bench-scale prepare autoscaler dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check quick tests-of docs format generate bench bench-runtime bench-scale prepare autoscaler dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -27,6 +27,7 @@ help:
 	@echo "make check      format, lint, types, layers, docs, generated files"
 	@echo "make docs       build the pages into build/site; a link that leads nowhere is an error"
 	@echo "make quick      these, and the tests nearest to what differs from origin/main: 3 minutes at most"
+	@echo "make tests-of   FILE=decide/leaving.py prints the test files nearest to a file, nearest first"
 	@echo "make format     format the code"
 	@echo "make generate   write the CRD and the reference pages anew"
 
@@ -74,6 +75,9 @@ dev:
 
 check: dev
 	$(VENV)/python -m tests.support.checks
+
+tests-of: dev
+	@$(VENV)/python -m tests.support.checks --tests-of "$(FILE)"
 
 docs: dev
 	NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build

@@ -1,6 +1,6 @@
 """`make check`: all checks at once, each one's output in one piece. `make quick`: the nearest tests beside them.
 
-Run as `python -m tests.support.checks [--nearest]`.
+Run as `python -m tests.support.checks [--nearest | --tests-of FILE]`.
 """
 
 from __future__ import annotations
@@ -77,12 +77,34 @@ def sources(folder: Path) -> dict[str, str]:
     return {path: (folder / path).read_text() for path in known if (folder / path).exists()}
 
 
+def nearest_to(file: str, sources: Mapping[str, str]) -> list[str]:
+    """The test files nearest to a file, which is named by its path or by the end of it, nearest first.
+
+    Raises:
+        ValueError: none is named so, or several are.
+
+    """
+    named = [path for path in sources if f"/{path}".endswith(f"/{file}")]
+    if len(named) != 1:
+        raise ValueError(f"{file}: {', '.join(named) if named else 'no such Python file'}")
+    return nearest(named, sources)[:MOST_FILES]
+
+
 def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nearest", action="store_true", help="run the tests nearest to what has changed, too")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--nearest", action="store_true", help="run the tests nearest to what has changed, too")
+    ways.add_argument("--tests-of", metavar="FILE", help="only print the test files nearest to this one")
+    options = parser.parse_args()
+    if options.tests_of:
+        try:
+            print(*nearest_to(options.tests_of, sources(REPOSITORY)), sep="\n")
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     commands = dict(CHECKS)
-    if parser.parse_args().nearest:
+    if options.nearest:
         found = nearest(changed(REPOSITORY), sources(REPOSITORY))
         left = f", the nearest {MOST_FILES}" if len(found) > MOST_FILES else ""
         print(f"{len(found)} test files are near to what has changed{left}:", *found[:MOST_FILES], sep="\n  ")

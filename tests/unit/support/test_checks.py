@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checks import changed, together
+from tests.support.checks import changed, nearest_to, together
 
 pytest_plugins = ["pytester"]
 
@@ -57,3 +57,18 @@ def test_when_the_time_is_over_no_test_begins_and_each_says_so(pytester: pytest.
     late.assert_outcomes(skipped=1)
     late.stdout.fnmatch_lines("*its 0 s are over: `make test` runs all*")
     pytester.runpytest_inprocess(*words, "--no-test-after=1000").assert_outcomes(errors=1)
+
+
+def test_the_tests_of_a_file_are_found_by_the_end_of_its_path() -> None:
+    sources = {
+        "operator/perdure_operator/decide/leaving.py": "",
+        "runtime/perdure/loop/leaving.py": "",
+        "tests/unit/runtime/loop/test_reports.py": "from perdure.loop import leaving",
+        "tests/unit/runtime/loop/test_leaving.py": "from perdure.loop.leaving import leave",
+    }
+    found = [f"tests/unit/runtime/loop/test_{name}.py" for name in ("leaving", "reports")]
+    assert nearest_to("loop/leaving.py", sources) == nearest_to("runtime/perdure/loop/leaving.py", sources) == found
+    with pytest.raises(ValueError, match="decide/leaving.py, runtime/perdure/loop/leaving.py"):
+        nearest_to("leaving.py", sources)
+    with pytest.raises(ValueError, match="no such"):
+        nearest_to("eaving.py", sources)
