@@ -68,7 +68,7 @@ def test_the_tests_of_a_file_are_found_by_the_end_of_its_path() -> None:
     }
     found = [f"tests/unit/runtime/loop/test_{name}.py" for name in ("leaving", "reports")]
     assert nearest_to("loop/leaving.py", sources) == nearest_to("runtime/perdure/loop/leaving.py", sources) == found
-    with pytest.raises(ValueError, match="decide/leaving.py, runtime/perdure/loop/leaving.py"):
+    with pytest.raises(ValueError, match=r"decide/leaving\.py, runtime/perdure/loop/leaving\.py"):
         nearest_to("leaving.py", sources)
     with pytest.raises(ValueError, match="no such"):
         nearest_to("eaving.py", sources)
