@@ -76,7 +76,15 @@ class Requests:
     def sources(self) -> tuple[str, ...]:
         """What asks for an exit, for people."""
         file = (f"the file {self._exit_file.path}",) if self._exit_file else ()
-        return (*(one.name for one in self._signals), "Ctrl-C", *file)
+        interruption = () if self._ignores_interruption else ("Ctrl-C",)
+        return (*(one.name for one in self._signals), *interruption, *file)
+
+    @property
+    def _ignores_interruption(self) -> bool:
+        """Shells without job control start background commands with SIGINT ignored, and it stays so. Not under a
+        launcher: torchrun takes it over in any case, passes it on, and kills ranks that do not leave.
+        """
+        return signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not self._launcher_kills
 
     @property
     def seen(self) -> bool:
@@ -114,17 +122,18 @@ class Requests:
         return request.left if request else None
 
     def listen(self) -> None:
-        """Takes over the signals that ask, and SIGINT, if they are not. Only the main thread can; elsewhere none is."""
+        """Take over SIGINT and the signals that ask, unless they are taken. Only the main thread can: in others this
+        does nothing.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
-        self._take_back_interruption()
+        self._take_interruption()
         if self._wakeup:
             return
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(reader, True)
         for number in self._signals:
             self._previous[number] = signal.signal(number, self._terminated)
-        self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._wakeup = reader, writer, before
         in_child = weakref.WeakMethod(self._leave_to_child)
@@ -147,8 +156,8 @@ class Requests:
         if signal.SIGINT in self._previous:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
-    def _take_back_interruption(self) -> None:
-        if self._wakeup and signal.SIGINT not in self._previous:
+    def _take_interruption(self) -> None:
+        if signal.SIGINT not in self._previous and not self._ignores_interruption:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:

@@ -68,6 +68,28 @@ def test_a_word_that_the_run_is_lost_is_no_request_and_reaches_whoever_leaves_th
     assert not requests.seen
 
 
+def test_an_ignored_ctrl_c_stays_ignored_but_under_a_launcher(tmp_path: Path) -> None:
+    """A shell without job control starts what is in the background so: the Ctrl-C is for what is in the foreground."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    one = Requests(tmp_path / "request", grace=30)
+    try:
+        for again in range(2):
+            one.listen()
+            signal.raise_signal(signal.SIGINT)
+            assert (one.seen, signal.getsignal(signal.SIGINT)) == (False, signal.SIG_IGN), again
+            one.release_interruption()
+        assert "Ctrl-C" not in one.sources
+        one.release()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        launched = Requests(tmp_path / "request", grace=30, launcher_kills=True)
+        launched.listen()
+        signal.raise_signal(signal.SIGINT)
+        assert launched.seen, "torchrun passes it on, and kills what does not leave"
+        launched.release()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 UNREADABLE = {
     "empty": b"",
     "half written": b'{"GracefulExit": 1, "cause": "no',
