@@ -70,9 +70,8 @@ from perdure_operator.decide.preparing import (
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.saving import ask_for_save
-from perdure_operator.decide.spares import take_spares
-from perdure_operator.decide.sparing import keep_spares
 from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide.standby_pool import keep_spares, take_spares
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.decide.vacate_annotation import note_vacate

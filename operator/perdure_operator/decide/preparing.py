@@ -36,7 +36,7 @@ from perdure_operator.decide.intents import fall_back, leave_at_once, limited, m
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
-from perdure_operator.decide.spares import give_back
+from perdure_operator.decide.standby_pool import give_back
 from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession
 from perdure_operator.state.snapshot import PodView

@@ -16,7 +16,7 @@ from perdure_operator.decide.history import took_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing.priority import warn_of_priority
 from perdure_operator.decide.sizing.target import why_so_many
-from perdure_operator.decide.spares import paused_until
+from perdure_operator.decide.standby_pool import paused_until
 from perdure_operator.decide.startup_problems import what_keeps
 from perdure_operator.decide.succession import succession
 

@@ -212,7 +212,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a member's number is used twice",
-        f"{_DECIDE}naming.py",
+        f"{_DECIDE}standby_pool.py",
         "return draft.update(next_member=first + len(new)), new",
         "return draft.update(next_member=first), new",
         ("suspended-until-empty",),

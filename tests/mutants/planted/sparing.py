@@ -7,50 +7,49 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _DECIDE: Final = "operator/perdure_operator/decide/"
-_SPARES: Final = f"{_DECIDE}spares.py"
-_SPARING: Final = f"{_DECIDE}sparing.py"
+_POOL: Final = f"{_DECIDE}standby_pool.py"
 
 SPARING: Final = (
     Mutant(
         "a warm spare stays beside the run while a member's place is empty",
-        _SPARES,
+        _POOL,
         "if not taken or taken == draft.next_members:",
         "if taken or taken == draft.next_members:",
     ),
     Mutant(
         "of two standbys the one that comes later is taken",
-        _SPARES,
+        _POOL,
         "key=lambda name: -how_far(draft, pods.get(name))",
         "key=lambda name: how_far(draft, pods.get(name))",
     ),
     Mutant(
         "a spare on a node that leaves takes the leaver's place",
-        _SPARES,
+        _POOL,
         "if name in pods and not why_unfit(draft, name, pods[name])]",
         "if name in pods]",
     ),
     Mutant(
         "a job that waits without a run keeps its spares",
-        _SPARES,
+        _POOL,
         "if draft.current is None and draft.blocked and not _pauses(draft):",
         "if draft.current is None and draft.blocked and _pauses(draft):",
     ),
     Mutant(
         "spares of a job that is suspended stay",
-        _SPARES,
+        _POOL,
         "if elastic is None or snapshot.spec.suspend or snapshot.deleting:",
         "if elastic is None or snapshot.deleting:",
         ("suspended-until-empty",),
     ),
     Mutant(
         "spares are made while a failure has its pause",
-        _SPARING,
+        _POOL,
         "pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))",
         "pauses = (begun, paused_until(draft))",
     ),
     Mutant(
         "a spare that is refused is asked for in each round",
-        _SPARING,
+        _POOL,
         "why_useless(draft, name, pods.get(name)) or _refused(draft, name)",
         "why_useless(draft, name, pods.get(name))",
         ("quota",),
@@ -78,13 +77,13 @@ SPARING: Final = (
     ),
     Mutant(
         "the row of spares that were replaced never ends",
-        _SPARING,
+        _POOL,
         "lately = old if old and draft.now < later(old.last_time, FORGOTTEN_SECONDS) else None",
         "lately = old",
     ),
     Mutant(
         "spares are made before the run has begun",
-        _SPARING,
+        _POOL,
         "current is None or current.outcomes or not current.warm:",
         "current is None or current.outcomes:",
     ),
@@ -97,7 +96,7 @@ SPARING: Final = (
     ),
     Mutant(
         "whoever a larger run did not wait for is deleted",
-        _SPARES,
+        _POOL,
         "return draft.set_aside((*draft.spares, *made))",
         "return draft.set_aside(draft.spares)",
     ),

@@ -12,8 +12,8 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Failures, LiveRefused, Phase
 from perdure_operator.decide.growth import SETTLING_SECONDS
-from perdure_operator.decide.sparing import BEGINNING_SECONDS, CHANGED_SECONDS
 from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide.standby_pool import BEGINNING_SECONDS, CHANGED_SECONDS
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, killed, raised
