@@ -6,6 +6,7 @@ They follow from status alone, so that whoever reads the status can write them a
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -24,6 +25,7 @@ from perdure.wire import (
 from perdure_operator.api.status import Assigned, Disruption, Intent, RunPlan
 
 _CAUSE_LENGTH: Final = 160
+"""In bytes of JSON, so that every assignment keeps its size limit."""
 
 
 def train(plan: RunPlan, member: Assigned, saves: int = 0) -> str:
@@ -127,4 +129,14 @@ def _token(plan: RunPlan) -> str:
 
 
 def _short(cause: str) -> str:
-    return cause if len(cause) <= _CAUSE_LENGTH else cause[: _CAUSE_LENGTH - 3] + "..."
+    if _written_length(cause) <= _CAUSE_LENGTH:
+        return cause
+    kept = cause[: _CAUSE_LENGTH - 3]
+    while _written_length(kept) > _CAUSE_LENGTH - 3:
+        kept = kept[:-1]
+    return kept + "..."
+
+
+def _written_length(text: str) -> int:
+    """How many bytes JSON writes between the quotes: six for `ü`."""
+    return len(json.dumps(text)) - 2
