@@ -63,7 +63,7 @@ MOVING = Intent(
     prepare=True,
     ready_by=NOON,
     not_before=NOON,
-    fell="digits-3f2a-4 was not Ready in time",
+    fallback_reason="digits-3f2a-4 was not Ready in time",
     ahead=True,
     grow_by=NOON,
     leave=True,
@@ -89,8 +89,8 @@ ENDED = MemberOutcome(
     unsaved=2,
     unsaved_why="no space left",
     pause=0.04,
-    went=8,
-    aborted=8,
+    taken_over_by=8,
+    aborted_run=8,
 )
 OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300)
 PLAN = RunPlan(
@@ -137,8 +137,8 @@ STATUS = TrainingJobStatus(
         plan=PLAN.model_copy(update={"run": 8}),
         attempts=1,
         broken=1,
-        undecided=(7,),
-        fell="two attempts have failed",
+        attempted_runs=(7,),
+        fallback_reason="two attempts have failed",
         steps_lost=3,
         untold=True,
         reached=100,

@@ -213,7 +213,7 @@ class Intent(TolerantModel):
     """While standbys start after a failure: the next run begins no earlier."""
     leave: bool = False
     """False while the quiet second collects more nodes and the signal may still be withdrawn. True is final."""
-    fell: str = ""
+    fallback_reason: str = ""
     """Why no standby took over, although the operator waited for some."""
     ahead: bool = False
     """True: the next members are created while these leave. One that needs the room of a leaving member stays Pending
@@ -261,9 +261,9 @@ class MemberOutcome(TolerantModel):
     """Why the last of them failed, for the first member that ended in this way."""
     pause: float | None = None
     """Seconds from the last step of the run to the first batch of the run that took it over live."""
-    went: int | None = None
+    taken_over_by: int | None = None
     """The run that took it over live, as this member read in the log."""
-    aborted: int | None = None
+    aborted_run: int | None = None
     """The newest run that was planned to take it over live and never will: this member read so, or its vote was needed
     and it had not voted."""
 
@@ -384,9 +384,9 @@ class NextRun(TolerantModel):
     """Hand-overs that failed in this move."""
     broken: int = 0
     """Those of them in which a new member failed by itself. No member is stopped for such a failure."""
-    undecided: tuple[int, ...] = ()
+    attempted_runs: tuple[int, ...] = ()
     """The newest 32 runs that those hand-overs would have begun. No member may continue with one."""
-    fell: str = ""
+    fallback_reason: str = ""
     """Why it does not take over from the run before in a better way."""
     steps_lost: int = 0
     """Steps of the run before it that are in no commit."""

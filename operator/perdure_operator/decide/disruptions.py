@@ -91,7 +91,7 @@ def _lost(draft: Draft, current: CurrentRun) -> EndReason | None:
     words = f"ended: {how or 'no outcome'}"
     if ended_in_log(current):
         return EndReason(Disruption.MEMBER_DELETED, f"{first.name} {_LEFT.get(first.outcome, words)}")
-    never = max((one.aborted or 0 for one in current.outcomes), default=0)
+    never = max((one.aborted_run or 0 for one in current.outcomes), default=0)
     offered = f"; run {never} never takes over" if never > current.run else ""
     return EndReason(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
 

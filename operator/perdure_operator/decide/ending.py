@@ -195,7 +195,7 @@ def close_run(draft: Draft) -> Draft:
     draft = _count(draft, cost)
     if upcoming := draft.status.next:
         known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
-        lost = reduce(add_lost_run, upcoming.undecided, draft.status.lost)  # nobody is left who could begin one
+        lost = reduce(add_lost_run, upcoming.attempted_runs, draft.status.lost)  # nobody is left who could begin one
         draft = draft.update(next=upcoming.model_copy(update=known), lost=lost)
     draft = _keep_pace(draft, current, exit_cause, message)
     charged, previous = charge(draft, exit_cause, current), draft.status.previous

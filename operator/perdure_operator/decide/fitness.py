@@ -31,7 +31,7 @@ def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
     if not terminated(pod):
         return node_to_leave(draft, pod)
     if agent_missing(pod):
-        return ""  # a successor would have the same image: it waits for a correction
+        return ""  # a replacement would have the same image: it waits for a correction
     end = end_of(pod)
     where = f" in init container {pod.init_failed}" if pod.init_failed else ""
     return f"ended{where}: {end.error_name or end.outcome}"

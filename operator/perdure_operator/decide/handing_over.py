@@ -62,12 +62,12 @@ def resolve_handover(draft: Draft) -> Draft:
 def _goes_on(draft: Draft, current: CurrentRun, plan: RunPlan, failed: list[MemberOutcome]) -> bool:
     """Whether somebody has told that the newer run has taken over, or that the older one has ended in the log."""
     told = draft.status.opened >= plan.run or told_saved(current.run, current)
-    return told or any(one.went == plan.run for one in (*current.outcomes, *failed))
+    return told or any(one.taken_over_by == plan.run for one in (*current.outcomes, *failed))
 
 
 def _aborted(plan: RunPlan, ends: Iterable[MemberOutcome]) -> bool:
     """Whether somebody has told that it never will."""
-    return any(one.aborted == plan.run for one in ends)
+    return any(one.aborted_run == plan.run for one in ends)
 
 
 def _resolve_without_evidence(
@@ -132,8 +132,8 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
         run=next_run(draft.status),
         attempts=attempts,
         broken=broken,
-        undecided=add_lost_run(upcoming.undecided, plan.run),
-        fell=words if attempts - broken >= ATTEMPTS else "",
+        attempted_runs=add_lost_run(upcoming.attempted_runs, plan.run),
+        fallback_reason=words if attempts - broken >= ATTEMPTS else "",
         disruption=upcoming.disruption,
         cause=upcoming.cause,
         replacements=one_more(draft, upcoming.replacements, words, nodes) if nodes else upcoming.replacements,

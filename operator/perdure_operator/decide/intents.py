@@ -144,7 +144,7 @@ def _half_way(since: datetime, deadline: datetime) -> datetime:
     return later(since, (deadline - since).total_seconds() / 2)
 
 
-def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fell: str = "") -> Draft:
+def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fallback_reason: str = "") -> Draft:
     """From here on the move is finished first: the next run has its number. Standbys that are there are used."""
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
@@ -160,14 +160,16 @@ def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fell: str
         newest=old.newest if old else None,
         deadline_seen=_still_seen(draft, old, found),
         leave=True,
-        fell=fell,
+        fallback_reason=fallback_reason,
         seconds=seconds,
         lost=lost,
         deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
-        ahead=found.disruption in _ANNOUNCED and not fell and current.replacements is None,  # else they are paced
+        ahead=found.disruption in _ANNOUNCED
+        and not fallback_reason
+        and current.replacements is None,  # else they are paced
     )
     known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
-    words = {"disruption": found.disruption, "cause": found.cause, "fell": fell}
+    words = {"disruption": found.disruption, "cause": found.cause, "fallback_reason": fallback_reason}
     upcoming = known.model_copy(update={"run": next_run(status), "plan": None, **words})
     if old is None or old.disruption is not found.disruption:
         draft = draft.tell(Reason(found.disruption), found.cause)
@@ -232,7 +234,7 @@ def _goes_on_at_once(draft: Draft, exit_cause: ExitCause) -> bool:
 def _suspect(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
     """The lost runs with all that may train now: none of them is to save any more."""
     status, before = draft.status, current.plan.takes_over
-    runs = {current.run, *(status.next.undecided if status.next else ())}
+    runs = {current.run, *(status.next.attempted_runs if status.next else ())}
     if before and status.opened < current.run:
         runs.add(before)
     return reduce(add_lost_run, sorted(runs), status.lost)
@@ -246,7 +248,7 @@ def _last_seconds(draft: Draft, current: CurrentRun) -> int:
 
 def fall_back(draft: Draft, current: CurrentRun, found: EndReason, held: Waiting) -> Draft:
     """No standby was ready in time: as if there were none."""
-    draft = leave_at_once(draft, current, found, fell=f"no standby was ready in time: {held.reason}")
+    draft = leave_at_once(draft, current, found, fallback_reason=f"no standby was ready in time: {held.reason}")
     if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
         draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))
     words = f"no standby was ready in time, all members save and leave: {held.message}"

@@ -123,7 +123,7 @@ def _begin(draft: Draft, pods: list[PodView]) -> Draft:
     upcoming = draft.status.next
     begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
     how = Takeover.START if begun else Takeover.RECREATE
-    draft = begin(draft, plan, None, how, upcoming.fell if upcoming else "")
+    draft = begin(draft, plan, None, how, upcoming.fallback_reason if upcoming else "")
     draft = draft.update(
         current=CurrentRun(run=plan.run, plan=plan, replacements=row),
         next=None,
@@ -200,7 +200,7 @@ def discard(draft: Draft) -> Draft:
 
     Pods of the current run stay until it is closed, so that a failed job keeps its logs. A member that may still run
     loses its role first: it counts for nothing, neither for the budget nor for the job. An idle pod that keeps its
-    successors off a node that is going away stays until their run is planned.
+    replacements off a node that is going away stays until their run is planned.
     """
     kept, holding = _names_in_use(draft), placeholders(draft)
     for pod in own(draft.snapshot).values():
@@ -241,7 +241,7 @@ def _has_ended(draft: Draft, pod: PodView) -> bool:
 def _keep_as_former(draft: Draft, pod: PodView) -> Draft:
     if pod.role == Role.FORMER:
         return draft
-    why = f"its successors are kept off node {pod.node}"
+    why = f"its replacements are kept off node {pod.node}"
     action = Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=pod.assignment)
     return draft.act(why, action).because(f"{pod.name} stays until the next run is planned: {why}")
 

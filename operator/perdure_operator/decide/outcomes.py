@@ -60,7 +60,7 @@ def end_of(pod: PodView) -> MemberOutcome:
     if outcome is None:
         return _silent(pod.name, pod.uid, _last_words(pod), died)
     error, commit, gone, attempt = outcome.error, outcome.commit, _gone_over(outcome), outcome.attempt
-    went = attempt.run if attempt and attempt.word is HandoverWord.GO else None
+    in_attempt = attempt.run if attempt and attempt.word is HandoverWord.GO else None
     return MemberOutcome(
         name=pod.name,
         uid=pod.uid,
@@ -77,8 +77,8 @@ def end_of(pod: PodView) -> MemberOutcome:
         unsaved=outcome.unsaved.failures if outcome.unsaved else 0,
         unsaved_why=_printable(outcome.unsaved.why)[:_WHY_LENGTH] if outcome.unsaved else "",
         pause=gone.parts.get("pause") if gone else None,
-        went=gone.run if gone else went,
-        aborted=never_takes_over(outcome),
+        taken_over_by=gone.run if gone else in_attempt,
+        aborted_run=never_takes_over(outcome),
         infrastructure=outcome.infrastructure or (outcome.outcome is ExitKind.FAILED and _killed(pod)),
     )
 

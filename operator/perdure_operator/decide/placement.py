@@ -1,8 +1,8 @@
-"""Whether a member can train on the node it is on, and whether a successor might be put on that node again.
+"""Whether a member can train on the node it is on, and whether its replacement might be put on that node again.
 
-Questions only. A NoSchedule taint keeps successors off a node that is going away; where none keeps this pod off (the
+Questions only. A NoSchedule taint keeps replacements off a node that is going away; where none keeps this pod off (the
 node object is being deleted without one, or the template tolerates it) a standby that cannot train stays there as a
-`former` until the run is planned, and its successors are created with an anti-affinity to formers of their job. A
+`former` until the run is planned, and its replacements are created with an anti-affinity to formers of their job. A
 `hostname NotIn` would do the same, but Karpenter makes no node for a pod that has one.
 """
 
@@ -94,9 +94,9 @@ def _avoided(draft: Draft, pod: PodView) -> Signal | None:
 
 
 def placeholders(draft: Draft) -> frozenset[str]:
-    """Names of idle pods that keep successors off their nodes, one for each node.
+    """Names of idle pods that keep replacements off their nodes, one for each node.
 
-    Where a successor is refused, for example by a quota, it needs their room more.
+    Where a replacement is refused, for example by a quota, it needs their room more.
     """
     spec, upcoming = draft.snapshot.spec, draft.status.next
     if upcoming is None or spec.suspend or draft.snapshot.deleting:

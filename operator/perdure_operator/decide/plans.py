@@ -50,16 +50,16 @@ def new_plan(draft: Draft, pods: Sequence[PodView]) -> RunPlan:
     return _plan(draft, pods, draft.snapshot.spec.disruption.exit_timeout_seconds)
 
 
-def plan_in_place(draft: Draft, heirs: Succession, lost: bool) -> RunPlan:
+def plan_in_place(draft: Draft, roles: Succession, lost: bool) -> RunPlan:
     """Of a run that goes on in the pods of those who stay; `lost`: the run before it cannot save any more."""
     current, pods = draft.current, own(draft.snapshot)
-    stays = [pods[member.name] for member in heirs.stays]
+    stays = [pods[member.name] for member in roles.stays]
     joins = [pods[name] for name in draft.next_members]
-    plan = _plan(draft, _seated(draft, stays, joins), _seconds(draft, heirs))
+    plan = _plan(draft, _seated(draft, stays, joins), _seconds(draft, roles))
     before = current.run if current else 0
     runs = reduce(add_lost_run, runs_lost_with(draft, current) if lost and current else (), plan.lost)
-    leavers = tuple(member.name for member in heirs.leaves)
-    last = {} if heirs.stays or not leavers else {"wait": plan.wait + _longest_end(draft, leavers)}
+    leavers = tuple(member.name for member in roles.leaves)
+    last = {} if roles.stays or not leavers else {"wait": plan.wait + _longest_end(draft, leavers)}
     came = tuple(member.rank for member in plan.members if member.name in draft.next_members)
     return plan.model_copy(update={"leavers": leavers, "takes_over": before, "joins": came, "lost": runs, **last})
 
@@ -71,19 +71,19 @@ def _longest_end(draft: Draft, leavers: tuple[str, ...]) -> int:
     return LATE_MARGIN_SECONDS + min(max(grace, 0), LONGEST_GRACE_SECONDS)
 
 
-def live_plan(draft: Draft, heirs: Succession) -> RunPlan | None:
+def live_plan(draft: Draft, roles: Succession) -> RunPlan | None:
     """As `plan_in_place`, with an offer to take the living run over; None where not all can be told of it."""
-    plan, current = plan_in_place(draft, heirs, lost=False), draft.current
+    plan, current = plan_in_place(draft, roles, lost=False), draft.current
     if current is None:
         return None
-    stays, each = {member.name for member in heirs.stays}, plan.world // len(plan.members)
+    stays, each = {member.name for member in roles.stays}, plan.world // len(plan.members)
     new = [member for member in plan.members if member.name not in stays]
     offer = HandoverOffer(
         run=current.run,
         world=current.plan.world,
         joins=_ranks(new, each),
-        leavers=_ranks(heirs.leaves, each),
-        master=_address(own(draft.snapshot)[(*heirs.stays, *heirs.leaves)[0].name], HANDOVER_PORT + plan.run % PORTS),
+        leavers=_ranks(roles.leaves, each),
+        master=_address(own(draft.snapshot)[(*roles.stays, *roles.leaves)[0].name], HANDOVER_PORT + plan.run % PORTS),
         limit=max(plan.seconds // 2, 1),
     )
     plan = plan.model_copy(update={"handover": offer})
@@ -114,7 +114,7 @@ def succeed(
         unconfirmed=unconfirmed,
     )
     draft = begin(draft, plan, current.plan, _way(draft, current, plan), why)
-    if pauses := [one.pause for one in current.outcomes if one.pause is not None and one.went == plan.run]:
+    if pauses := [one.pause for one in current.outcomes if one.pause is not None and one.taken_over_by == plan.run]:
         draft = amend(draft, plan.run, pause=max(pauses))
     return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)
 
@@ -127,9 +127,9 @@ def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
     if plan.handover is None:
         return Takeover.IN_PLACE
     kinds = {one.outcome for one in current.outcomes if one.run == current.run}
-    went = any(one.went == plan.run for one in current.outcomes)
-    only = not (draft.status.next and draft.status.next.undecided) or draft.status.opened >= plan.run
-    if went or (only and ExitKind.HANDED_OVER in kinds):
+    taken_over = any(one.taken_over_by == plan.run for one in current.outcomes)
+    only = not (draft.status.next and draft.status.next.attempted_runs) or draft.status.opened >= plan.run
+    if taken_over or (only and ExitKind.HANDED_OVER in kinds):
         return Takeover.LIVE
     return Takeover.IN_PLACE if ExitKind.CHECKPOINTED in kinds else Takeover.UNKNOWN
 
@@ -173,18 +173,18 @@ def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
         cause=upcoming.cause,
         seconds=seconds,
         wait=seconds + WAIT_MARGIN_SECONDS if status.run else 0,
-        lost=reduce(add_lost_run, upcoming.undecided, status.lost),  # a member of each has ended: none can save
+        lost=reduce(add_lost_run, upcoming.attempted_runs, status.lost),  # a member of each has ended: none can save
         floor=_floor(draft),
         members=members,
         assigned_time=draft.now,
     )
 
 
-def _seconds(draft: Draft, heirs: Succession) -> int:
+def _seconds(draft: Draft, roles: Succession) -> int:
     """Nobody can save without the others: the time ends with the first who cannot use it."""
     pods = own(draft.snapshot)
     seconds: float = draft.snapshot.spec.disruption.exit_timeout_seconds
-    going = [pods[member.name] for member in heirs.leaves]
+    going = [pods[member.name] for member in roles.leaves]
     ends = [pod.deletion_deadline for pod in going]
     ends += deadlines_ahead(draft.snapshot, going)
     for end in ends:

@@ -102,9 +102,9 @@ def let_settle(draft: Draft) -> Draft:
         return draft
     if intent.ready_by:
         until = min(until, later(intent.ready_by, -patience(draft.snapshot, intent.disruption) / 2))
-    heirs, pods = succession(draft), own(draft.snapshot)
-    waiting = sum(1 for one in heirs.leaves if pods[one.name].node in nodes)
-    if draft.now >= until or len(draft.next_members) not in range(heirs.joins - waiting, heirs.joins):
+    roles, pods = succession(draft), own(draft.snapshot)
+    waiting = sum(1 for one in roles.leaves if pods[one.name].node in nodes)
+    if draft.now >= until or len(draft.next_members) not in range(roles.joins - waiting, roles.joins):
         return draft
     words = f"the next member is made at {clock(until)}: {describe_flapping(draft, nodes)}"
     return draft.block(Reason.REPLACING_MEMBERS, words, until)
@@ -115,8 +115,8 @@ def take_over(draft: Draft) -> Draft:
     current, intent = draft.current, draft.intent
     if current is None or intent is None or not intent.prepare or draft.blocked:
         return draft
-    heirs, pods = succession(draft), own(draft.snapshot)
-    names = (*(member.name for member in heirs.stays), *draft.next_members)
+    roles, pods = succession(draft), own(draft.snapshot)
+    names = (*(member.name for member in roles.stays), *draft.next_members)
     early = draft.next_members if _nobody_trains(draft, current, intent) else ()
     fit = {name: can_start if name in early else can_train for name in names}
     missing = tuple(name for name in names if name not in pods or not fit[name](draft, pods[name]))
@@ -131,27 +131,29 @@ def take_over(draft: Draft) -> Draft:
     if draft.status.previous:
         return await_leavers(draft, draft.status.previous)
     if begun := state_leaves_until(draft):
-        return draft.wait(Reason.BACKOFF, _held_back(current, heirs, begun), begun)
+        return draft.wait(Reason.BACKOFF, _held_back(current, roles, begun), begun)
     found = reason_to_end(draft, current)
-    if found and _all_go_elsewhere(draft, heirs):
-        return leave_at_once(draft, current, found, fell="all members are made from another template").allot(())
-    return _planned(draft, current, intent, heirs)
+    if found and _all_go_elsewhere(draft, roles):
+        return leave_at_once(draft, current, found, fallback_reason="all members are made from another template").allot(
+            ()
+        )
+    return _planned(draft, current, intent, roles)
 
 
-def _held_back(current: CurrentRun, heirs: Succession, until: datetime) -> str:
+def _held_back(current: CurrentRun, roles: Succession, until: datetime) -> str:
     """Why the move waits: only leaving members may hold the newest state."""
-    holders = joined([one.name for one in heirs.leaves])
+    holders = joined([one.name for one in roles.leaves])
     return (
         f"only {holders} may hold the state that run {current.run} begins with: the next run waits until {clock(until)}"
     )
 
 
-def _all_go_elsewhere(draft: Draft, heirs: Succession) -> bool:
+def _all_go_elsewhere(draft: Draft, roles: Succession) -> bool:
     """Where all are new their root may be, too: whoever has members there has a claim, so the old ones go first."""
     pods = own(draft.snapshot)
-    if heirs.stays or not any(made_from_another(draft, pods[one.name]) for one in heirs.leaves):
+    if roles.stays or not any(made_from_another(draft, pods[one.name]) for one in roles.leaves):
         return False
-    names = (*(one.name for one in heirs.leaves), *draft.next_members)
+    names = (*(one.name for one in roles.leaves), *draft.next_members)
     roots = {pods[name].root for name in names if name in pods}
     return len(roots) > 1 or "" in roots
 
@@ -176,27 +178,27 @@ def take_over_with_fewer(draft: Draft) -> Draft:
         return draft
     if current is None or intent is None or not intent.prepare or _has_no_root(draft):
         return draft
-    heirs, pods = succession(draft), own(draft.snapshot)
-    if _all_go_elsewhere(draft, heirs) or not all(can_train(draft, pods[one.name]) for one in heirs.stays):
+    roles, pods = succession(draft), own(draft.snapshot)
+    if _all_go_elsewhere(draft, roles) or not all(can_train(draft, pods[one.name]) for one in roles.stays):
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
-    size = most_with(draft, len(heirs.stays) + len(ready)) or _of_fixed_size(draft, current, intent)
-    joins, stays = ready[: max(size - len(heirs.stays), 0)], keep(draft, heirs.stays, size)
+    size = most_with(draft, len(roles.stays) + len(ready)) or _of_fixed_size(draft, current, intent)
+    joins, stays = ready[: max(size - len(roles.stays), 0)], keep(draft, roles.stays, size)
     if refused(draft, (*(one.name for one in stays), *joins)):
         return draft
-    draft, due = _goes_on_with(draft, current, intent, heirs, size)
+    draft, due = _goes_on_with(draft, current, intent, roles, size)
     if not due:
         return draft
     if _cannot_train_on(draft, current, intent) and not joins:
         draft = give_up_growing(draft)
-    leaves = (*heirs.leaves, *(one for one in heirs.stays if one not in stays))
+    leaves = (*roles.leaves, *(one for one in roles.stays if one not in stays))
     fewer = Succession(stays, leaves, len(joins))
     others = tuple(name for name in draft.next_members if name not in joins)
     return _planned(give_back(draft, others).allot(joins).but(waiting=None), current, intent, fewer)
 
 
 def _goes_on_with(
-    draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession, size: int
+    draft: Draft, current: CurrentRun, intent: Intent, roles: Succession, size: int
 ) -> tuple[Draft, bool]:
     """Whether it is time for a run of this size; 0 is none.
 
@@ -206,7 +208,7 @@ def _goes_on_with(
     begins = state_leaves_until(draft) or intent.not_before or draft.now
     if unexpected(draft.snapshot, current):
         due = size > 0
-    elif intent.disruption is Disruption.SIZE_CHANGE and not heirs.leaves:
+    elif intent.disruption is Disruption.SIZE_CHANGE and not roles.leaves:
         draft, due = lasts(draft, size if size > have else 0)
         due = due or (size > 0 and _cannot_train_on(draft, current, intent))
     else:
@@ -296,34 +298,34 @@ def train_on(draft: Draft) -> Draft:
     return draft.but(standbys_wait=draft.waiting, waiting=None)
 
 
-def _planned(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> Draft:
+def _planned(draft: Draft, current: CurrentRun, intent: Intent, roles: Succession) -> Draft:
     """Live where that can be tried, else in place."""
     upcoming = draft.status.next or NextRun(run=next_run(draft.status))
-    why = _not_live(draft, current, intent, heirs)
-    plan = live_plan(draft, heirs) if not why else None
+    why = _not_live(draft, current, intent, roles)
+    plan = live_plan(draft, roles) if not why else None
     if plan:
         draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
-        return draft.tell(Reason.RUN_PLANNED, _words(plan, heirs, f"it takes over run {current.run} alive"))
+        return draft.tell(Reason.RUN_PLANNED, _words(plan, roles, f"it takes over run {current.run} alive"))
     lost = intent.disruption is Disruption.MEMBER_LOST
-    plan = plan_in_place(draft, heirs, lost=lost)
+    plan = plan_in_place(draft, roles, lost=lost)
     why = why or "an assignment has no room for more"
-    saves = "saves and they go on in their pods" if heirs.stays else "saves and leaves"
+    saves = "saves and they go on in their pods" if roles.stays else "saves and leaves"
     ends = "is lost, whoever is left goes on in its pod" if lost else saves
     how = f"run {current.run} {ends}: {why}"
-    return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, heirs, how))
+    return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, roles, how))
 
 
-def _not_live(draft: Draft, current: CurrentRun, intent: Intent, heirs: Succession) -> str:
+def _not_live(draft: Draft, current: CurrentRun, intent: Intent, roles: Succession) -> str:
     """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried.
 
     It need not be known to train: whoever still decides whether it has taken over waits for that word first, and one
     of the run before it saves.
     """
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
-    refused, old = draft.status.live_refused, (*heirs.stays, *heirs.leaves)
+    refused, old = draft.status.live_refused, (*roles.stays, *roles.leaves)
     template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
-    if upcoming and upcoming.fell:
-        return upcoming.fell
+    if upcoming and upcoming.fallback_reason:
+        return upcoming.fallback_reason
     if why := _who_cannot(current, intent, [pods[one.name] for one in old]):
         return why
     if snapshot.spec.completion is not Completion.LOG:
@@ -362,11 +364,11 @@ def _template_rules_out(template: Mapping[str, Any]) -> str:
     return ""
 
 
-def _words(plan: RunPlan, heirs: Succession, how: str) -> str:
-    left = sorted({member.node for member in heirs.leaves} - {"", *(member.node for member in plan.members)})
+def _words(plan: RunPlan, roles: Succession, how: str) -> str:
+    left = sorted({member.node for member in roles.leaves} - {"", *(member.node for member in plan.members)})
     emptied = f", and no member is left on {joined(left)}" if left else ""
-    going = f"; {joined([member.name for member in heirs.leaves])} leave{emptied}" if heirs.leaves else ""
+    going = f"; {joined([member.name for member in roles.leaves])} leave{emptied}" if roles.leaves else ""
     return (
         f"run {plan.run}: {len(plan.members)} members, {plan.world} processes; "
-        f"{len(heirs.stays)} stay, {heirs.joins} are new{going}; {how}"
+        f"{len(roles.stays)} stay, {roles.joins} are new{going}; {how}"
     )

@@ -168,8 +168,8 @@ def _move(draft: Draft, cause: str) -> str:
     if not intent.prepare and not intent.leave:
         flaps = describe_flapping(draft, intent.nodes) if intent.disruption is Disruption.NODE_LEAVING else ""
         return f"{cause}; {flaps} before members leave" if flaps else cause
-    if intent.fell:
-        return f"{cause}; {intent.fell}"
+    if intent.fallback_reason:
+        return f"{cause}; {intent.fallback_reason}"
     if draft.status.next and draft.status.next.plan:
         offered = f"run {draft.status.next.plan.run} is offered to the members"
         words = (
@@ -202,9 +202,9 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
 def _meanwhile(draft: Draft) -> str:
     """What the members do, as far as anybody has told."""
     upcoming = draft.status.next
-    if not (upcoming and upcoming.undecided):
+    if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
-    offered = joined([str(run) for run in upcoming.undecided])
+    offered = joined([str(run) for run in upcoming.attempted_runs])
     return f"the run trains on, or waits for run {offered}, which was offered in vain,"
 
 

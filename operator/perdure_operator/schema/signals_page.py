@@ -61,7 +61,7 @@ grace period are over. A deadline that is over when it is seen only says that th
 and leave at once, and have their usual time."""
 
 _LIMITS: Final = """Conditions, labels and annotations do not keep new pods off a node. A new member that lands on such
-a node does not train. It stays there idle, so that its successors land elsewhere, until the run continues elsewhere.
+a node does not train. It stays there idle, so that its replacements land elsewhere, until the run continues elsewhere.
 
 With `VacateIfRoom`, members train on such a node if no run is on, or if the run has lost a member: a sick node is
 better than none. If another node has to be left by some time and no replacement is Ready by then, only its members
@@ -85,7 +85,7 @@ node was broken. A save that was already asked for is finished, and a pod that s
 Rows with `Fault` are off, because a false alarm on every node would stop a job without a save and keep it from
 starting.
 
-A signal of the pod itself, a condition or a sick device, says nothing about the node. The successor may land there
+A signal of the pod itself, a condition or a sick device, says nothing about the node. The replacement may land there
 again, where the kubelet gives it another device. Kubernetes shows device health in the pod's status
 (`ResourceHealthStatus`, beta in 1.36), without the time since when. Only the kubelet writes it: it reverts other
 writers within seconds, and keeps reporting the last health when a device plugin ends.
@@ -118,7 +118,7 @@ minutes, and restarts if the answer changes. If the API server serves Evictions:
   own responders. `spec.evictionResponders` is immutable, so older pods do not name it. A pod with a `schedulingGroup`
   cannot have responders.
 * The row `eviction-request` counts from the operator's turn on (`Active`). A member moves as after a cordon; a standby
-  is replaced. The successor may land on the same node. An Eviction that is canceled or deleted before a member was
+  is replaced. Its replacement may land on the same node. An Eviction that is canceled or deleted before a member was
   asked to leave is withdrawn; after that the move is finished.
 * The operator answers with a `heartbeatTime` at once, then every {AGAIN_SECONDS} s, and at news, at most every
   {SOONEST_SECONDS} s. It adds a `message` and an `expectedCompletionTime`: the end of the wait for replacements, plus
@@ -140,7 +140,7 @@ With the annotation `{VACATE_ANNOTATION}` on a TrainingJob, users who may edit t
 right on nodes. The move is that of a drain: new members start elsewhere, and the run continues there. The value is
 
 * a comma-separated list of nodes and pods. Members leave the nodes, and none trains there while the list names them.
-  Named pods leave, and the scheduler places their successors. Pod names are never reused, so they can stay in the list.
+  Named pods leave, and the scheduler places their replacements. Pod names are never reused, so they can stay listed.
 * `true`: all pods that the job has when the operator sees it leave, spares too. Newer pods stay. To repeat it, remove
   the annotation first.
 

@@ -351,8 +351,8 @@ MEMBERS: Final = (
     Mutant(
         "a run that comes down to a size keeps the lowest ranks, wherever they are",
         f"{_DECIDE}preparing.py",
-        "keep(draft, heirs.stays, size)",
-        "heirs.stays[:size]",
+        "keep(draft, roles.stays, size)",
+        "roles.stays[:size]",
         tests=("tests/unit/operator/decide/test_growing.py",),
     ),
 )

@@ -77,8 +77,8 @@ MOVING: Final = (
     Mutant(
         "the parties of a hand-over look for its store at one that leaves",
         _PLANS,
-        "(*heirs.stays, *heirs.leaves)[0].name], HANDOVER_PORT",
-        "(*heirs.leaves, *heirs.stays)[0].name], HANDOVER_PORT",
+        "(*roles.stays, *roles.leaves)[0].name], HANDOVER_PORT",
+        "(*roles.leaves, *roles.stays)[0].name], HANDOVER_PORT",
         ("drain",),
     ),
     Mutant(
@@ -105,8 +105,8 @@ MOVING: Final = (
     Mutant(
         "an attempt whose end nobody knows is not named as lost",
         _HANDING_OVER,
-        "undecided=add_lost_run(upcoming.undecided, plan.run),",
-        "undecided=upcoming.undecided,",
+        "attempted_runs=add_lost_run(upcoming.attempted_runs, plan.run),",
+        "attempted_runs=upcoming.attempted_runs,",
         ("party-killed", "party-frozen", "deciding-put"),
     ),
     Mutant(
@@ -147,8 +147,8 @@ MOVING: Final = (
     Mutant(
         "what a member tells of the newer run counts as its having gone over alive",
         _PLANS,
-        "went = any(one.went == plan.run for one in current.outcomes)",
-        "went = any(one.run == plan.run for one in current.outcomes)",
+        "taken_over = any(one.taken_over_by == plan.run for one in current.outcomes)",
+        "taken_over = any(one.run == plan.run for one in current.outcomes)",
         ("party-killed", "second-reason", "drain"),
     ),
     Mutant(

@@ -108,17 +108,22 @@ class Takeover(Promise):
                 yield from self._seats(job, old, new)
         was, now = intent(before), intent(after)
         fell = was.get("prepare") and now.get("leave") and now["disruption"] == was["disruption"]
-        if fell and not now.get("fell") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
+        if fell and not now.get("fallbackReason") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
             yield "silent-fall", f"standbys were awaited for {was['cause']}, everybody leaves, and nobody says why"
-        if now.get("fell") and now.get("leave") and not was.get("leave") and not current(after).get("outcomes"):
+        if (
+            now.get("fallbackReason")
+            and now.get("leave")
+            and not was.get("leave")
+            and not current(after).get("outcomes")
+        ):
             yield from self._falls(job, now)
 
     def _falls(self, job: Json, leaving: Json) -> Iterator[tuple[str, str]]:
         """Everybody leaves only where standbys have had their time, or something was in their way."""
         had = self._case.now - seconds_of(leaving["since"])
-        words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fell']}"
+        words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fallbackReason']}"
         patience = int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30))
-        if "in time" in leaving["fell"] and had < patience - CLOCK_SECONDS:
+        if "in time" in leaving["fallbackReason"] and had < patience - CLOCK_SECONDS:
             yield "hasty-fall", words
         pending = [one for one in self._case.pods(uid_of(job)) if not node_of(one)]
         edited = self._is_recent(self._edited, uid_of(job))

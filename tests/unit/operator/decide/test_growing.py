@@ -225,7 +225,7 @@ class TestGrowing:
         here = here.spec(replicas=2).after(1).settle().after(SETTLING_SECONDS).settle()
         assert stage_of(here.now) is Stage.HANDING_OVER
         assert here.now.next is not None
-        assert here.now.next.undecided == (2,)
+        assert here.now.next.attempted_runs == (2,)
         assert _numbers(here.now.next.plan) == ["0", "1"]
 
     def test_where_elastic_is_taken_away_new_members_are_awaited_for_as_long_as_it_takes(self) -> None:
