@@ -48,26 +48,28 @@ Act = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Pen:
+class TapedWriter:
     """A run's writer, and the tape on which its store runs."""
 
     tape: Tape
     writer: Writer
 
 
-def make_pen(host: MemberHost, settings: Settings) -> Pen:
+def make_writer(host: MemberHost, settings: Settings) -> TapedWriter:
     """For a run's rank 0."""
     tape = Tape(Access(host.bucket, settings.root, host.network, host.ip, host.rng))
     with repeatable(writing, tape, host):
         log, lost, floor = Log(tape), settings.lost, settings.floor
-        return Pen(tape, Writer(log, uid=settings.uid, run=settings.run, lost=lost, floor=floor))
+        return TapedWriter(tape, Writer(log, uid=settings.uid, run=settings.run, lost=lost, floor=floor))
 
 
 class Checkpoints:
     """What one process does with the store, together with the other ranks of its gang."""
 
-    def __init__(self, host: MemberHost, settings: Settings, gang: Gang, seat: Seat, pen: Pen | None = None) -> None:
-        """`pen` is rank 0's, where it has one already."""
+    def __init__(
+        self, host: MemberHost, settings: Settings, gang: Gang, seat: Seat, writer: TapedWriter | None = None
+    ) -> None:
+        """`writer` is rank 0's, where it has one already."""
         self.commit: CommitRef | None = None
         """The newest commit this run has made or resumed from."""
         self.goal_before = 0
@@ -76,12 +78,14 @@ class Checkpoints:
         """The newest commit, where an older one was read, and why."""
         self._host, self._settings, self._gang, self._seat = host, settings, gang, seat
         self._rng = host.rng
-        if pen is None and settings.rank == 0:
-            pen = make_pen(host, settings)
-        self._tape = pen.tape if pen else Tape(Access(host.bucket, settings.root, host.network, host.ip, host.rng))
+        if writer is None and settings.rank == 0:
+            writer = make_writer(host, settings)
+        self._tape = (
+            writer.tape if writer else Tape(Access(host.bucket, settings.root, host.network, host.ip, host.rng))
+        )
         self._access = self._tape.access
         self._run = settings.run or 0
-        self._pen = pen.writer if pen else None
+        self._own_writer = writer.writer if writer else None
         self._image: Image | None = None
         """What this run begins with, if that was in no commit."""
 
@@ -94,14 +98,14 @@ class Checkpoints:
 
     def abort(self, run: int) -> None:
         """That run never opens: later entries say so."""
-        if self._pen:
-            self._pen.never_opens(run)
+        if self._own_writer:
+            self._own_writer.never_opens(run)
 
     def take_over(self, entry: Slot, commit: CommitRef | None, goal: int) -> None:
         """Go on where the older run stood; `entry` has opened this one."""
         self.commit, self.goal_before = commit, goal
-        if self._pen:
-            self._pen.take_up(entry)
+        if self._own_writer:
+            self._own_writer.take_up(entry)
 
     # opening
 
@@ -259,16 +263,16 @@ class Checkpoints:
 
     def retire(self) -> None:
         """What newer commits have made superfluous goes, at one instant: nobody races for it."""
-        if self._pen is None:
+        if self._own_writer is None:
             return
         store = AtOnce(self._access, self._rng, self._host.bucket)
-        self._pen.log.store = store
+        self._own_writer.log.store = store
         try:
-            retire(store, self._pen, self._settings.keep)
+            retire(store, self._own_writer, self._settings.keep)
         except StorageError:
             pass  # the next one does the rest
         finally:
-            self._pen.log.store = self._tape
+            self._own_writer.log.store = self._tape
 
     async def complete(self) -> None:
         """Record that the goal is reached."""
@@ -303,8 +307,8 @@ class Checkpoints:
             indexes = await self._on_all(lambda: self._upload(folder))
             seq: int = await self._on_rank0(lambda: self._append(folder, indexes, reason, final=final))
         except StorageError:
-            if self._pen:
-                self._pen.abandoned.add(folder)
+            if self._own_writer:
+                self._own_writer.abandoned.add(folder)
             raise
         return seq
 
@@ -346,9 +350,9 @@ class Checkpoints:
 
     @property
     def _writer(self) -> Writer:
-        if self._pen is None:
+        if self._own_writer is None:
             raise RuntimeError(f"rank {self._settings.rank} has no writer")
-        return self._pen
+        return self._own_writer
 
     async def _write(self, act: Callable[[], Any]) -> Any:
         def in_order() -> Any:

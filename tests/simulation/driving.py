@@ -1,6 +1,6 @@
 """Drives the real machine of one party through one attempt, in virtual time: what waits for others waits here.
 
-Real: perdure.live.protocol's machines and timetable, the takeover's pen with the log's rules. Modelled after
+Real: perdure.live.protocol's machines and timetable, the takeover's writer with the log's rules. Modelled after
 perdure.live.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process
 that is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all
 the same. Used by `handing`.
@@ -91,7 +91,7 @@ class Driver:
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._access = Access(ground.host.bucket, ground.settings.root, ground.host.network, ground.host.ip, self._rng)
-        self._pen: tuple[Tape, TakeoverLog] | None = None
+        self._taped_log: tuple[Tape, TakeoverLog] | None = None
         self._asking = asyncio.Lock()
         self._state, self._first = begin(attempt, party.number)
 
@@ -359,40 +359,40 @@ class Driver:
             await asyncio.sleep(AGAIN_SECONDS)
         while self._frozen:
             await self._thawed.wait(LOOK_AGAIN_SECONDS)
-        tape, pen = self._takeover()
+        tape, log = self._takeover()
 
         def ask() -> Verdict:
             with repeatable(takeovers, tape, self.ground.host):
                 match action:
                     case on.AppendOpened():
-                        return pen.open(self.attempt.new_world, self.header.track.step, self.bridge.mark)
+                        return log.open(self.attempt.new_world, self.header.track.step, self.bridge.mark)
                     case on.AppendRefused():
-                        return pen.refuse()
+                        return log.refuse()
                     case on.ReadLog():
-                        return pen.look()
+                        return log.look()
 
         try:
             async with self._asking:
-                verdict: Verdict | None = await tape.run(ask, pen)
+                verdict: Verdict | None = await tape.run(ask, log)
         except PerdureError:
             verdict = None
         if verdict is Verdict.GO:
-            self.entry = self.entry or pen.entry
+            self.entry = self.entry or log.entry
         self.feed(on.LogAnswered(verdict))
 
     def _takeover(self) -> tuple[Tape, TakeoverLog]:
-        if self._pen is None:
+        if self._taped_log is None:
             tape, header = Tape(self._access), self._bridge.header if self._bridge else None
             with repeatable(takeovers, tape, self.ground.host):
-                pen = TakeoverLog(
+                log = TakeoverLog(
                     Log(tape),
                     uid=self.ground.settings.uid,
                     run=self.attempt.run,
                     next_run=self.attempt.next,
                     place=header.place if header else None,
                 )
-            self._pen = tape, pen
-        return self._pen
+            self._taped_log = tape, log
+        return self._taped_log
 
     # time
 

@@ -18,7 +18,7 @@ from perdure.wire import ExitKind, HandoverWord, Leave, Train
 from perdure.wire.channel import Attached, HandoverEnded, Request, TookOver
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import Header
-from tests.simulation.checkpoints import Checkpoints, Membership, Pen, make_pen
+from tests.simulation.checkpoints import Checkpoints, Membership, TapedWriter, make_writer
 from tests.simulation.driving import BALKS, Driver, Ground
 from tests.simulation.images import Image
 
@@ -43,7 +43,7 @@ class LiveHandover:
         self._driver: Driver | None = None
         self._tried = 0
         self._upcoming: Settings | None = None
-        self._pen: Pen | None = None
+        self._own_writer: TapedWriter | None = None
         """Of the newer run, if this process is to be its rank 0."""
 
     # what the agent does
@@ -211,13 +211,13 @@ class LiveHandover:
         process, party = self._process, driver.party
         if process.host.behaviour.balks:
             process.tell(Attached(process.pid, False, BALKS, images=True))
-        self._driver, self._upcoming, self._pen = driver, upcoming, None
+        self._driver, self._upcoming, self._own_writer = driver, upcoming, None
         self._drivers.append(driver)
         if party.new is not None:
             driver.link.seat = process.seat(party.new)
         if party.new == 0:
-            self._pen = make_pen(process.host, upcoming)
-            driver.link.told, driver.link.mark = process.told(upcoming), self._pen.writer.id
+            self._own_writer = make_writer(process.host, upcoming)
+            driver.link.told, driver.link.mark = process.told(upcoming), self._own_writer.writer.id
         driver.begin()
 
     def _install(self, driver: Driver, pause: float) -> None:
@@ -227,7 +227,7 @@ class LiveHandover:
             raise RuntimeError("nobody has said go")
         if gang.track.step < header.track.step:
             gang.track = replace(header.track)
-        checkpoints = Checkpoints(process.host, settings, gang, seat, self._pen)
+        checkpoints = Checkpoints(process.host, settings, gang, seat, self._own_writer)
         checkpoints.take_over(entry, header.commit, header.goal)
         driver.finish()
         self._driver, self.exit_wanted = None, False

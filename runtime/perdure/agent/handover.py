@@ -131,7 +131,7 @@ def ended_by_rescue(state: State, trainer: Trainer) -> int:
     return max((run for run in offered if word_of(state, run) in (None, HandoverWord.ABORT)), default=0)
 
 
-def heir_of(state: State, trainer: Trainer, image_of: int) -> int:
+def successor_of(state: State, trainer: Trainer, image_of: int) -> int:
     """The lost run that may have begun at that image; 0 if there is none.
 
     It is the trainer's own run if the image is older than the trainer. Otherwise it is a run that took over from it, or

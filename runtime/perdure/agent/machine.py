@@ -606,9 +606,9 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
         return _finish(state, outcome)
     never = handover.ended_by_rescue(state, trainer) if run == trainer.image_of else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
-    heir = handover.heir_of(state, trainer, run)
+    successor = handover.successor_of(state, trainer, run)
     say = Say(f"run {run} has left an image, which is committed before this pod ends")
-    return replace(state, trainer=trainer), [say, CommitImage(run, never, heir)]
+    return replace(state, trainer=trainer), [say, CommitImage(run, never, successor)]
 
 
 def _waits_for_rescue(state: State, trainer: Trainer, now: float) -> Noted:

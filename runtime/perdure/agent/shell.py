@@ -225,8 +225,8 @@ class Agent:
         match action:
             case ForgetImages():
                 self._images.forget()
-            case CommitImage(run, aborted, heir):
-                self._rescuer.begin((run, aborted, heir), self._images.left(), self._environ, self._selector)
+            case CommitImage(run, aborted, successor):
+                self._rescuer.begin((run, aborted, successor), self._images.left(), self._environ, self._selector)
 
     def _ask(self, ask: Ask) -> None:
         request = Request(ask.cause, ask.deadline, ask.image)

@@ -446,7 +446,7 @@ class CommitImage:
     run: int
     aborted: int = 0
     """The run that would have taken it over and now never opens, as the commit says; 0 for none."""
-    heir: int = 0
+    successor: int = 0
     """The lost run that may have begun at this image, which the commit then ends; 0 for none."""
 
 

@@ -8,7 +8,7 @@ and the store's conditional PUT keeps it so. docs/decisions/037 says why the age
 The newest run may be another one that stands at that very place and is lost too: it had taken the older one over, or
 had begun from this image, and has written nothing since. Then the commit is that run's last word.
 
-A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED HEIR FILE...`
+A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED SUCCESSOR FILE...`
 prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
 """
 
@@ -44,10 +44,12 @@ class Superfluous(Exception):
     """No image is to be committed; in words why not."""
 
 
-def rescue(store: Store, uid: str, run: int, images: Sequence[Image], *, aborted: int = 0, heir: int = 0) -> CommitRef:
+def rescue(
+    store: Store, uid: str, run: int, images: Sequence[Image], *, aborted: int = 0, successor: int = 0
+) -> CommitRef:
     """Makes the newest of these images the last commit of `run`, whose ranks have left them, if it is in none.
 
-    No run up to `aborted` opens behind it. Where `heir` has begun there, it is the last commit of that, which is lost.
+    No run up to `aborted` opens behind it. If `successor` has begun there and is lost too, the commit is that run's.
     Superfluous where the log or the images do not allow it. StorageError: the same call may be made again.
     """
     log = Log(store)
@@ -55,9 +57,9 @@ def rescue(store: Store, uid: str, run: int, images: Sequence[Image], *, aborted
         head = log.head() or Head(0, "", None)
         own = log.last_of(uid, head.entry)
         newest = max(image.label.stamp.step for image in images)
-        if known := _committed(own, {run, heir}, newest):
+        if known := _committed(own, {run, successor}, newest):
             return known  # by another rank of it, or by an earlier call whose answer was lost
-        ends = heir if _has_begun_there(own, heir, ImageRef(run, newest)) else run
+        ends = successor if _has_begun_there(own, successor, ImageRef(run, newest)) else run
         _check(uid, ends, head, own)
         # A commit that cannot be read is of this run or an older one, and what its ranks have left is behind it.
         committed = log.step_of(own.newest_commit if own else None) or 0
@@ -80,10 +82,10 @@ def _committed(own: Entry | None, runs: Collection[int], step: int) -> CommitRef
     return None
 
 
-def _has_begun_there(own: Entry | None, heir: int, place: ImageRef) -> bool:
+def _has_begun_there(own: Entry | None, successor: int, place: ImageRef) -> bool:
     """Whether the newest entry opens this run right where the image is of: nothing is known of what came since."""
     match own:
-        case Entry(run=found, event=Opened(takes_over=run, step=step, image=image)) if found == heir:
+        case Entry(run=found, event=Opened(takes_over=run, step=step, image=image)) if found == successor:
             return place in (image, ImageRef(run, step) if run and step is not None else None)
     return False
 
@@ -132,7 +134,7 @@ def _read(paths: Sequence[str]) -> Iterator[Image]:
             say(f"an image is left out: {error}")
 
 
-def main(run: int, aborted: int, heir: int, paths: Sequence[str]) -> dict[str, object]:
+def main(run: int, aborted: int, successor: int, paths: Sequence[str]) -> dict[str, object]:
     """What is printed. Tries again for as long as it lives: the agent knows how long that may be."""
     trouble = Trouble()
     settings = read_settings(os.environ)
@@ -141,7 +143,7 @@ def main(run: int, aborted: int, heir: int, paths: Sequence[str]) -> dict[str, o
         return {"why": "no image is whole"}
     while True:
         try:
-            return asdict(rescue(store, settings.uid, run, images, aborted=aborted, heir=heir))
+            return asdict(rescue(store, settings.uid, run, images, aborted=aborted, successor=successor))
         except Superfluous as why:
             return {"why": str(why)}
         except StorageRefused:

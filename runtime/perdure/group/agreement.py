@@ -63,13 +63,15 @@ class Votes:
     """A rank has no further sample after its last step."""
     attempt: int = 0
     """The run that every rank is ready to hand over to; 0 unless all name the same."""
-    asked: int = 0
+    save_number: int = 0
     """The number of a requested save, higher for each new one. A rank that reads a number does not send it again."""
 
     def __or__(self, later: Votes) -> Votes:
         """Both votes; of `attempt` the later one counts, because a rank may no longer be ready."""
         ends, saves = self.exit or later.exit, self.save or later.save
-        return Votes(ends, saves, self.exhausted or later.exhausted, later.attempt, max(self.asked, later.asked))
+        return Votes(
+            ends, saves, self.exhausted or later.exhausted, later.attempt, max(self.save_number, later.save_number)
+        )
 
 
 NOTHING: Final = Votes()
@@ -196,7 +198,7 @@ class Agreement:
         label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]
-        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready, said.asked]
+        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready, said.save_number]
         self._sent = self._call
         if self._maximum is not None:
             try:
@@ -215,12 +217,12 @@ class Agreement:
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
-        (leave, save, exhausted), asked = map(bool, vector[6:9]), vector[12]
-        if asked and self.unsaid.asked <= asked:
-            self.unsaid = replace(self.unsaid, asked=0)
-        if not (leave or save or exhausted or asked or self.attempt):
+        (leave, save, exhausted), save_number = map(bool, vector[6:9]), vector[12]
+        if save_number and self.unsaid.save_number <= save_number:
+            self.unsaid = replace(self.unsaid, save_number=0)
+        if not (leave or save or exhausted or save_number or self.attempt):
             return NOTHING
-        return Votes(leave, save, exhausted, self.attempt, asked)
+        return Votes(leave, save, exhausted, self.attempt, save_number)
 
     @property
     def _sent_at(self) -> str:

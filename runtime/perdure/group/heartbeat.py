@@ -71,10 +71,10 @@ class Silence:
 class Heartbeat:
     """This rank's counting and listening; in a world of one it does nothing."""
 
-    def __init__(self, settings: Settings, asked: Callable[[], bool], gone: Callable[[str], None]) -> None:
-        """`asked` says whether this rank is to leave; then `gone` is called, from another thread, with the reason."""
+    def __init__(self, settings: Settings, exit_requested: Callable[[], bool], gone: Callable[[str], None]) -> None:
+        """While `exit_requested()` is true and the peers are silent, another thread calls `gone` with the reason."""
         self._settings = settings
-        self._asked = asked
+        self._exit_requested = exit_requested
         self._gone = gone
         self._silence = Silence()
         self._stopped = threading.Event()
@@ -112,7 +112,7 @@ class Heartbeat:
 
     def _watch(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS / 4):
-            silent = self._silence.too_long(time.monotonic()) if self._asked() else None
+            silent = self._silence.too_long(time.monotonic()) if self._exit_requested() else None
             if silent is not None:
                 self._gone(f"rank {self._peer} was not heard for {silent:.0f} s, and this rank is asked to leave")
                 return

@@ -166,10 +166,12 @@ class Driver:
         match action:
             case ev.Move() | ev.Install() | ev.TrainOn() | ev.SaveAndExit() | ev.JoinInPlace() | ev.Exit():
                 self._leave_to_main(action)
-            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.CloseStore() | ev.Say():
+            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.Say():
                 self._act_on_parties(action)
-            case ev.TellVoting() | ev.TellTookOver() | ev.TellEnded() | ev.AskExit():
+            case ev.TellVoting() | ev.TellEnded() | ev.AskExit():
                 self._act_on_agent(action)
+            case ev.CloseStore() | ev.TellTookOver():
+                pass  # the main thread does both: `is_needed` drops the store, and `took_over` makes the message
             case ev.Vote():
                 self._thread(self._vote)
             case ev.AppendOpened(again):
@@ -188,7 +190,7 @@ class Driver:
             self.abandoned(action)
         self._main.put(action)
 
-    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.CloseStore | ev.Say) -> None:
+    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.Say) -> None:
         match action:
             case ev.SetWarm():
                 self._thread(self._prepare)
@@ -201,10 +203,8 @@ class Driver:
                 self.effects.say(self._word(word, why))
                 if self.effects.party.decides and not self.effects.connected:
                     self._thread(self._watch_seen)
-            case ev.CloseStore():
-                pass  # closed with the bridge
 
-    def _act_on_agent(self, action: ev.TellVoting | ev.TellTookOver | ev.TellEnded | ev.AskExit) -> None:
+    def _act_on_agent(self, action: ev.TellVoting | ev.TellEnded | ev.AskExit) -> None:
         effects = self.effects
         match action:
             case ev.TellVoting():
@@ -214,8 +214,6 @@ class Driver:
                     self.feed(ev.Acknowledged())
                 else:
                     self._thread(self._await_agent)
-            case ev.TellTookOver():
-                pass  # the main thread tells the agent, once it is true
             case ev.TellEnded(word, why):
                 effects.run.tell(HandoverEnded(effects.attempt.next, word, self.why or why))
             case ev.AskExit():

@@ -166,7 +166,7 @@ class Run:
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
         """What of that is this rank's alone."""
         kept = {**self.progress.sums.own(), **self.registry.own()}
-        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.asked, **kept}
+        return {"rng": self.progress.generators.state(reading), "asked": self.stopping.requested, **kept}
 
     def let_go(self) -> None:
         """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""

@@ -10,7 +10,7 @@ import re
 import time
 from pathlib import Path
 
-from perdure.wire.channel import save_asked
+from perdure.wire.channel import read_save_request
 
 
 class SaveRequests:
@@ -29,7 +29,7 @@ class SaveRequests:
         if self._file is None or now - self._looked < self._look_seconds:
             return 0
         self._looked = now
-        number = _number(save_asked(self._file))
+        number = _number(read_save_request(self._file))
         if number <= self._known:
             return 0
         self._known = number

@@ -86,11 +86,11 @@ class Boundary:
             self.begin_evaluation(source.name)
         self._progress.begin_pass(source)
 
-    def asked(self, source: Source[Any]) -> None:
+    def batch_requested(self, source: Source[Any]) -> None:
         """The script asks for its next batch: what is due is done, if this is a place for it."""
         if self._run.registry.unclaimed:
             settle(self._run)
-        stops = self._progress.asked(source)
+        stops = self._progress.batch_requested(source)
         if source.evaluates:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
@@ -306,10 +306,10 @@ class Boundary:
         self._run.requests.look()
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
-            save, asked = (self._run.schedule.by_the_clock(), self._saves.look()) if kind is _STEP else (False, 0)
+            save, save_number = (self._run.schedule.by_the_clock(), self._saves.look()) if kind is _STEP else (False, 0)
             wants_exit = self._wants_exit
-            news = wants_exit or save or exhausted or asked
-            votes = Votes(wants_exit, save, exhausted, asked=asked) if news else NOTHING
+            news = wants_exit or save or exhausted or save_number
+            votes = Votes(wants_exit, save, exhausted, save_number=save_number) if news else NOTHING
             try:
                 self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
             except PeerLost as error:
@@ -334,9 +334,9 @@ class Boundary:
     def _note(self, agreed: Votes) -> None:
         self.leaving = agreed.exit
         self.exhausted = self.exhausted or agreed.exhausted
-        if agreed.save or agreed.asked:
-            self._due = self._due or ("asked" if agreed.asked else "cadence")
-            self._saves.agreed(agreed.asked)
+        if agreed.save or agreed.save_number:
+            self._due = self._due or ("asked" if agreed.save_number else "cadence")
+            self._saves.agreed(agreed.save_number)
 
     def _pressing(self) -> bool:
         """Whether the time of some rank's request is nearly over. Collective."""

@@ -71,13 +71,13 @@ def join(
     """Joins the run this process was started for; returns when all its ranks are connected."""
     with shown_in_words():
         limit = read_limit(asks.max_save_failures)
-        asked = ask_signals(asks.signals), None if asks.file is None else ExitFile(Path(asks.file))
+        exit_requests = ask_signals(asks.signals), None if asks.file is None else ExitFile(Path(asks.file))
         settings = with_found_group(read_settings(os.environ, root, resume_from))
     if settings.rank == 0:
         for told in unknown(os.environ):
             warn(told)
     os.environ.setdefault(*RESOLVER)
-    core = Core(settings, deterministic=deterministic, seed=seed, timeout=timeout, asked=asked)
+    core = Core(settings, deterministic=deterministic, seed=seed, timeout=timeout, exit_requests=exit_requests)
     core.run.max_save_failures = limit
     return core
 
@@ -92,14 +92,14 @@ class Core:
         deterministic: bool,
         seed: int,
         timeout: float,
-        asked: tuple[Sequence[signal.Signals], ExitFile | None],
+        exit_requests: tuple[Sequence[signal.Signals], ExitFile | None],
     ) -> None:
         self.deterministic = deterministic
         self.seed = seed
         self.run = Run(settings)
         self.boundary = Boundary(self.run)
         self.loops = EpochLoops(self.run, self.boundary, self.restore)
-        self.run.requests.take(*asked)
+        self.run.requests.take(*exit_requests)
         self.preview: Preview | None = None
         if settings.preview:
             self.preview = Preview(self.run, self.describe, settings.preview)
@@ -219,8 +219,8 @@ class Core:
         if classify(error)[0] is ExitKind.PEER_LOST:
             run.images.leave()
         kind = ExitKind.HANDOVER_FAILED if run.joining else ExitKind.FAILED
-        asked_early = (lambda: False) if run.joining else run.requests.came_early
-        return tell_error(run.reporter, lambda: run.ending(kind), error, asked_early)
+        requested_early = (lambda: False) if run.joining else run.requests.came_early
+        return tell_error(run.reporter, lambda: run.ending(kind), error, requested_early)
 
     def _at_exit(self) -> None:
         """The interpreter's end: a script without `with` has done its work, unless it has failed."""

@@ -324,7 +324,7 @@ class EpochLoops:
                 self._say_not_counted()
                 return
             run.hooks.run(HookName.EPOCH, progress.loop_epochs)
-            reasons = agreed(run.peers.gather(run.stopping.asked or [BREAK]))
+            reasons = agreed(run.peers.gather(run.stopping.requested or [BREAK]))
             progress.finish_epoch()
             self._stop(reasons)
             run.images.stand(behind_epoch=True)

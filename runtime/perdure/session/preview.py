@@ -138,7 +138,7 @@ class _Boundary(Boundary):
         super().__init__(run)
         self._preview = preview
 
-    def asked(self, source: Source[Any]) -> NoReturn:  # noqa: ARG002
+    def batch_requested(self, source: Source[Any]) -> NoReturn:  # noqa: ARG002
         self._preview.leave()
 
     def step(self, *, exhausted: bool) -> NoReturn:  # noqa: ARG002

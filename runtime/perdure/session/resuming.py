@@ -159,7 +159,7 @@ def _go_on_from(run: Run, state: State, position: Position, world: int, seed: in
     run.tell_result()
     same_world = world == run.world
     if same_world and state.rank:
-        run.stopping.resume_asked(state.rank["asked"])
+        run.stopping.resume_requested(state.rank["asked"])
     step, rank = position.step, run.rank
     run.progress.generators.resume(going_on(state.rank, seed=seed, step=step, rank=rank))
     run.progress.resume(position)

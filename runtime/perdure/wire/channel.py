@@ -107,7 +107,7 @@ def ask_for_save(path: Path, word: str) -> None:
     write_whole(_save_file(path), word)
 
 
-def save_asked(path: Path) -> str:
+def read_save_request(path: Path) -> str:
     """The newest word by which a save was asked for, "" where there was none: never an error."""
     try:
         return _save_file(path).read_text()

@@ -96,7 +96,7 @@ def _prepares(state: State, event: Event) -> Step:
             return stay(state, connected=True)
         case StoreSeen(answers):
             return stay(state, silent=not answers)
-        case Stopped() if state.asked and not state.leaves:
+        case Stopped() if state.exit_requested and not state.leaves:
             return say_and_return(state, HandoverWord.ABORT, "this pod is to end")
         case Stopped():
             return to(state, Phase.MOVING, Move())
@@ -108,7 +108,7 @@ def _prepares(state: State, event: Event) -> Step:
             # The agreed exit then makes the decider say restart.
             return stay(state, *(() if state.late else (AskExit(),)), late=True)
         case Sigterm():
-            return stay(state, asked=True)
+            return stay(state, exit_requested=True)
     why = _why_not(state, event)
     # The decider repeats the word for parties without a link to its sender.
     say = state.decides or not isinstance(event, Heard)
@@ -123,9 +123,9 @@ def _stands(state: State, event: Event) -> Step:
         case Acknowledged() if state.phase is Phase.TELLING:
             return to(state, Phase.VOTED, Vote(), voted=True)
         case Sigterm() if state.leaves:
-            return stay(state, asked=True)
+            return stay(state, exit_requested=True)
         case Sigterm():
-            return say_and_return(replace(state, asked=True), HandoverWord.ABORT, "this pod is to end")
+            return say_and_return(replace(state, exit_requested=True), HandoverWord.ABORT, "this pod is to end")
         case Heard(HandoverWord.RESTART, why) if not state.decides:
             return read_and_return(state, HandoverWord.RESTART, why)
         case Passed(Alarm.LIMIT) if state.decides:
@@ -144,7 +144,7 @@ def _stands(state: State, event: Event) -> Step:
 def _voted(state: State, event: Event) -> Step:
     """Voted: requests wait until the outcome is known."""
     if isinstance(event, Sigterm):
-        return stay(state, asked=True)
+        return stay(state, exit_requested=True)
     if state.phase is Phase.DECIDING:
         return after_the_put(state, event)
     if state.decides:

@@ -66,7 +66,7 @@ def in_the_round(state: State, event: Event) -> Step:
         case Silent(party, lost=True) if waits_for(state, party):
             return lost(state, f"party {party} was silent for long, and the older run needs it")
         case Sigterm():
-            return stay(state, asked=True)
+            return stay(state, exit_requested=True)
         case Passed(Alarm.DEADLINE):
             return lost(state, "the older run's ranks did not agree in time how to continue")
     return stay(state)
@@ -96,14 +96,14 @@ def trains_on(state: State, event: Event) -> Step:
         case Stopped():
             # The others had not heard of the abort when the vector named the attempt.
             return say_and_return(state, HandoverWord.ABORT, "given up before the stop")
-        case Passed(Alarm.LAST_CALL) if state.forced and not state.asked and state.newer is None:
-            return stay(state, AskExit(), asked=True)
+        case Passed(Alarm.LAST_CALL) if state.forced and not state.exit_requested and state.newer is None:
+            return stay(state, AskExit(), exit_requested=True)
         case Passed(Alarm.LIMIT):
             return stay(state, late=True)
         case ExitAgreed():
             return to(state, Phase.SAVING, SaveAndExit(state.attempt.next))
         case Sigterm():
-            return stay(state, asked=True)
+            return stay(state, exit_requested=True)
     return stay(state)
 
 

@@ -50,7 +50,7 @@ class State:
     connected: bool = False
     silent: bool = False
     """Decider: the object store has not answered lately."""
-    asked: bool = False
+    exit_requested: bool = False
     """This pod is asked to end, or time is over: if the attempt fails, the older run has to end."""
     newer: Newer | None = None
     """The newest assignment above this attempt's run."""
@@ -84,7 +84,7 @@ class State:
 
         A newer assignment that takes over the older run live needs no end of it; any other does.
         """
-        return self.asked or (self.newer is not None and self.newer.takes_over != self.attempt.run)
+        return self.exit_requested or (self.newer is not None and self.newer.takes_over != self.attempt.run)
 
     @property
     def decides(self) -> bool:

@@ -84,8 +84,8 @@ def leave(state: State, *, heard: bool = False) -> Step:
     If the newer run has only one rank, which may have died before it knew, this process may hold the last copy of the
     state. It keeps that copy, and appends nothing, because the silent rank may be alive.
     """
-    heir = state.attempt.of_new(0)
-    knows = heir.number not in state.needed | state.missed if state.decides else heard or not heir.decides
+    new_rank_0 = state.attempt.of_new(0)
+    knows = new_rank_0.number not in state.needed | state.missed if state.decides else heard or not new_rank_0.decides
     if state.attempt.new_world > 1 or knows:
         return to(state, Phase.ENDED, Exit(ExitKind.HANDED_OVER))
     kept = f"run {state.attempt.next} has taken over, but its only rank has been silent since: it may be lost"

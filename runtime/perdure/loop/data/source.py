@@ -31,7 +31,7 @@ class BatchHooks(Protocol):
         """`source` is about to be iterated."""
         ...
 
-    def asked(self, source: Source[Any]) -> None:
+    def batch_requested(self, source: Source[Any]) -> None:
         """The script asks for the next batch, and there is one; it is not drawn yet."""
         ...
 
@@ -177,7 +177,7 @@ class Source(ABC, Generic[T]):
     def _hand_out(self, epoch: int) -> Iterator[T]:
         batches, self._redraw = self._draw(epoch), False
         while self.handed < self.end:
-            self._session.asked(self)
+            self._session.batch_requested(self)
             if self._redraw and not self.pending:
                 batches, self._redraw = self._draw(epoch), False
             self.handed, batch = next(batches)

@@ -281,10 +281,10 @@ class Progress:
         if not source.trains:
             self.sums.begin_evaluation()
 
-    def asked(self, source: Source[Any]) -> bool:
+    def batch_requested(self, source: Source[Any]) -> bool:
         """`source` is asked for a batch; whether the run may stop right here."""
         if isinstance(source, Evaluation):
-            return self._asked_evaluation(source)
+            return self._evaluation_batch_requested(source)
         for other in self._trainable:
             if other is not source and other.pending and not (other.walking or other.trains):
                 other.forget()
@@ -349,7 +349,7 @@ class Progress:
             return not self.step or self._loops_begun > self.loop
         return not any(other.consumed and not (other.over or other.left) for other in self._training)
 
-    def _asked_evaluation(self, source: Evaluation) -> bool:
+    def _evaluation_batch_requested(self, source: Evaluation) -> bool:
         source.settle()
         if not self._stands_at(source) or not self.may_save:
             return False

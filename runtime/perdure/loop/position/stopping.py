@@ -145,7 +145,7 @@ class Stopping:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._always: list[Named] = []
         self._loop: list[Named] = []
-        self._asked: list[str] = []
+        self._requested: list[str] = []
         self._goal = Goal()
         self.clock = TrainingClock(now)
 
@@ -160,8 +160,8 @@ class Stopping:
     def ask(self, reason: str) -> None:
         """The loop that is on ends with the epoch that is on."""
         wanted = _reason(reason)
-        if wanted not in self._asked:
-            self._asked.append(wanted)
+        if wanted not in self._requested:
+            self._requested.append(wanted)
 
     @property
     def names(self) -> list[str]:
@@ -169,9 +169,9 @@ class Stopping:
         return [named.name for named in (*self._always, *self._loop)]
 
     @property
-    def asked(self) -> list[str]:
+    def requested(self) -> list[str]:
         """Why this rank's script has asked to stop."""
-        return list(self._asked)
+        return list(self._requested)
 
     def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
         """A loop begins. UserError if nothing could ever end it."""
@@ -185,20 +185,20 @@ class Stopping:
 
     def end(self) -> None:
         """The loop has ended with what was asked for."""
-        self._asked.clear()
+        self._requested.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: an epoch may be resumed in which the script has asked to stop."""
-        return {"seconds": self.clock.seconds, "asked": self.asked}
+        return {"seconds": self.clock.seconds, "asked": self.requested}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """Goes on from there."""
         self.clock.resume(float(saved["seconds"]))
-        self.resume_asked(saved["asked"])
+        self.resume_requested(saved["asked"])
 
-    def resume_asked(self, reasons: Sequence[str]) -> None:
+    def resume_requested(self, reasons: Sequence[str]) -> None:
         """What this rank itself had asked for: another one's may be in the checkpoint."""
-        self._asked = list(reasons)
+        self._requested = list(reasons)
 
     @property
     def depends_on_others(self) -> bool:
@@ -212,7 +212,7 @@ class Stopping:
     def reasons(self, steps: int) -> list[str]:
         """Why this rank would end the loop now; every condition is asked."""
         fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
-        return [*self.limits_reached(steps), *fired, *self._asked]
+        return [*self.limits_reached(steps), *fired, *self._requested]
 
 
 def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -329,12 +329,14 @@ class TestATrainerThatDiesUndecided:
         assert pod.state.handovers == (HandoverRecord(2, HandoverWord.GO),)
         assert pod.sees(AssignmentRead(BOTH_LOST)) == (Start(BOTH_LOST),)
 
-    @pytest.mark.parametrize(("lost", "heir"), [((1, 2), 2), ((1,), 0), ((), 0)])
-    def test_which_is_the_newer_runs_last_word_only_where_that_is_lost(self, lost: tuple[int, ...], heir: int) -> None:
+    @pytest.mark.parametrize(("lost", "successor"), [((1, 2), 2), ((1,), 0), ((), 0)])
+    def test_which_is_the_newer_runs_last_word_only_where_that_is_lost(
+        self, lost: tuple[int, ...], successor: int
+    ) -> None:
         """Whoever it does not hear may live."""
         pod = keeps_the_state()
-        assert pod.sees(AssignmentRead(Leave(3, "lost", lost=lost))) == (CommitImage(1, heir=heir),)
-        outcome = pod.outcome(Rescued(COMMIT if heir else None, "run 2 has begun"))
+        assert pod.sees(AssignmentRead(Leave(3, "lost", lost=lost))) == (CommitImage(1, successor=successor),)
+        outcome = pod.outcome(Rescued(COMMIT if successor else None, "run 2 has begun"))
         assert (outcome.attempt, outcome.outcome) == (AttemptRecord(2, True, HandoverWord.GO), ExitKind.PEER_LOST)
 
     def test_nor_where_nobody_says_anything_more(self) -> None:
@@ -342,16 +344,16 @@ class TestATrainerThatDiesUndecided:
         assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
 
     @pytest.mark.parametrize(
-        ("word", "lost", "aborted", "heir"),
+        ("word", "lost", "aborted", "successor"),
         [(VOTES, (), 2, 0), (ABORTED, (), 2, 0), (VOTES, (1,), 2, 0), (VOTES, (1, 2), 2, 2)],
     )
     def test_of_a_newcomer_leaves_an_image_of_the_run_that_it_was_to_take_over(
-        self, word: Event, lost: tuple[int, ...], aborted: int, heir: int
+        self, word: Event, lost: tuple[int, ...], aborted: int, successor: int
     ) -> None:
         pod = newcomer()
         pod.sees(VOTES, word, reported(Imaged(120, of=1)))
         told(pod, ExitKind.PEER_LOST).sees(GONE)
-        assert pod.sees(AssignmentRead(Leave(3, "evicted", lost=lost)))[-1] == CommitImage(1, aborted, heir)
+        assert pod.sees(AssignmentRead(Leave(3, "evicted", lost=lost)))[-1] == CommitImage(1, aborted, successor)
 
     def test_without_an_image_it_has_nothing_to_keep(self) -> None:
         pod = voting(LEAVES)

@@ -421,7 +421,7 @@ class TestNewerRuns:
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
         pod.sees(goes)
         pod.sees(Tick(), after=2.1)
-        assert CommitImage(1, heir=pod.state.trainer.run if pod.state.trainer else 0) in pod.sees(end)
+        assert CommitImage(1, successor=pod.state.trainer.run if pod.state.trainer else 0) in pod.sees(end)
         assert pod.outcome(Rescued(COMMIT)).commit == COMMIT
 
     def test_but_not_where_it_has(self) -> None:

@@ -23,7 +23,7 @@ from perdure.wire.channel import (
     Voting,
     read_offer,
     read_request,
-    save_asked,
+    read_save_request,
     vote_acknowledged,
     write_report,
 )
@@ -188,7 +188,7 @@ def saves_when_asked() -> None:
     train()
     known = ""
     for _ in range(json.loads(sys.argv[2])):
-        while (word := save_asked(Path(os.environ[Env.REQUEST_FILE]))) == known:
+        while (word := read_save_request(Path(os.environ[Env.REQUEST_FILE]))) == known:
             time.sleep(0.01)
         known = word
         tell(word=word)

@@ -159,11 +159,11 @@ def test_the_last_that_may_fail_in_a_row_ends_the_training_and_says_why(
 
 
 def test_all_ranks_count_alike_also_with_one_that_has_joined_since(store: Unreliable) -> None:
-    pen = opened(store, uid="local")
+    log_writer = opened(store, uid="local")
     store.refusals = 1000
 
     def counts(peers: Peers) -> list[float]:
-        writer = pen if peers.rank == 0 else None
+        writer = log_writer if peers.rank == 0 else None
         read = partial(State, {"w": torch.ones(2)}, {}, {})
         saver = Checkpointer(store, peers, writer, 1, 3, NoTrace(), Timings(), read, limit=5)
         saver.failures = 0 if peers.rank else 2
@@ -237,9 +237,9 @@ def test_ranks_are_compared_at_every_save(store: Unreliable) -> None:
     weight = [torch.ones(2), torch.ones(2)]
 
     def act(peers: Peers) -> None:
-        pen = opened(store) if peers.rank == 0 else None
+        log_writer = opened(store) if peers.rank == 0 else None
         mine = State({"w": weight[peers.rank]}, {}, {})
-        saver = Checkpointer(store, peers, pen, 1, 3, NoTrace(), Timings(), lambda: mine)
+        saver = Checkpointer(store, peers, log_writer, 1, 3, NoTrace(), Timings(), lambda: mine)
         assert saver.periodic(Position(1, 0), "cadence")
         if peers.rank == 1:
             weight[1][1] = 1.0000001
@@ -283,8 +283,10 @@ def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable)
                 raise UserError("tensor odd is sparse")
             return State({"w": torch.ones(2)}, {}, {})
 
-        pen = opened(store) if peers.rank == 0 else None
-        Checkpointer(store, peers, pen, 1, 3, NoTrace(), Timings(), read).final(Position(1, 0), "drained", lambda: 60.0)
+        log_writer = opened(store) if peers.rank == 0 else None
+        Checkpointer(store, peers, log_writer, 1, 3, NoTrace(), Timings(), read).final(
+            Position(1, 0), "drained", lambda: 60.0
+        )
 
     found = on_ranks(2, act)
     assert [f"{type(each).__name__}: {each}" for each in found] == ["UserError: rank 1: tensor odd is sparse"] * 2

@@ -24,11 +24,11 @@ STEPS = (10, 20, 30)
 
 def train(store: Store) -> None:
     """A whole run that keeps two commits."""
-    pen = writer(store, 1)
-    pen.try_open(1, wait_over=False)
+    log_writer = writer(store, 1)
+    log_writer.try_open(1, wait_over=False)
     for step in STEPS:
-        save_solo(store, pen, step, final=step == STEPS[-1])
-        retire(store, pen, 2)
+        save_solo(store, log_writer, step, final=step == STEPS[-1])
+        retire(store, log_writer, 2)
 
 
 def committed(store: Store) -> list[int]:
@@ -71,11 +71,11 @@ def test_a_death_at_any_call_leaves_the_newest_commit_whole_and_the_next_run_goe
 
 def train_through(store: Store) -> int:
     """The same run by a session that tries again after a StorageError; how often it had to."""
-    pen = writer(store, 1)
-    failures = attempt(lambda: pen.try_open(1, wait_over=False))
+    log_writer = writer(store, 1)
+    failures = attempt(lambda: log_writer.try_open(1, wait_over=False))
     for step in STEPS:
-        failures += attempt(partial(save_solo, store, pen, step, final=step == STEPS[-1]))
-        failures += attempt(lambda: retire(store, pen, 2))
+        failures += attempt(partial(save_solo, store, log_writer, step, final=step == STEPS[-1]))
+        failures += attempt(lambda: retire(store, log_writer, 2))
     return failures
 
 
@@ -107,11 +107,11 @@ from perdure.checkpoint.retention import retire
 from perdure.store import open_store
 from tests.unit.runtime.checkpoint.world import opened, save_solo
 store = open_store(sys.argv[1], {})
-pen = opened(store, None, wait_over=True)
+log_writer = opened(store, None, wait_over=True)
 for step in range(1, 1000):
-    save_solo(store, pen, step)
+    save_solo(store, log_writer, step)
     print(step, flush=True)
-    retire(store, pen, 2)
+    retire(store, log_writer, 2)
 """
 
 
@@ -130,8 +130,8 @@ def test_a_process_killed_while_it_saves_on_a_folder_loses_no_commit_it_has_told
             assert program.stdout
             told = [int(program.stdout.readline()) for _ in range(kill_at)][-1]
             program.send_signal(signal.SIGKILL)
-        pen = opened(store, None, uid="8a6d", wait_over=True)
-        loaded = load_solo(store, pen)
+        log_writer = opened(store, None, uid="8a6d", wait_over=True)
+        loaded = load_solo(store, log_writer)
         assert loaded
         assert loaded.commit.step >= told
         assert same_state(loaded.state, state(loaded.commit.step))

@@ -35,19 +35,19 @@ COMMITS = {2: 10, 3: 20}
 
 def trained() -> MemoryStore:
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     for step in COMMITS.values():
-        save_solo(store, pen, step)
-    pen.close("stopped")
+        save_solo(store, log_writer, step)
+    log_writer.close("stopped")
     return store
 
 
 def started(store: Store) -> tuple[str, Loaded | None]:
     """All that a start says, and where it goes on."""
-    pen = writer(store, 2)
-    resume = pen.try_open(1, wait_over=True)
+    log_writer = writer(store, 2)
+    resume = log_writer.try_open(1, wait_over=True)
     assert isinstance(resume, Resume)
-    loaded = load_solo(store, pen)
+    loaded = load_solo(store, log_writer)
     return "\n".join([*resume.skipped, *(loaded.skipped if loaded else ())]), loaded
 
 
@@ -146,9 +146,9 @@ GONE: dict[str, tuple[Callable[[MemoryStore], str], str, int]] = {
 def test_what_is_gone_is_said(what: str) -> None:
     find, expected, step = GONE[what]
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     for each in COMMITS.values():
-        save_solo(store, pen, each)
+        save_solo(store, log_writer, each)
     store.delete([find(store)])
     said, loaded = started(store)
     assert expected in said
@@ -225,9 +225,9 @@ def test_somebody_elses_data_under_the_root_is_left_alone() -> None:
     store = MemoryStore()
     for key in ("data/train.bin", "data/0/images/1.png", "data/2024/9-things/x"):
         store.put(key, b"x")
-    pen = opened(store, 5)
-    save_solo(store, pen, 10)
-    retire(store, pen, 1)
+    log_writer = opened(store, 5)
+    save_solo(store, log_writer, 10)
+    retire(store, log_writer, 1)
     assert [key for key in store.list("data/") if not key.startswith("data/5/")] == [
         "data/0/images/1.png",
         "data/2024/9-things/x",
@@ -240,9 +240,9 @@ class TestLitter:
 
     def left_by_another_uid(self, store: MemoryStore) -> list[str]:
         """A half-written folder under a run's number that its successor has not reached."""
-        pen = opened(store, 5, uid="old")
+        log_writer = opened(store, 5, uid="old")
         with pytest.raises(Died):
-            save_solo(dying(store, 1, after=True), pen, 7)
+            save_solo(dying(store, 1, after=True), log_writer, 7)
         return store.list("data/")
 
     @pytest.mark.parametrize(("age", "stays"), [(0.0, True), (LITTER_SECONDS + 60, False)], ids=["young", "old"])
@@ -252,29 +252,29 @@ class TestLitter:
         assert litter
         for key in litter:
             store.written[key] -= age
-        pen = opened(store, 1, uid="new", wait_over=True)
-        save_solo(store, pen, 1)
-        retire(store, pen, 3)
+        log_writer = opened(store, 1, uid="new", wait_over=True)
+        save_solo(store, log_writer, 1)
+        retire(store, log_writer, 3)
         assert [key for key in store.list("data/") if key in litter] == (litter if stays else [])
-        assert load_solo(store, pen)
+        assert load_solo(store, log_writer)
 
     def test_a_named_commit_is_no_litter_however_old_it_is(self) -> None:
         store = MemoryStore()
         save_solo(store, opened(store, 5, uid="old"), 7)
         for key in store.written:
             store.written[key] -= 10 * LITTER_SECONDS
-        pen = opened(store, 1, uid="new", wait_over=True)
-        save_solo(store, pen, 8)
-        retire(store, pen, 3)
+        log_writer = opened(store, 1, uid="new", wait_over=True)
+        save_solo(store, log_writer, 8)
+        retire(store, log_writer, 3)
         assert {key.split("/")[2].partition("-")[0] for key in store.list("data/")} == {"7", "8"}
 
     def test_files_on_their_way_go_with_them(self, tmp_path: Path) -> None:
         store = open_store(f"file://{tmp_path}", {})
-        pen = opened(store)
-        save_solo(store, pen, 1)
+        log_writer = opened(store)
+        save_solo(store, log_writer, 1)
         litter = tmp_path / INCOMING / "half"
         litter.write_bytes(b"ha")
         long_ago = time.time() - LITTER_SECONDS - 60
         os.utime(litter, (long_ago, long_ago))
-        retire(store, pen, 3)
+        retire(store, log_writer, 3)
         assert not litter.exists()

@@ -20,18 +20,18 @@ from tests.unit.runtime.checkpoint.test_save_load import save_by
 from tests.unit.runtime.checkpoint.world import opened, save, save_solo, state
 
 
-def save_at(store: Store, pen: Writer, step: int, epoch: int, consumed: int) -> None:
+def save_at(store: Store, log_writer: Writer, step: int, epoch: int, consumed: int) -> None:
     where = Position(step, epoch, {"train": {"kind": "global", "epoch": epoch, "consumed": consumed}})
-    save(store, Solo(), pen, state(step), where, run=pen.run)
+    save(store, Solo(), log_writer, state(step), where, run=log_writer.run)
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     """Steps 5 (in epoch 0), 10 (epoch 1 is done), 15 (in epoch 1), 20, and 20 once more by another run."""
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     for step, epoch, consumed in [(5, 0, 40), (10, 1, 0), (15, 1, 40), (20, 2, 0)]:
-        save_at(store, pen, step, epoch, consumed)
+        save_at(store, log_writer, step, epoch, consumed)
     save_at(store, opened(store, 2, wait_over=True), 20, 2, 0)
     return store
 
@@ -56,9 +56,9 @@ def test_commits_are_listed_newest_first(store: Store) -> None:
 
 def test_a_commit_is_told_with_how_many_ranks_its_run_had() -> None:
     store = MemoryStore()
-    pen = Writer(opened(store).log, uid="8a6d", run=2, lost=[1])
-    pen.try_open(3, wait_over=False)
-    save_by(store, 3, pen, 10)
+    log_writer = Writer(opened(store).log, uid="8a6d", run=2, lost=[1])
+    log_writer.try_open(3, wait_over=False)
+    save_by(store, 3, log_writer, 10)
     save_solo(store, opened(store, 3, wait_over=True), 20)
     assert [(one.step, one.world) for one in commits(store)] == [(20, 1), (10, 3)]
 
@@ -113,9 +113,9 @@ def test_what_there_is_not_is_said_with_what_there_is(store: Store, wanted: Want
 
 def test_an_error_names_few_of_many_commits() -> None:
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     for step in range(1, 10):
-        save_solo(store, pen, step)
+        save_solo(store, log_writer, step)
     with pytest.raises(UserError, match=r"\(step 5, epoch 0\), and 4 older ones;"):
         find(store, Wanted(step=77))
 

@@ -54,8 +54,8 @@ def begins(store: Store, held: Sequence[Path | None], seconds: float = 0.0) -> l
         settings = Settings("memory://", uid=UID, run=2, lost=(1,), rank=peers.rank, world=peers.world)
         opening = open_run(settings, store, peers, lambda: None, inheritance.offers)
         if opening.image:
-            pen = Checkpointer(store, peers, opening.writer, 2, 3, NoTrace(), Timings(), state)
-            assert inheritance.commit(opening.image, pen, of_lost, seconds) == inheritance.offers[0].stamp.world
+            log_writer = Checkpointer(store, peers, opening.writer, 2, 3, NoTrace(), Timings(), state)
+            assert inheritance.commit(opening.image, log_writer, of_lost, seconds) == inheritance.offers[0].stamp.world
         return load(store, peers, opening.writer.commits() if opening.writer else None)
 
     found = on_ranks(len(held), act)

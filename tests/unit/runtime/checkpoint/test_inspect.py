@@ -23,11 +23,11 @@ def uri(tmp_path: Path) -> str:
     """A run with one retired commit, one that is there, and its completion."""
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    save_solo(store, pen, 20)
-    retire(store, pen, 1)
-    pen.complete({"epochs": 1}, position(20, 1))
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    save_solo(store, log_writer, 20)
+    retire(store, log_writer, 1)
+    log_writer.complete({"epochs": 1}, position(20, 1))
     return uri
 
 
@@ -59,9 +59,9 @@ def test_the_newest_commit_is_shown_with_its_tensors(uri: str) -> None:
 def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
-    pen = Writer(Log(store), uid=UID, run=1)
-    pen.try_open(2, wait_over=True, members=[Member("digits-0", "n1"), Member("digits-1")])
-    save_solo(store, pen, 10)
+    log_writer = Writer(Log(store), uid=UID, run=1)
+    log_writer.try_open(2, wait_over=True, members=[Member("digits-0", "n1"), Member("digits-1")])
+    save_solo(store, log_writer, 10)
     text = list(inspect.show(uri, {}))
     assert text[3:5] == ["rank 0 ran in digits-0 on n1", "rank 1 ran in digits-1"]
     (named,) = (line for line in inspect.log(uri, {}) if "Opened" in line)

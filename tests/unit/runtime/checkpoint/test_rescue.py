@@ -156,14 +156,14 @@ def began_from_it(store: Store, step: int = STEP) -> None:
     assert isinstance(writer(store, 2).try_open(1, wait_over=True, images=[offer]), Resume)
 
 
-@pytest.mark.parametrize("heir", [took_over, began_from_it])
+@pytest.mark.parametrize("successor", [took_over, began_from_it])
 def test_it_is_the_last_word_of_a_lost_run_that_has_begun_right_there(
-    tmp_path: Path, store: Store, heir: Callable[[Store], None]
+    tmp_path: Path, store: Store, successor: Callable[[Store], None]
 ) -> None:
-    heir(store)
+    successor(store)
     image = Image(left(tmp_path, 1, ranks=("0's", "1's", "2's")))
-    commit = rescue(store, UID, 1, [image], heir=2)
-    assert rescue(store, UID, 1, [image], heir=2) == commit
+    commit = rescue(store, UID, 1, [image], successor=2)
+    assert rescue(store, UID, 1, [image], successor=2) == commit
     assert story(store)[-1] == f"Committed 2 @{STEP}!"
     assert [(one.commit, one.position) for one in resumed(store, 3, 3)] == [(commit, position(STEP))] * 3
 
@@ -187,7 +187,7 @@ def test_but_not_of_one_that_has_come_elsewhere(tmp_path: Path, store: Store, th
     then(store)
     before = story(store)
     with pytest.raises(Superfluous, match="has begun"):
-        rescue(store, UID, 1, [Image(left(tmp_path, 1))], heir=2)
+        rescue(store, UID, 1, [Image(left(tmp_path, 1))], successor=2)
     assert story(store) == before
 
 
@@ -232,10 +232,10 @@ def test_whoever_writes_meanwhile_is_first(tmp_path: Path, store: Store) -> None
 def test_rank_0_may_live_and_is_fenced(tmp_path: Path) -> None:
     """Only cut off, say: what it wants to write comes behind the end of its run."""
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     rescue(store, UID, 1, [Image(left(tmp_path, 1))])
     with pytest.raises(Fenced):
-        save_solo(store, pen, STEP + 1)
+        save_solo(store, log_writer, STEP + 1)
 
 
 def test_a_store_that_does_not_answer_may_be_asked_again(tmp_path: Path, store: Store) -> None:

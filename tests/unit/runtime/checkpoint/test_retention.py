@@ -21,10 +21,10 @@ def kept(store: Store) -> list[int]:
 
 
 def saved(store: Store, steps: range) -> Any:
-    pen = opened(store)
+    log_writer = opened(store)
     for step in steps:
-        save_solo(store, pen, step)
-    return pen
+        save_solo(store, log_writer, step)
+    return log_writer
 
 
 def shard_of(store: Store, step: int) -> str:
@@ -33,26 +33,26 @@ def shard_of(store: Store, step: int) -> str:
 
 def test_the_newest_are_kept_and_the_log_is_whole() -> None:
     store = MemoryStore()
-    pen = saved(store, range(1, 6))
-    folders = retire(store, pen, 2)
+    log_writer = saved(store, range(1, 6))
+    folders = retire(store, log_writer, 2)
     assert [folder.split("/")[2].partition("-")[0] for folder in folders] == ["1", "2", "3"]
     assert kept(store) == [4, 5]
     assert store.list("log/") == [key_of(seq) for seq in range(6, 0, -1)]
-    assert retire(store, pen, 2) == []
+    assert retire(store, log_writer, 2) == []
 
 
 def test_a_commit_without_its_manifest_is_retired_and_not_a_damaged_one() -> None:
     store = MemoryStore()
-    pen = saved(store, range(1, 4))
-    retire(store, pen, 1)
-    loaded = load_solo(store, pen)
+    log_writer = saved(store, range(1, 4))
+    retire(store, log_writer, 1)
+    loaded = load_solo(store, log_writer)
     assert loaded
     assert (loaded.commit.step, loaded.skipped) == (3, ())
 
 
 def test_the_manifest_goes_first_and_the_oldest_commit_first() -> None:
     store = MemoryStore()
-    pen = saved(store, range(1, 4))
+    log_writer = saved(store, range(1, 4))
     deleted: list[str] = []
 
     def around(verb: str, key: str, act: Any) -> Any:
@@ -60,7 +60,7 @@ def test_the_manifest_goes_first_and_the_oldest_commit_first() -> None:
             deleted.append(key)
         return act()
 
-    retire(WatchedStore(store, around), pen, 1)
+    retire(WatchedStore(store, around), log_writer, 1)
     assert [(key.split("/")[2][0], key.endswith("manifest.json")) for key in deleted] == [
         ("1", True),
         ("1", False),
@@ -74,7 +74,7 @@ def test_the_manifest_goes_first_and_the_oldest_commit_first() -> None:
 def test_the_newest_usable_commit_is_never_retired(tmp_path: Path, kind: str, damage: str) -> None:
     """A folder keeps no checksums, so what it tells of a shard is its size."""
     store: Store = MemoryStore() if kind == "memory" else open_store(f"file://{tmp_path}/root", {})
-    pen = saved(store, range(1, 6))
+    log_writer = saved(store, range(1, 6))
     for step in (4, 5):
         key = shard_of(store, step)
         match damage:
@@ -85,9 +85,9 @@ def test_the_newest_usable_commit_is_never_retired(tmp_path: Path, kind: str, da
             case "manifest":
                 key = next(key for key in store.list(f"data/1/{step}-") if key.endswith("manifest.json"))
                 store.put(key, store.get(key) + b" ")
-    retire(store, pen, 2)
+    retire(store, log_writer, 2)
     assert kept(store) == [3, 4, 5]
-    loaded = load_solo(store, pen)
+    loaded = load_solo(store, log_writer)
     assert loaded
     assert loaded.commit.step == 3
 
@@ -96,9 +96,9 @@ def test_the_newest_usable_commit_is_never_retired(tmp_path: Path, kind: str, da
 def test_what_a_death_left_half_deleted_is_finished_by_the_next_run(*, after: bool) -> None:
     for call in range(100):
         store = MemoryStore()
-        pen = saved(store, range(1, 6))
+        log_writer = saved(store, range(1, 6))
         try:
-            retire(dying(store, call, after=after), pen, 2)
+            retire(dying(store, call, after=after), log_writer, 2)
         except Died:
             successor = opened(store, 2, wait_over=True)
             retire(store, successor, 2)
@@ -137,12 +137,12 @@ def test_a_zombie_that_wakes_after_retention_finds_its_numbers_taken() -> None:
 
 def test_what_failed_attempts_left_goes_after_the_next_commit() -> None:
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     with pytest.raises(StorageError):
-        save_solo(failing(store, 1, after=False), pen, 1)
+        save_solo(failing(store, 1, after=False), log_writer, 1)
     assert kept(store) == [1]
-    save_solo(store, pen, 2)
-    retire(store, pen, 3)
+    save_solo(store, log_writer, 2)
+    retire(store, log_writer, 3)
     assert kept(store) == [2]
 
 
@@ -156,10 +156,10 @@ def killed_in_save(store: Store, run: int, step: int, at: str) -> None:
 
     armed = False
     watched = WatchedStore(store, around)
-    pen = opened(watched, run, wait_over=True)
+    log_writer = opened(watched, run, wait_over=True)
     armed = True
     with pytest.raises(Died):
-        save_solo(watched, pen, step)
+        save_solo(watched, log_writer, step)
 
 
 LAST_WORDS = ["index", "manifest", "log/"]
@@ -172,9 +172,9 @@ def test_what_killed_runs_left_is_removed_by_the_next_and_no_commit_of_theirs_is
     for run, step in ((2, 3), (3, 4)):
         killed_in_save(store, run, step, at)
     assert kept(store) == [1, 2, 3, 4]
-    pen = opened(store, 4, wait_over=True)
-    save_solo(store, pen, 5)
-    folders = retire(store, pen, 3)
+    log_writer = opened(store, 4, wait_over=True)
+    save_solo(store, log_writer, 5)
+    folders = retire(store, log_writer, 3)
     assert kept(store) == [1, 2, 5]
     assert [folder.split("/")[1] for folder in folders] == ["2", "3"]
 
@@ -185,9 +185,9 @@ def test_the_commits_of_older_runs_are_kept_even_where_those_between_were_lost()
     saved(store, range(1, 4))
     store.delete(store.list("data/1/2-"))
     killed_in_save(store, 2, 4, "log/")
-    pen = opened(store, 3, wait_over=True)
-    save_solo(store, pen, 5)
-    retire(store, pen, 3)
+    log_writer = opened(store, 3, wait_over=True)
+    save_solo(store, log_writer, 5)
+    retire(store, log_writer, 3)
     assert kept(store) == [1, 3, 5]
 
 
@@ -196,9 +196,9 @@ def test_what_an_unreadable_entry_may_name_is_kept() -> None:
     saved(store, range(1, 3))
     killed_in_save(store, 2, 4, "manifest")
     store.put(key_of(2), b"{")
-    pen = opened(store, 3, wait_over=True)
-    save_solo(store, pen, 5)
-    retire(store, pen, 3)
+    log_writer = opened(store, 3, wait_over=True)
+    save_solo(store, log_writer, 5)
+    retire(store, log_writer, 3)
     assert kept(store) == [1, 2, 5]
 
 
@@ -235,23 +235,23 @@ def test_a_zombie_whose_upload_was_removed_commits_nothing(at: str) -> None:
 def test_a_newer_run_that_uploads_meanwhile_loses_nothing() -> None:
     """Of another job under the same root: its run numbers begin again below this one's."""
     store = MemoryStore()
-    pen = opened(store, 7)
-    save_solo(store, pen, 1)
+    log_writer = opened(store, 7)
+    save_solo(store, log_writer, 1)
     other = opened(store, 1, uid="new")
     with pytest.raises(StorageError):
         save_solo(failing(store, 2, after=False), other, 2)
     before = dict(store.objects)
-    assert retire(store, pen, 3) == []
+    assert retire(store, log_writer, 3) == []
     assert store.objects == before
 
 
 def test_leftovers_are_looked_for_once_per_run_and_again_after_a_failure() -> None:
     store = MemoryStore()
     killed_in_save(store, 1, 1, "index")
-    pen = opened(store, 2, wait_over=True)
-    save_solo(store, pen, 2)
+    log_writer = opened(store, 2, wait_over=True)
+    save_solo(store, log_writer, 2)
     with pytest.raises(StorageError):
-        retire(failing(store, 3, after=False), pen, 3)
+        retire(failing(store, 3, after=False), log_writer, 3)
     listed: list[str] = []
 
     def around(verb: str, key: str, act: Any) -> Any:
@@ -260,7 +260,7 @@ def test_leftovers_are_looked_for_once_per_run_and_again_after_a_failure() -> No
         return act()
 
     for _ in range(2):
-        retire(WatchedStore(store, around), pen, 3)
+        retire(WatchedStore(store, around), log_writer, 3)
     assert listed.count("data/") == 1
     assert kept(store) == [2]
 
@@ -268,9 +268,9 @@ def test_leftovers_are_looked_for_once_per_run_and_again_after_a_failure() -> No
 def test_commits_of_the_runs_before_count_too() -> None:
     store = MemoryStore()
     saved(store, range(1, 4))
-    pen = opened(store, 2, wait_over=True)
-    save_solo(store, pen, 4)
-    retire(store, pen, 2)
+    log_writer = opened(store, 2, wait_over=True)
+    save_solo(store, log_writer, 4)
+    retire(store, log_writer, 2)
     assert kept(store) == [3, 4]
 
 

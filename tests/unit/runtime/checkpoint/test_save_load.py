@@ -45,17 +45,17 @@ def store(tmp_path: Path) -> Store:
     return open_store(f"file://{tmp_path}/root", {})
 
 
-def save_by(store: Store, world: int, pen: Writer, step: int, **changes: Any) -> list[Saved | BaseException]:
+def save_by(store: Store, world: int, log_writer: Writer, step: int, **changes: Any) -> list[Saved | BaseException]:
     def act(peers: Peers) -> Saved:
         mine = replace(state(step, peers.rank), **{name: change(peers.rank) for name, change in changes.items()})
-        own = pen if peers.rank == 0 else None
-        return save(store, peers, own, mine, position(step), run=pen.run, final=False, reason="test")
+        own = log_writer if peers.rank == 0 else None
+        return save(store, peers, own, mine, position(step), run=log_writer.run, final=False, reason="test")
 
     return on_ranks(world, act)
 
 
-def load_by(store: Store, world: int, pen: Writer) -> list[Loaded]:
-    found = on_ranks(world, lambda peers: load(store, peers, pen.commits() if peers.rank == 0 else None))
+def load_by(store: Store, world: int, log_writer: Writer) -> list[Loaded]:
+    found = on_ranks(world, lambda peers: load(store, peers, log_writer.commits() if peers.rank == 0 else None))
     loaded = [each for each in found if isinstance(each, Loaded)]
     assert len(loaded) == world, found
     return loaded
@@ -72,10 +72,10 @@ def manifest_of(store: Store, seq: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (3, 2), (2, 3), (1, 3), (3, 1)])
 def test_a_world_of_any_size_restores_what_any_other_saved(store: Store, before: int, after: int) -> None:
-    pen = opened(store)
-    saved = save_by(store, before, pen, 10)
+    log_writer = opened(store)
+    saved = save_by(store, before, log_writer, 10)
     assert [each.commit for each in saved if isinstance(each, Saved)] == [CommitRef(2, 10)] * before, saved
-    for rank, loaded in enumerate(load_by(store, after, pen)):
+    for rank, loaded in enumerate(load_by(store, after, log_writer)):
         assert same_state(loaded.state, state(10))
         assert (loaded.position, loaded.commit, loaded.world, loaded.skipped) == (
             position(10),
@@ -91,9 +91,12 @@ def test_a_world_of_any_size_restores_what_any_other_saved(store: Store, before:
 
 
 def test_nothing_saved_is_nothing_to_load(store: Store) -> None:
-    pen = opened(store)
-    assert load_solo(store, pen) is None
-    assert on_ranks(2, lambda peers: load(store, peers, pen.commits() if peers.rank == 0 else None)) == [None, None]
+    log_writer = opened(store)
+    assert load_solo(store, log_writer) is None
+    assert on_ranks(2, lambda peers: load(store, peers, log_writer.commits() if peers.rank == 0 else None)) == [
+        None,
+        None,
+    ]
 
 
 def test_a_commit_has_the_keys_and_files_that_the_format_names(store: Store) -> None:
@@ -109,9 +112,11 @@ def test_a_commit_has_the_keys_and_files_that_the_format_names(store: Store) -> 
 
 
 def test_buffers_and_objects_come_from_rank_0_and_nothing_is_written_twice(store: Store) -> None:
-    pen = opened(store)
-    save_by(store, 2, pen, 5, objects=lambda rank: {"from": rank}, replicated=lambda rank: {"n": torch.tensor(rank)})
-    loaded = load_by(store, 2, pen)[1].state
+    log_writer = opened(store)
+    save_by(
+        store, 2, log_writer, 5, objects=lambda rank: {"from": rank}, replicated=lambda rank: {"n": torch.tensor(rank)}
+    )
+    loaded = load_by(store, 2, log_writer)[1].state
     assert (loaded.objects, loaded.replicated["n"].item()) == ({"from": 0}, 0)
     items = [item["name"] for index in manifest_of(store, 2)["indexes"] for item in index["shard"]["items"]]
     assert sorted(items) == sorted([*state(5).shared, "n"])
@@ -125,15 +130,15 @@ def test_shards_are_plain_safetensors(store: Store) -> None:
 
 
 def test_a_world_larger_than_the_model_writes_empty_shards(store: Store) -> None:
-    pen = opened(store)
-    save_by(store, 4, pen, 1, shared=lambda _: {"only": torch.ones(2)}, replicated=lambda _: {})
-    assert torch.equal(load_by(store, 2, pen)[0].state.shared["only"], torch.ones(2))
+    log_writer = opened(store)
+    save_by(store, 4, log_writer, 1, shared=lambda _: {"only": torch.ones(2)}, replicated=lambda _: {})
+    assert torch.equal(load_by(store, 2, log_writer)[0].state.shared["only"], torch.ones(2))
 
 
 def test_nothing_to_save_but_a_position_is_a_commit_too(store: Store) -> None:
-    pen = opened(store)
-    save_by(store, 2, pen, 0, shared=lambda _: {}, replicated=lambda _: {}, objects=lambda _: {})
-    loaded = load_by(store, 2, pen)[0]
+    log_writer = opened(store)
+    save_by(store, 2, log_writer, 0, shared=lambda _: {}, replicated=lambda _: {}, objects=lambda _: {})
+    loaded = load_by(store, 2, log_writer)[0]
     assert (loaded.state.shared, loaded.state.replicated, loaded.state.objects) == ({}, {}, {})
 
 
@@ -151,10 +156,10 @@ def test_tensors_that_lie_across_the_border_of_a_block_arrive_whole(
     store: Store, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(upload, "BLOCK_BYTES", block)
-    pen = opened(store)
+    log_writer = opened(store)
     named = {f"t{number:02}": torch.arange(float(number)) + number for number in range(40)}
-    save_by(store, 1, pen, 1, shared=lambda _: named)
-    (loaded,) = load_by(store, 1, pen)
+    save_by(store, 1, log_writer, 1, shared=lambda _: named)
+    (loaded,) = load_by(store, 1, log_writer)
     assert loaded.state.shared.keys() == named.keys()
     assert all(torch.equal(loaded.state.shared[name], tensor) for name, tensor in named.items())
 
@@ -220,11 +225,11 @@ def test_a_tensor_that_cannot_be_stored_is_the_users_to_change(store: Store, ten
 def test_an_upload_that_fails_on_one_rank_is_a_storage_error_on_all_and_the_next_attempt_is_a_new_one(
     store: Store,
 ) -> None:
-    pen = opened(store)
+    log_writer = opened(store)
 
     def act(peers: Peers) -> Saved:
         mine = failing(store, 0, after=False) if peers.rank == 1 else store
-        own = pen if peers.rank == 0 else None
+        own = log_writer if peers.rank == 0 else None
         return save(mine, peers, own, state(1, peers.rank), position(1), run=1, final=True, reason="test")
 
     found = on_ranks(3, act)
@@ -232,14 +237,14 @@ def test_an_upload_that_fails_on_one_rank_is_a_storage_error_on_all_and_the_next
     assert "rank 1: cannot put" in str(found[2])
     assert story(store) == ["Opened 1"]
     assert len({key.split("/")[2] for key in store.list("data/")}) == 1
-    assert {type(each) for each in save_by(store, 3, pen, 1)} == {Saved}
+    assert {type(each) for each in save_by(store, 3, log_writer, 1)} == {Saved}
     assert len({key.split("/")[2] for key in store.list("data/")}) == 2
 
 
 def test_a_fenced_writer_fences_all_its_ranks(store: Store) -> None:
-    pen = opened(store)
+    log_writer = opened(store)
     opened(store, 7, wait_over=True)
-    found = save_by(store, 2, pen, 1)
+    found = save_by(store, 2, log_writer, 1)
     assert [(type(each), getattr(each, "opened", 0)) for each in found] == [(Fenced, 7), (Fenced, 7)]
 
 
@@ -254,7 +259,7 @@ def test_a_rank_that_goes_away_is_a_lost_peer_for_the_others(store: Store) -> No
 
 
 def test_a_commit_whose_answer_was_lost_is_not_made_again(store: Store) -> None:
-    pen = opened(store)
+    log_writer = opened(store)
     lost: list[str] = []
 
     def around(verb: str, key: str, act: Any) -> Any:
@@ -264,13 +269,13 @@ def test_a_commit_whose_answer_was_lost_is_not_made_again(store: Store) -> None:
             raise StorageError("the answer was lost")
         return result
 
-    pen.log = Log(WatchedStore(store, around))
-    found = save_by(store, 2, pen, 1)
+    log_writer.log = Log(WatchedStore(store, around))
+    found = save_by(store, 2, log_writer, 1)
     assert {type(each) for each in found} == {StorageError}
-    again = save_by(store, 2, pen, 1)
+    again = save_by(store, 2, log_writer, 1)
     assert [each.commit.seq for each in again if isinstance(each, Saved)] == [2, 2]
     assert story(store) == ["Opened 1", "Committed 1 @1"]
-    assert pen.abandoned == set()
+    assert log_writer.abandoned == set()
     assert len({key.split("/")[2] for key in store.list("data/")}) == 1
 
 
@@ -296,11 +301,11 @@ def behind(loaded: Loaded) -> tuple[CommitRef, str]:
 @pytest.mark.parametrize("how", ["flipped", "short", "missing"])
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_damaged_shard_is_reported_and_its_commit_skipped_by_all_ranks(store: Store, how: str, rank: int) -> None:
-    pen = opened(store)
-    save_by(store, 3, pen, 10)
-    save_by(store, 3, pen, 20)
+    log_writer = opened(store)
+    save_by(store, 3, log_writer, 10)
+    save_by(store, 3, log_writer, 20)
     damage(store, manifest_of(store, 3)["indexes"][rank]["shard"]["key"], how)
-    for loaded in load_by(store, 2, pen):
+    for loaded in load_by(store, 2, log_writer):
         assert loaded.commit.step == 10
         assert same_state(loaded.state, state(10))
         assert len(loaded.skipped) == 1
@@ -312,65 +317,65 @@ def test_a_damaged_shard_is_reported_and_its_commit_skipped_by_all_ranks(store: 
 
 @pytest.mark.parametrize("how", ["flipped", "short"])
 def test_a_damaged_manifest_is_reported_and_its_commit_skipped(store: Store, how: str) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    save_solo(store, pen, 20)
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    save_solo(store, log_writer, 20)
     damage(store, next(key for key in store.list("data/1/20-") if key.endswith("manifest.json")), how)
-    loaded = load_by(store, 2, pen)[1]
+    loaded = load_by(store, 2, log_writer)[1]
     assert loaded.commit.step == 10
     assert "manifest.json is not what the log says" in loaded.skipped[0]
     assert behind(loaded) == (CommitRef(3, 20), loaded.skipped[0].partition(": ")[2])
 
 
 def test_the_newest_of_several_that_cannot_be_used_is_what_it_falls_back_behind(store: Store) -> None:
-    pen = opened(store)
+    log_writer = opened(store)
     for step in (10, 20, 30, 40):
-        save_solo(store, pen, step)
+        save_solo(store, log_writer, step)
     store.delete([next(key for key in store.list("data/1/40-") if key.endswith("manifest.json"))])
     damage(store, next(key for key in store.list("data/1/30-") if "shard" in key), "flipped")
-    loaded = load_by(store, 2, pen)[1]
+    loaded = load_by(store, 2, log_writer)[1]
     commit, why = behind(loaded)
     assert (loaded.commit.step, len(loaded.skipped), commit.step) == (20, 2, 40)
     assert why == loaded.skipped[0].partition(": ")[2]
 
 
 def test_a_run_that_begins_with_the_newest_commit_falls_back_behind_none(store: Store) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    assert load_by(store, 2, pen)[1].behind is None
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    assert load_by(store, 2, log_writer)[1].behind is None
 
 
 def test_damage_that_only_one_rank_meets_makes_all_ranks_fall_back(store: Store) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    save_solo(store, pen, 20)
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    save_solo(store, log_writer, 20)
 
     def flip(verb: str, key: str, act: Any) -> Any:
         return act() if verb != "get" or "data/1/20-" not in key else bytes(act())[:-1] + b"x"
 
     def act(peers: Peers) -> Loaded | None:
         mine = WatchedStore(store, flip) if peers.rank == 1 else store
-        return load(mine, peers, pen.commits() if peers.rank == 0 else None)
+        return load(mine, peers, log_writer.commits() if peers.rank == 0 else None)
 
     assert [each.commit.step for each in on_ranks(3, act) if isinstance(each, Loaded)] == [10, 10, 10]
 
 
 def test_an_altered_log_entry_does_not_change_where_training_goes_on(store: Store) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    save_solo(store, pen, 20)
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    save_solo(store, log_writer, 20)
     store.put(key_of(3), store.get(key_of(3)).replace(b'"consumed":1280', b'"consumed":1216'))
-    loaded = load_solo(store, pen)
+    loaded = load_solo(store, log_writer)
     assert loaded
     assert loaded.position == position(10)
 
 
 def test_when_no_commit_is_usable_the_reasons_are_told_on_all_ranks(store: Store) -> None:
-    pen = opened(store)
+    log_writer = opened(store)
     for step in (10, 20):
-        save_solo(store, pen, step)
+        save_solo(store, log_writer, step)
         damage(store, next(key for key in store.list(f"data/1/{step}-") if "shard" in key), "flipped")
-    found = on_ranks(2, lambda peers: load(store, peers, pen.commits() if peers.rank == 0 else None))
+    found = on_ranks(2, lambda peers: load(store, peers, log_writer.commits() if peers.rank == 0 else None))
     assert {type(each) for each in found} == {Corrupt}
     assert "step 20" in str(found[1])
     assert "step 10" in str(found[1])
@@ -379,10 +384,10 @@ def test_when_no_commit_is_usable_the_reasons_are_told_on_all_ranks(store: Store
 
 @pytest.mark.parametrize("call", [0, 1], ids=["manifest", "shard"])
 def test_a_store_that_does_not_answer_skips_nothing(store: Store, call: int) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
-    save_solo(store, pen, 20)
-    commits = pen.commits()
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
+    save_solo(store, log_writer, 20)
+    commits = log_writer.commits()
     flaky = failing(store, call, after=False)
 
     def act(peers: Peers) -> Loaded | None:
@@ -393,10 +398,10 @@ def test_a_store_that_does_not_answer_skips_nothing(store: Store, call: int) -> 
 
 
 def test_a_newer_format_is_not_skipped_but_told(store: Store) -> None:
-    pen = opened(store)
-    save_solo(store, pen, 10)
+    log_writer = opened(store)
+    save_solo(store, log_writer, 10)
     store.put(key_of(2), rewritten(store.get(key_of(2)), b'"version":1', b'"version":2'))
-    found = on_ranks(2, lambda peers: load(store, peers, pen.commits() if peers.rank == 0 else None))
+    found = on_ranks(2, lambda peers: load(store, peers, log_writer.commits() if peers.rank == 0 else None))
     assert {type(each) for each in found} == {UserError}
     with pytest.raises(UserError, match="use a newer Perdure"):
         writer(store, 2).try_open(1, wait_over=True)
@@ -404,7 +409,7 @@ def test_a_newer_format_is_not_skipped_but_told(store: Store) -> None:
 
 def test_what_is_written_is_what_its_checksum_was_taken_of_whoever_changes_the_tensor_meanwhile() -> None:
     store = MemoryStore()
-    pen = opened(store)
+    log_writer = opened(store)
     weight = torch.zeros(3)
 
     def around(verb: str, key: str, act: Any) -> Any:
@@ -412,8 +417,8 @@ def test_what_is_written_is_what_its_checksum_was_taken_of_whoever_changes_the_t
         return act()
 
     mine = State({"w": weight}, {}, {}, None)
-    save_by(WatchedStore(store, around), 1, pen, 1, shared=lambda _: mine.shared)
-    loaded = load_solo(store, pen)
+    save_by(WatchedStore(store, around), 1, log_writer, 1, shared=lambda _: mine.shared)
+    loaded = load_solo(store, log_writer)
     assert loaded
     assert loaded.skipped == ()
     assert len(set(loaded.state.shared["w"].tolist())) == 1

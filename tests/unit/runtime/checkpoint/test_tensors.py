@@ -44,9 +44,9 @@ def bits(tensor: Tensor) -> bytes:
 
 def stored(**named: Tensor) -> dict[str, Tensor]:
     store = MemoryStore()
-    pen = opened(store)
-    save(store, Solo(), pen, State(named, {}, {}), position(1), run=1)
-    loaded = load_solo(store, pen)
+    log_writer = opened(store)
+    save(store, Solo(), log_writer, State(named, {}, {}), position(1), run=1)
+    loaded = load_solo(store, log_writer)
     assert loaded
     return dict(loaded.state.shared)
 

@@ -124,15 +124,15 @@ def writer(store: Store, run: int | None = 1, *, uid: str = UID, lost: Collectio
 
 def opened(store: Store, run: int | None = 1, *, uid: str = UID, wait_over: bool = False) -> Writer:
     """A writer whose run is open."""
-    pen = writer(store, run, uid=uid)
-    assert isinstance(pen.try_open(1, wait_over=wait_over), Resume)
-    return pen
+    log_writer = writer(store, run, uid=uid)
+    assert isinstance(log_writer.try_open(1, wait_over=wait_over), Resume)
+    return log_writer
 
 
 def save(
     store: Store,
     peers: Peers,
-    pen: Writer | None,
+    log_writer: Writer | None,
     mine: State,
     where: Position,
     *,
@@ -143,15 +143,17 @@ def save(
 ) -> Saved:
     """One save from beginning to end."""
     staged, _ = stage_together(peers, mine)
-    return commit(store, peers, pen, staged, where, run=run, final=final, reason=reason, pin=pin)
+    return commit(store, peers, log_writer, staged, where, run=run, final=final, reason=reason, pin=pin)
 
 
-def save_solo(store: Store, pen: Writer, step: int, *, final: bool = False, pin: str | None = None) -> Saved:
-    return save(store, Solo(), pen, state(step), position(step), run=pen.run, final=final, reason="test", pin=pin)
+def save_solo(store: Store, log_writer: Writer, step: int, *, final: bool = False, pin: str | None = None) -> Saved:
+    return save(
+        store, Solo(), log_writer, state(step), position(step), run=log_writer.run, final=final, reason="test", pin=pin
+    )
 
 
-def load_solo(store: Store, pen: Writer) -> Loaded | None:
-    return load(store, Solo(), pen.commits())
+def load_solo(store: Store, log_writer: Writer) -> Loaded | None:
+    return load(store, Solo(), log_writer.commits())
 
 
 def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:

@@ -319,9 +319,9 @@ def test_a_save_of_which_ranks_hear_at_different_calls_is_agreed_on_once(interva
         for number in range(30):
             clock.go_on(number)
             asked, known = (7, 7) if number >= hears > -1 and known < 7 else (0, known)
-            agreed = agreement.check(number + 1, STEP, Votes(asked=asked))
-            found += [number] if agreed.asked else []
-            known = max(known, agreed.asked)
+            agreed = agreement.check(number + 1, STEP, Votes(save_number=asked))
+            found += [number] if agreed.save_number else []
+            known = max(known, agreed.save_number)
         return found
 
     with ThreadPoolExecutor(3) as ranks:

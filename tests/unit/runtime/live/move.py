@@ -248,7 +248,9 @@ class Move:
         if not ready:
             return
         states = [process.state for process in self.old]
-        if self.exits or any(s.exits if s.phase is Phase.ABORTED else s.asked and not s.leaves for s in states):
+        if self.exits or any(
+            s.exits if s.phase is Phase.ABORTED else s.exit_requested and not s.leaves for s in states
+        ):
             self.together(on.ExitAgreed())
         elif all(named(state) == self.attempt.next for state in states):
             self.together(on.Stopped())

@@ -161,7 +161,7 @@ def _older_run(setting: Setting, world: World) -> Iterator[Move]:
 
 def _votes_exit(setting: Setting, world: World, rank: int) -> bool:
     state = setting.state(world, rank)
-    unmasked = state.exits if state.phase is Phase.ABORTED else state.asked and not state.leaves
+    unmasked = state.exits if state.phase is Phase.ABORTED else state.exit_requested and not state.leaves
     return rank in world.wants or unmasked
 
 

@@ -93,7 +93,7 @@ def _the_limit_is_an_abort(state: State, event: on.Event) -> Step:
 
 def _sigterm_is_an_abort_at_any_time(state: State, event: on.Event) -> Step:
     if state.phase is Phase.VOTED and event == on.Sigterm():
-        return _aborts(replace(state, asked=True))
+        return _aborts(replace(state, exit_requested=True))
     return step(state, event)
 
 
@@ -225,10 +225,10 @@ PLANTED: dict[str, Planted] = {
     "who may be the last that holds the state ends": Planted(
         "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
     ),
-    "a leaver does not ask whether its heir knows": Planted(
+    "a leaver does not ask whether the successor's rank 0 knows": Planted(
         "H13", {"kill": 1}, attempt=ONE_REPLACED, react=_who_has_read_go_lets_go
     ),
-    "a leaver does not ask whether its heir has said it": Planted(
+    "a leaver does not ask whether the successor's rank 0 has said it": Planted(
         "H13", {"kill": 1}, attempt=SHRUNK_TO_ONE, react=_who_has_read_go_lets_go
     ),
     "a leaver's last word does not say that nobody takes over any more": Planted(

@@ -34,14 +34,14 @@ def opened_from(store: Store, run: int, uid: str = "new", **wish: Any) -> tuple[
     def number(wanted: ResumeFrom) -> int:
         return 7 if wanted.uri else find(store, wanted.wanted).commit.seq
 
-    pen = Writer(Log(store), uid=uid, run=run, resume_from=resume_from, find=number)
-    resume = pen.try_open(1, wait_over=True)
+    log_writer = Writer(Log(store), uid=uid, run=run, resume_from=resume_from, find=number)
+    resume = log_writer.try_open(1, wait_over=True)
     assert not isinstance(resume, NotYet)
-    return pen, resume
+    return log_writer, resume
 
 
-def resumed(store: Store, pen: Writer) -> int | None:
-    loaded = load_solo(store, pen)
+def resumed(store: Store, log_writer: Writer) -> int | None:
+    loaded = load_solo(store, log_writer)
     return loaded.commit.step if loaded else None
 
 
@@ -49,21 +49,21 @@ def resumed(store: Store, pen: Writer) -> int | None:
 def store() -> MemoryStore:
     """Commits of steps 1 to 6, entries 2 to 7, of an earlier job that is complete."""
     store = MemoryStore()
-    pen = opened(store, uid="old")
+    log_writer = opened(store, uid="old")
     for step in range(1, 7):
-        save_solo(store, pen, step)
-    pen.complete({"epochs": 1}, position(6))
+        save_solo(store, log_writer, step)
+    log_writer.complete({"epochs": 1}, position(6))
     return store
 
 
 def test_the_chosen_commit_is_resumed_and_no_later_run_undoes_it(store: MemoryStore) -> None:
-    pen, resume = opened_from(store, 1, step=3)
-    assert (resumed(store, pen), resume.completed, resume.returns, resume.origin) == (3, None, True, None)
-    pen, resume = opened_from(store, 2, step=3)  # it has died without a commit
-    assert (resumed(store, pen), resume.completed, resume.returns) == (3, None, False)
-    save_solo(store, pen, 4)
-    pen, _ = opened_from(store, 3, step=3)
-    assert resumed(store, pen) == 4
+    log_writer, resume = opened_from(store, 1, step=3)
+    assert (resumed(store, log_writer), resume.completed, resume.returns, resume.origin) == (3, None, True, None)
+    log_writer, resume = opened_from(store, 2, step=3)  # it has died without a commit
+    assert (resumed(store, log_writer), resume.completed, resume.returns) == (3, None, False)
+    save_solo(store, log_writer, 4)
+    log_writer, _ = opened_from(store, 3, step=3)
+    assert resumed(store, log_writer) == 4
     assert resumed(store, opened_from(store, 4)[0]) == 4
 
 
@@ -76,30 +76,30 @@ def test_whoever_knows_nothing_of_it_is_led_around_by_the_links(store: MemorySto
 
 
 def test_a_living_run_that_is_taken_over_stays_where_it_went_back_to(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, step=3)
+    log_writer, _ = opened_from(store, 1, step=3)
     newer = Writer(Log(store), uid="new", run=2)
-    takeover = TakeoverLog(Log(store), uid="new", run=1, next_run=2, place=pen.place)
+    takeover = TakeoverLog(Log(store), uid="new", run=1, next_run=2, place=log_writer.place)
     assert takeover.open(2, 3, newer.id) is Verdict.GO
     assert takeover.entry
     newer.take_up(takeover.entry)
     save_solo(store, newer, 5)
     assert [slot.seq for slot in newer.commits()] == [11, 4, 3, 2]
-    pen, _ = opened_from(store, 3, step=3)
-    assert resumed(store, pen) == 5
+    log_writer, _ = opened_from(store, 3, step=3)
+    assert resumed(store, log_writer) == 5
 
 
 def test_a_job_goes_back_in_its_first_run_alone(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1)
-    save_solo(store, pen, 7)
-    pen, resume = opened_from(store, 2, step=3)
-    assert (resumed(store, pen), resume.returns) == (7, False)
+    log_writer, _ = opened_from(store, 1)
+    save_solo(store, log_writer, 7)
+    log_writer, resume = opened_from(store, 2, step=3)
+    assert (resumed(store, log_writer), resume.returns) == (7, False)
 
 
 def test_without_an_operator_each_other_wish_counts_once(store: MemoryStore) -> None:
     def resumed_with(run: int, **wish: Any) -> int | None:
-        pen, _ = opened_from(store, run, uid=LOCAL_UID, **wish)
-        found = resumed(store, pen)
-        save_solo(store, pen, (found or 0) + 10)
+        log_writer, _ = opened_from(store, run, uid=LOCAL_UID, **wish)
+        found = resumed(store, log_writer)
+        save_solo(store, log_writer, (found or 0) + 10)
         return found
 
     assert resumed_with(1) == 6
@@ -120,18 +120,18 @@ def test_what_there_is_not_is_refused_and_nothing_is_appended(store: MemoryStore
 
 
 def test_bypassed_commits_stay_until_as_many_new_ones_are_made(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, step=3)
+    log_writer, _ = opened_from(store, 1, step=3)
     steps = []
     for step in range(11, 15):
-        save_solo(store, pen, step)
-        retire(store, pen, 3)
+        save_solo(store, log_writer, step)
+        retire(store, log_writer, 3)
         steps.append(kept(store))
     assert steps == [[2, 3, 4, 5, 6, 11], [3, 4, 5, 6, 11, 12], [11, 12, 13], [12, 13, 14]]
     assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [(14, False), (13, False), (12, False)]
 
 
 def test_what_was_bypassed_is_looked_through_once_and_not_at_each_save(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, step=2)
+    log_writer, _ = opened_from(store, 1, step=2)
     asked: list[str] = []
 
     def around(_: str, key: str, act: Any) -> Any:
@@ -139,21 +139,21 @@ def test_what_was_bypassed_is_looked_through_once_and_not_at_each_save(store: Me
         return act()
 
     watched = WatchedStore(store, around)
-    pen.log.store = watched
+    log_writer.log.store = watched
     bypassed = {key_of(seq) for seq in range(5, 8)}
     looked = []
     for step in range(11, 16):
-        save_solo(store, pen, step)
+        save_solo(store, log_writer, step)
         asked.clear()
-        retire(watched, pen, 3)
+        retire(watched, log_writer, 3)
         looked.append(bypassed <= set(asked))
     assert kept(store) == [13, 14, 15]
     assert looked == [True, True, True, False, False]
 
 
 def test_the_list_and_a_choice_tell_what_is_bypassed_from_what_is_not(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, step=3)
-    save_solo(store, pen, 5)
+    log_writer, _ = opened_from(store, 1, step=3)
+    save_solo(store, log_writer, 5)
     found = [(one.commit.seq, one.commit.step, one.commit.bypassed) for one in history(store)]
     assert found == [
         (10, 5, False),
@@ -170,16 +170,16 @@ def test_the_list_and_a_choice_tell_what_is_bypassed_from_what_is_not(store: Mem
 
 
 def test_going_back_twice_and_forward_again_leaves_one_line(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, uid=LOCAL_UID, step=3)
-    save_solo(store, pen, 13)
-    pen, _ = opened_from(store, 2, uid=LOCAL_UID, step=6)
-    save_solo(store, pen, 16)
+    log_writer, _ = opened_from(store, 1, uid=LOCAL_UID, step=3)
+    save_solo(store, log_writer, 13)
+    log_writer, _ = opened_from(store, 2, uid=LOCAL_UID, step=6)
+    save_solo(store, log_writer, 16)
     assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [
         (16, False),
         (13, True),
         *((step, False) for step in range(6, 0, -1)),
     ]
-    pen, _ = opened_from(store, 3, uid=LOCAL_UID, step=13)
+    log_writer, _ = opened_from(store, 3, uid=LOCAL_UID, step=13)
     assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [
         (16, True),
         (13, False),
@@ -190,14 +190,14 @@ def test_going_back_twice_and_forward_again_leaves_one_line(store: MemoryStore) 
 
 @pytest.mark.parametrize("damaged", range(1, 13))
 def test_an_entry_that_cannot_be_read_hides_no_commit_but_its_own(store: MemoryStore, damaged: int) -> None:
-    pen, _ = opened_from(store, 1, uid=LOCAL_UID, step=3)
-    save_solo(store, pen, 13)
-    pen, _ = opened_from(store, 2, uid=LOCAL_UID, step=2)
-    save_solo(store, pen, 22)
+    log_writer, _ = opened_from(store, 1, uid=LOCAL_UID, step=3)
+    save_solo(store, log_writer, 13)
+    log_writer, _ = opened_from(store, 2, uid=LOCAL_UID, step=2)
+    save_solo(store, log_writer, 22)
     whole = [one.commit.seq for one in history(store)]
     assert whole == [12, 10, *range(7, 1, -1)]
     store.objects[key_of(damaged)] = b"{}"
-    found = list(islice(pen.every_commit(), 100))
+    found = list(islice(log_writer.every_commit(), 100))
     assert [slot.seq for slot, _ in found if slot.entry] == [seq for seq in whole if seq not in hidden_by(damaged)]
     assert len(found) < 20
 
@@ -208,25 +208,25 @@ def hidden_by(damaged: int) -> set[int]:
 
 
 def test_no_start_takes_what_is_bypassed_for_what_no_entry_names(store: MemoryStore) -> None:
-    pen, _ = opened_from(store, 1, step=3)
+    log_writer, _ = opened_from(store, 1, step=3)
     _, resume = opened_from(store, 2)
     assert resume.skipped == ()
-    pen, _ = opened_from(store, 3)
-    save_solo(store, pen, 4)
-    retire(store, pen, 9)
+    log_writer, _ = opened_from(store, 3)
+    save_solo(store, log_writer, 4)
+    retire(store, log_writer, 9)
     assert kept(store) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_commit_of_another_root_is_where_the_job_begins_until_it_has_one_of_its_own(store: MemoryStore) -> None:
-    pen, resume = opened_from(store, 1, uri=OTHER, epoch=3)
+    log_writer, resume = opened_from(store, 1, uri=OTHER, epoch=3)
     origin = Origin(json.dumps({"epoch": 3, "uri": OTHER}), 7, OTHER, 7)
-    assert (resume.origin, resumed(store, pen), resume.completed) == (origin, None, None)
-    pen, resume = opened_from(store, 2, uri=OTHER, epoch=3)
+    assert (resume.origin, resumed(store, log_writer), resume.completed) == (origin, None, None)
+    log_writer, resume = opened_from(store, 2, uri=OTHER, epoch=3)
     assert resume.origin == origin
-    save_solo(store, pen, 40)
-    pen, resume = opened_from(store, 3, uri=OTHER, epoch=3)
-    assert (resume.origin, resumed(store, pen)) == (None, 40)
-    assert [slot.seq for slot in pen.commits()] == [11]
+    save_solo(store, log_writer, 40)
+    log_writer, resume = opened_from(store, 3, uri=OTHER, epoch=3)
+    assert (resume.origin, resumed(store, log_writer)) == (None, 40)
+    assert [slot.seq for slot in log_writer.commits()] == [11]
 
 
 @pytest.mark.parametrize("uid", ["new", LOCAL_UID])
@@ -237,8 +237,10 @@ def test_a_run_after_one_that_has_taken_in_nothing_asks_anew_what_the_other_root
 
     def begun(run: int, **wish: Any) -> int | None:
         wanted = read_resume_from(wish) if wish else None
-        pen = Writer(Log(store), uid=uid, run=run, resume_from=wanted, find=lambda _: find(other, Wanted()).commit.seq)
-        resume = pen.try_open(1, wait_over=True)
+        log_writer = Writer(
+            Log(store), uid=uid, run=run, resume_from=wanted, find=lambda _: find(other, Wanted()).commit.seq
+        )
+        resume = log_writer.try_open(1, wait_over=True)
         assert isinstance(resume, Resume)
         return resume.origin.seq if resume.origin else None
 
@@ -256,9 +258,9 @@ def test_a_death_or_a_lost_answer_at_any_call_of_the_opening_leaves_one_line(*, 
     for wrapper in (dying, failing):
         for call in range(200):
             store = MemoryStore()
-            pen = opened(store, uid="old")
+            log_writer = opened(store, uid="old")
             for step in range(1, 5):
-                save_solo(store, pen, step)
+                save_solo(store, log_writer, step)
             wrapped = wrapper(store, call, after=after)
             first = Writer(
                 Log(wrapped),
@@ -270,12 +272,12 @@ def test_a_death_or_a_lost_answer_at_any_call_of_the_opening_leaves_one_line(*, 
             try:
                 first.try_open(1, wait_over=True)
             except (Died, StorageError):
-                pen, _ = opened_from(store, 2, step=2)
+                log_writer, _ = opened_from(store, 2, step=2)
             else:
-                pen = first
-                pen.log.store = store
-            assert resumed(store, pen) == 2, f"call {call}"
-            save_solo(store, pen, 3)
+                log_writer = first
+                log_writer.log.store = store
+            assert resumed(store, log_writer) == 2, f"call {call}"
+            save_solo(store, log_writer, 3)
             assert [slot.seq for slot in opened_from(store, 3, step=2)[0].commits()][1:] == [3, 2]
             if call > 12:
                 break
@@ -284,17 +286,17 @@ def test_a_death_or_a_lost_answer_at_any_call_of_the_opening_leaves_one_line(*, 
 def test_the_log_and_verify_tell_it(tmp_path: Any) -> None:
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
-    pen = opened(store, uid="old")
+    log_writer = opened(store, uid="old")
     for step in range(1, 5):
-        save_solo(store, pen, step)
-    pen, _ = opened_from(store, 1, step=2)
+        save_solo(store, log_writer, step)
+    log_writer, _ = opened_from(store, 1, step=2)
     assert any(
         "goes back: from entry 3, bypassing what lies between up to entry 5" in line for line in inspect.log(uri, {})
     )
     assert "commit 3 of run 1: step 2" in next(inspect.show(uri, {}))
     for step in range(11, 14):
-        save_solo(store, pen, step)
-    retire(store, pen, 3)
+        save_solo(store, log_writer, step)
+    retire(store, log_writer, 3)
     assert [line for line in inspect.verify(uri, {}) if "DAMAGED" in line] == []
 
 

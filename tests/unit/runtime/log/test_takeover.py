@@ -21,7 +21,7 @@ from tests.unit.runtime.checkpoint.world import MANIFEST, UID, opened, position,
 STEP = 40
 
 
-def pen(store: Store, of: Writer | None = None, *, run: int = 1) -> TakeoverLog:
+def log_writer(store: Store, of: Writer | None = None, *, run: int = 1) -> TakeoverLog:
     """A party's; with `of`, from where that writer stands."""
     return TakeoverLog(Log(store), uid=UID, run=run, next_run=run + 1, place=of.place if of else None)
 
@@ -47,7 +47,7 @@ class TestGo:
         store = MemoryStore()
         old, new = opened(store), writer(store, 2)
         commit(old, 30)
-        decider = pen(store, old)
+        decider = log_writer(store, old)
         assert decider.open(2, STEP, new.id) is Verdict.GO
         assert decider.entry
         new.take_up(decider.entry)
@@ -60,7 +60,7 @@ class TestGo:
     def test_the_older_runs_writer_is_fenced_from_then_on_also_in_the_same_process(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        pen(store, old).open(2, STEP, writer(store, 2).id)
+        log_writer(store, old).open(2, STEP, writer(store, 2).id)
         with pytest.raises(Fenced, match="run 2 has written after it"):
             commit(old, STEP)
         assert old.overtaken()
@@ -68,7 +68,7 @@ class TestGo:
     def test_the_next_run_opens_when_the_one_that_took_over_has_ended(self) -> None:
         store = MemoryStore()
         old, new = opened(store), writer(store, 2)
-        decider = pen(store, old)
+        decider = log_writer(store, old)
         decider.open(2, STEP, new.id)
         assert decider.entry
         new.take_up(decider.entry)
@@ -80,7 +80,7 @@ class TestGo:
     def test_a_commit_of_the_older_run_that_was_first_is_stepped_over(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        decider = pen(store, old)
+        decider = log_writer(store, old)
         commit(old, 30)
         assert decider.open(2, STEP, "ab") is Verdict.OPEN
         assert decider.open(2, STEP, "ab") is Verdict.GO
@@ -91,7 +91,7 @@ class TestGo:
     def test_a_put_whose_answer_was_lost_is_known_again(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        decider = pen(losing_answers(store, lambda _: len(store.objects) == 2), old)
+        decider = log_writer(losing_answers(store, lambda _: len(store.objects) == 2), old)
         with pytest.raises(StorageError):
             decider.open(2, STEP, "ab")
         assert decider.open(2, STEP, "ab") is Verdict.GO
@@ -115,7 +115,7 @@ class TestGo:
 
     def test_a_writer_takes_up_nothing_that_was_not_opened_for_it(self) -> None:
         store = MemoryStore()
-        decider = pen(store, opened(store))
+        decider = log_writer(store, opened(store))
         decider.open(2, STEP, "another")
         assert decider.entry
         with pytest.raises(Fenced, match="does not open run 2 for this writer"):
@@ -126,7 +126,7 @@ class TestRefused:
     def test_it_stops_the_decider_for_ever(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        decider, settler = pen(store, old), pen(store, old)
+        decider, settler = log_writer(store, old), log_writer(store, old)
         assert settler.refuse() is Verdict.REFUSED
         assert decider.open(2, STEP, "ab") is Verdict.REFUSED
         assert decider.open(2, STEP, "ab") is Verdict.REFUSED
@@ -135,7 +135,7 @@ class TestRefused:
     def test_of_opened_and_refused_the_first_counts(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        decider, settler = pen(store, old), pen(store, old)
+        decider, settler = log_writer(store, old), log_writer(store, old)
         assert decider.open(2, STEP, "ab") is Verdict.GO
         assert settler.refuse() is Verdict.GO
         assert story(store) == ["Opened 1", "Opened 2 @40"]
@@ -143,7 +143,7 @@ class TestRefused:
     def test_it_fences_nobody_and_every_later_entry_of_the_run_says_so(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        pen(store, old).refuse()
+        log_writer(store, old).refuse()
         assert not old.overtaken()
         commit(old, 50)
         commit(old, 60, final=True)
@@ -154,9 +154,9 @@ class TestRefused:
         """It may be the very entry that has decided."""
         store = MemoryStore()
         old = opened(store)
-        pen(store, old).refuse()
+        log_writer(store, old).refuse()
         store.objects[key_of(2)] = store.objects[key_of(2)][:-9]
-        for act in (pen(store).refuse, lambda: pen(store).open(2, STEP, "ab")):
+        for act in (log_writer(store).refuse, lambda: log_writer(store).open(2, STEP, "ab")):
             with pytest.raises(StorageError):
                 act()
         assert len(store.objects) == 2
@@ -166,12 +166,12 @@ class TestRefused:
         old = opened(store)
         old.never_opens(3)
         commit(old, 50, final=True)
-        assert pen(store).look() is Verdict.REFUSED
+        assert log_writer(store).look() is Verdict.REFUSED
 
     def test_it_stands_behind_the_older_runs_commits(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        settler = pen(store, old)
+        settler = log_writer(store, old)
         commit(old, 30)
         assert settler.refuse() is Verdict.OPEN
         assert settler.refuse() is Verdict.REFUSED
@@ -179,7 +179,7 @@ class TestRefused:
     def test_an_abort_that_another_thread_reports_while_an_entry_is_read_is_kept(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        pen(store, old).refuse()
+        log_writer(store, old).refuse()
 
         class Read(Entry):
             @property
@@ -200,7 +200,7 @@ class TestRefused:
         store = MemoryStore()
         old = Writer(Log(losing_answers(store, lambda _: len(store.objects) == 3)), uid=UID, run=1)
         assert isinstance(old.try_open(1, wait_over=False), Resume)
-        pen(store, old).refuse()
+        log_writer(store, old).refuse()
         with pytest.raises(StorageError):
             commit(old, 50)
         landed = old.landed(50, final=False)
@@ -211,7 +211,7 @@ class TestRefused:
         store = MemoryStore()
         old = opened(store)
         second = opened(store, 2, wait_over=True)
-        pen(store, second, run=2).refuse()
+        log_writer(store, second, run=2).refuse()
         with pytest.raises(Fenced):
             commit(old, 30)
 
@@ -219,7 +219,7 @@ class TestRefused:
 class TestOpeningAfterwards:
     def test_a_refused_run_never_opens_not_even_when_the_wait_is_over(self) -> None:
         store = MemoryStore()
-        pen(store, opened(store)).refuse()
+        log_writer(store, opened(store)).refuse()
         with pytest.raises(HandoverRefused, match="its hand-over from run 1 was aborted"):
             writer(store, 2, lost=[1]).try_open(2, wait_over=True)
 
@@ -228,7 +228,7 @@ class TestOpeningAfterwards:
         old = opened(store)
         old.never_opens(2)
         commit(old, 60, final=True)
-        assert pen(store).look() is Verdict.REFUSED
+        assert log_writer(store).look() is Verdict.REFUSED
         with pytest.raises(HandoverRefused):
             writer(store, 2).try_open(2, wait_over=False)
 
@@ -251,7 +251,7 @@ class TestOpeningAfterwards:
     def test_after_a_restart_the_newer_run_opens_in_place(self) -> None:
         store = MemoryStore()
         commit(opened(store), 60, final=True)
-        assert pen(store).look() is Verdict.ENDED
+        assert log_writer(store).look() is Verdict.ENDED
         assert isinstance(writer(store, 2).try_open(2, wait_over=False), Resume)
 
 
@@ -262,7 +262,7 @@ class TestLooking:
         old, new = opened(store), writer(store, 2)
         before = old.place
         commit(old, 30)
-        decider = pen(store, old)
+        decider = log_writer(store, old)
         assert decider.look() is Verdict.OPEN
         decider.open(2, STEP, new.id)
         assert decider.entry
@@ -278,28 +278,28 @@ class TestLooking:
     def test_a_refusal_is_seen_below_what_came_after_it(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        pen(store, old).refuse()
+        log_writer(store, old).refuse()
         commit(old, 50)
         opened(store, 3, wait_over=True)
-        assert pen(store).look() is Verdict.REFUSED
+        assert log_writer(store).look() is Verdict.REFUSED
 
     def test_another_run_that_opened_first_is_told(self) -> None:
         store = MemoryStore()
         opened(store)
         opened(store, 3, wait_over=True)
-        assert pen(store).look() is Verdict.FENCED
+        assert log_writer(store).look() is Verdict.FENCED
 
     def test_another_jobs_entry_is_told(self) -> None:
         store = MemoryStore()
         old = opened(store)
         opened(store, 1, uid="ffff")
-        assert pen(store, old).look() is Verdict.FENCED
+        assert log_writer(store, old).look() is Verdict.FENCED
 
     def test_an_entry_that_cannot_be_read_is_no_answer(self) -> None:
         store = MemoryStore()
         old = opened(store)
-        looking = pen(store, old)
-        pen(store, old).refuse()
+        looking = log_writer(store, old)
+        log_writer(store, old).refuse()
         key = next(key for key in store.objects if b'"Refused"' in store.objects[key])
         store.objects[key] = store.objects[key].replace(b'"refuses":2', b'"refuses":3')
         with pytest.raises(StorageError, match="was changed after it was written"):
@@ -307,7 +307,7 @@ class TestLooking:
 
     def test_a_refusal_names_what_it_refuses(self) -> None:
         store = MemoryStore()
-        pen(store, opened(store)).refuse()
+        log_writer(store, opened(store)).refuse()
         slot = Log(store).slot(2)
         assert slot
         assert slot.entry

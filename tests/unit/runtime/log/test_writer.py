@@ -24,8 +24,8 @@ from tests.unit.runtime.checkpoint.world import MANIFEST, UID, opened, position,
 NEW_UID = "ffff"
 
 
-def commit(pen: Writer, step: int, *, final: bool = False) -> int:
-    return pen.commit(position(step), MANIFEST, final=final, reason="test").seq
+def commit(log_writer: Writer, step: int, *, final: bool = False) -> int:
+    return log_writer.commit(position(step), MANIFEST, final=final, reason="test").seq
 
 
 def newest_step(resume: Resume | NotYet) -> int | None:
@@ -45,9 +45,9 @@ class TestChain:
 
     def test_each_entry_names_the_bytes_before_it_and_the_newest_commit_and_opening(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 10)
-        commit(pen, 20, final=True)
+        log_writer = opened(store)
+        commit(log_writer, 10)
+        commit(log_writer, 20, final=True)
         opened(store, 2)
         slots = list(Log(store).entries(4))
         assert [slot.problem for slot in slots] == [""] * 4
@@ -73,9 +73,9 @@ class TestChain:
 
     def test_an_altered_entry_is_told_by_the_one_after_it(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 10)
-        pen.close("no-step")
+        log_writer = opened(store)
+        commit(log_writer, 10)
+        log_writer.close("no-step")
         store.objects[key_of(2)] = store.objects[key_of(2)].replace(b'"step":10', b'"step":99')
         problems = [slot.problem for slot in Log(store).entries(3)]
         assert problems == ["", "log entry 2 was changed after entry 3 was written", ""]
@@ -283,9 +283,9 @@ class TestImage:
 
     def test_a_newest_commit_that_cannot_be_read_leaves_the_order_unknown(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 100)
-        pen.close("test")
+        log_writer = opened(store)
+        commit(log_writer, 100)
+        log_writer.close("test")
         store.objects[key_of(2)] = b"torn"
         resume = writer(store, 2).try_open(2, wait_over=False, images=[offer(1, 117)])
         assert isinstance(resume, Resume)
@@ -356,22 +356,22 @@ class TestAppending:
     @pytest.mark.parametrize("after", [False, True])
     def test_an_append_whose_answer_is_lost_is_made_once(self, *, after: bool) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        pen.log = Log(failing(store, 0, after=after))
+        log_writer = opened(store)
+        log_writer.log = Log(failing(store, 0, after=after))
         with pytest.raises(StorageError):
-            commit(pen, 10, final=True)
-        assert commit(pen, 10, final=True) == 2
+            commit(log_writer, 10, final=True)
+        assert commit(log_writer, 10, final=True) == 2
         assert story(store) == ["Opened 1", "Committed 1 @10!"]
 
     @pytest.mark.parametrize("after", [False, True])
     def test_what_has_landed_is_known_before_another_attempt(self, *, after: bool) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        assert pen.landed(10, final=True) is None
-        pen.log = Log(failing(store, 0, after=after))
+        log_writer = opened(store)
+        assert log_writer.landed(10, final=True) is None
+        log_writer.log = Log(failing(store, 0, after=after))
         with pytest.raises(StorageError):
-            commit(pen, 10, final=True)
-        assert pen.landed(10, final=True) == (CommitRef(2, 10) if after else None)
+            commit(log_writer, 10, final=True)
+        assert log_writer.landed(10, final=True) == (CommitRef(2, 10) if after else None)
 
     def test_a_412_for_ones_own_entry_is_a_lost_answer(self) -> None:
         """botocore tries again by itself and reports 412 for what its first try has written."""
@@ -382,31 +382,31 @@ class TestAppending:
                 act()
             return act()
 
-        pen = writer(WatchedStore(store, around))
-        assert isinstance(pen.try_open(1, wait_over=False), Resume)
-        assert commit(pen, 10) == 2
-        pen.close("done")
+        log_writer = writer(WatchedStore(store, around))
+        assert isinstance(log_writer.try_open(1, wait_over=False), Resume)
+        assert commit(log_writer, 10) == 2
+        log_writer.close("done")
         assert story(store) == ["Opened 1", "Committed 1 @10", "Closed 1"]
 
     def test_an_earlier_commit_that_arrived_late_is_passed_over(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        pen.log = Log(failing(store, 0, after=True))
+        log_writer = opened(store)
+        log_writer.log = Log(failing(store, 0, after=True))
         with pytest.raises(StorageError):
-            commit(pen, 10)
-        assert pen.landed(11, final=True) is None
-        assert commit(pen, 11, final=True) == 3
+            commit(log_writer, 10)
+        assert log_writer.landed(11, final=True) is None
+        assert commit(log_writer, 11, final=True) == 3
         assert story(store) == ["Opened 1", "Committed 1 @10", "Committed 1 @11!"]
 
     def test_a_commit_that_did_not_end_the_run_is_not_taken_for_the_one_that_does(self) -> None:
         """The cadence's at the very step at which the ranks then leave."""
         store = MemoryStore()
-        pen = opened(store)
-        pen.log = Log(failing(store, 0, after=True))
+        log_writer = opened(store)
+        log_writer.log = Log(failing(store, 0, after=True))
         with pytest.raises(StorageError):
-            commit(pen, 10)
+            commit(log_writer, 10)
         other = opened(MemoryStore())
-        assert commit(pen, 10, final=True) == 3
+        assert commit(log_writer, 10, final=True) == 3
         assert story(store) == ["Opened 1", "Committed 1 @10", "Committed 1 @10!"]
         other.log = Log(failing(other.log.store, 0, after=True))
         with pytest.raises(StorageError):
@@ -415,58 +415,58 @@ class TestAppending:
 
     def test_closing_after_a_commit_whose_answer_was_lost_closes_behind_it(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        pen.log = Log(failing(store, 0, after=True))
+        log_writer = opened(store)
+        log_writer.log = Log(failing(store, 0, after=True))
         with pytest.raises(StorageError):
-            commit(pen, 10)
-        pen.close("stopped")
+            commit(log_writer, 10)
+        log_writer.close("stopped")
         assert story(store) == ["Opened 1", "Committed 1 @10", "Closed 1"]
 
     def test_an_opening_whose_answer_is_lost_is_found_again(self) -> None:
         store = MemoryStore()
         opened(store).close("no-step")
         calls = 3  # list, head and get of the log's end; the fourth call is the PUT
-        pen = writer(failing(store, calls, after=True), 2)
+        log_writer = writer(failing(store, calls, after=True), 2)
         with pytest.raises(StorageError):
-            pen.try_open(1, wait_over=False)
-        assert isinstance(pen.try_open(1, wait_over=False), Resume)
-        assert commit(pen, 10) == 4
+            log_writer.try_open(1, wait_over=False)
+        assert isinstance(log_writer.try_open(1, wait_over=False), Resume)
+        assert commit(log_writer, 10) == 4
         assert story(store) == ["Opened 1", "Closed 1", "Opened 2", "Committed 2 @10"]
 
     def test_an_opening_that_arrived_and_was_overtaken_is_fenced(self) -> None:
         store = MemoryStore()
-        pen = writer(failing(store, 5, after=True), 1)
+        log_writer = writer(failing(store, 5, after=True), 1)
         with pytest.raises(StorageError):
-            pen.try_open(1, wait_over=False)
+            log_writer.try_open(1, wait_over=False)
         assert story(store) == ["Opened 1"]
         opened(store, 2, wait_over=True)
         with pytest.raises(Fenced) as caught:
-            pen.try_open(1, wait_over=True)
+            log_writer.try_open(1, wait_over=True)
         assert caught.value.opened == 2
 
     def test_an_opening_that_arrived_and_was_taken_over_by_another_uid_is_out(self) -> None:
         store = MemoryStore()
-        pen = writer(failing(store, 5, after=True), 1)
+        log_writer = writer(failing(store, 5, after=True), 1)
         with pytest.raises(StorageError):
-            pen.try_open(1, wait_over=False)
+            log_writer.try_open(1, wait_over=False)
         opened(store, 1, uid=NEW_UID)
         with pytest.raises(RootTakenOver):
-            pen.try_open(1, wait_over=True)
+            log_writer.try_open(1, wait_over=True)
 
     def test_long_reasons_are_cut(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        pen.commit(position(1), MANIFEST, final=False, reason="x" * 9000)
-        pen.close("y" * 9000)
+        log_writer = opened(store)
+        log_writer.commit(position(1), MANIFEST, final=False, reason="x" * 9000)
+        log_writer.close("y" * 9000)
         assert story(store) == ["Opened 1", "Committed 1 @1", "Closed 1"]
 
 
 class TestCompleted:
     def test_a_completed_log_tells_its_goal(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 720)
-        pen.complete({"epochs": 30}, position(720, 30))
+        log_writer = opened(store)
+        commit(log_writer, 720)
+        log_writer.complete({"epochs": 30}, position(720, 30))
         again = writer(store, 2).try_open(1, wait_over=False)
         assert isinstance(again, Resume)
         assert again.completed == Completed({"epochs": 30}, 720, 30)
@@ -474,9 +474,9 @@ class TestCompleted:
 
     def test_it_is_still_told_after_runs_that_made_no_commit(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 720)
-        pen.complete({"epochs": 30}, position(720, 30))
+        log_writer = opened(store)
+        commit(log_writer, 720)
+        log_writer.complete({"epochs": 30}, position(720, 30))
         opened(store, 2).close("no-step")
         again = writer(store, 3).try_open(1, wait_over=False)
         assert isinstance(again, Resume)
@@ -484,9 +484,9 @@ class TestCompleted:
 
     def test_a_raised_goal_goes_on_and_is_completed_again(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 720)
-        pen.complete({"epochs": 30}, position(720, 30))
+        log_writer = opened(store)
+        commit(log_writer, 720)
+        log_writer.complete({"epochs": 30}, position(720, 30))
         more = opened(store, 2)
         commit(more, 730)
         more.close("stopped")
@@ -502,9 +502,9 @@ class TestDamage:
     @pytest.mark.parametrize("garbage", [b"", b"{", b"{}", b"\xff\xfe"])
     def test_an_unreadable_head_is_reported_and_never_written_over(self, garbage: bytes) -> None:
         store = MemoryStore()
-        pen = opened(store)
-        commit(pen, 10)
-        pen.close("no-step")
+        log_writer = opened(store)
+        commit(log_writer, 10)
+        log_writer.close("no-step")
         store.objects[key_of(3)] = garbage
         second = writer(store, 2)
         resume = second.try_open(1, wait_over=True)
@@ -523,11 +523,11 @@ class TestDamage:
 
     def test_an_unreadable_commit_is_passed_over_to_the_one_below(self) -> None:
         store = MemoryStore()
-        pen = opened(store)
+        log_writer = opened(store)
         for step in (10, 20, 30):
-            commit(pen, step)
+            commit(log_writer, step)
         store.objects[key_of(3)] = b"garbage"
-        slots = list(pen.commits())
+        slots = list(log_writer.commits())
         assert [slot.seq for slot in slots] == [4, 3, 2]
         assert slots[1].entry is None
 
@@ -542,10 +542,10 @@ class TestDamage:
 
     def test_a_store_that_lists_in_no_order_is_read_by_a_full_list(self) -> None:
         store = UnorderedStore()
-        pen = opened(store)
+        log_writer = opened(store)
         for step in range(6):
-            commit(pen, step)
-        pen.close("no-step")
+            commit(log_writer, step)
+        log_writer.close("no-step")
         opened(store, 2)
         assert story(store)[-2:] == ["Closed 1", "Opened 2"]
 
@@ -569,12 +569,12 @@ def race(store: Store, runs: list[int]) -> set[int]:
     def act(run: int) -> bool:
         start.wait()
         try:
-            pen = writer(store, run)
-            while isinstance(pen.try_open(1, wait_over=True), NotYet):
+            log_writer = writer(store, run)
+            while isinstance(log_writer.try_open(1, wait_over=True), NotYet):
                 pass  # the others keep appending: they come to an end
             for step in range(5):
-                commit(pen, step)
-            pen.close("done")
+                commit(log_writer, step)
+            log_writer.close("done")
         except Fenced:
             return True
         return False

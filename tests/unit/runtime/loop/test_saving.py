@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perdure.loop.saving import SaveRequests
-from perdure.wire.channel import ask_for_save, save_asked
+from perdure.wire.channel import ask_for_save, read_save_request
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training
 
@@ -101,6 +101,6 @@ def test_a_file_that_says_nothing_asks_for_nothing(tmp_path: Path, content: byte
     file = tmp_path / "request.json"
     ask_for_save(file, "1 1")
     next(tmp_path.glob("request.json.*")).write_bytes(content)
-    assert save_asked(file) == ""
+    assert read_save_request(file) == ""
     assert not SaveRequests(file, 0.0).look()
     assert not SaveRequests(None, 0.0).look()

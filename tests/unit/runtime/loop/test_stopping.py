@@ -76,7 +76,7 @@ def test_every_reason_is_told_and_every_condition_asked() -> None:
     stopping.begin(read_goal(9, [], max_steps=5, max_seconds=100), [plateau, never, lambda: True, last])
     stopping.ask("by hand")
     stopping.ask("by hand")
-    assert stopping.asked == ["by hand"]
+    assert stopping.requested == ["by hand"]
     assert stopping.reasons(6) == ["max_steps", "loss", "plateau", "condition 3", "by hand"]
     assert asked == ["loss", "last"]
 

@@ -52,7 +52,7 @@ class Other:
             vector[9],
             says.attempt,
             -says.attempt,
-            says.asked,
+            says.save_number,
         ]
         every = [max(own, other) for own, other in zip(vector, [*label, *flags], strict=True)]
 

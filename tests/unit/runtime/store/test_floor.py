@@ -21,8 +21,8 @@ STEPS = (10, 20, 30)
 @pytest.fixture
 def floor(store: Store) -> CommitRef:
     """The newest of three commits; the run has ended."""
-    pen = opened(store)
-    return [save_solo(store, pen, step, final=step == STEPS[-1]).commit for step in STEPS][-1]
+    log_writer = opened(store)
+    return [save_solo(store, log_writer, step, final=step == STEPS[-1]).commit for step in STEPS][-1]
 
 
 def asking(store: Store, floor: CommitRef | None, run: int = 2) -> Writer:

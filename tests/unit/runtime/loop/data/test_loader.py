@@ -45,7 +45,7 @@ class Epochs:
     def begin_pass(self, source: Source[Any]) -> None:  # noqa: ARG002
         self.told.append("begin")
 
-    def asked(self, source: Source[Any]) -> None:
+    def batch_requested(self, source: Source[Any]) -> None:
         self.told.append(f"asked at {source.handed}")
 
     def handed(self, source: Source[Any]) -> None:
