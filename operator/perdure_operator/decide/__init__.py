@@ -37,7 +37,6 @@ from perdure_operator.decide.gates import (
     wait_for_predecessor,
     wait_for_root,
 )
-from perdure_operator.decide.growth_backoff import back_off_growth
 from perdure_operator.decide.handing_over import confirm, resolve_handover
 from perdure_operator.decide.leaving import (
     ask_to_leave,
@@ -70,6 +69,7 @@ from perdure_operator.decide.preparing import (
 )
 from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.saving import ask_for_save
+from perdure_operator.decide.sizing import back_off_growth
 from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.standby_pool import keep_spares, take_spares
 from perdure_operator.decide.summary import summarise

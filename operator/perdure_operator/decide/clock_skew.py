@@ -12,9 +12,8 @@ from typing import Any
 from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, NextRun, PreviousRun, Spares
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import patience
-from perdure_operator.decide.growth import growth_seconds, longest_rest
-from perdure_operator.decide.sizing.gang import longest_pause
+from perdure_operator.decide.facts import longest_gang_pause, patience
+from perdure_operator.decide.sizing import growth_seconds, longest_rest
 from perdure_operator.state.snapshot import Snapshot
 
 
@@ -51,7 +50,7 @@ def _of_growth(growth: Growth, draft: Draft) -> Growth:
 
 
 def _of_gang(gang: GangRest, draft: Draft) -> GangRest:
-    latest = later(draft.now, longest_pause(draft.snapshot.spec.start_timeout_seconds))
+    latest = later(draft.now, longest_gang_pause(draft.snapshot.spec.start_timeout_seconds))
     return gang.model_copy(update={"until": min(gang.until, latest)})
 
 

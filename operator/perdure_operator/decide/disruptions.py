@@ -18,17 +18,14 @@ from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
     deadline,
     ended_in_log,
-    ends_for_size,
     leavers,
     order_of_death,
     own,
-    size_of,
     still_running,
     unexpected,
-    wanted_size,
 )
-from perdure_operator.decide.growth import rests_until
 from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
+from perdure_operator.decide.sizing import ends_for_size, rests_until, size_of, wanted_size
 
 _LEFT: Final[Mapping[str, str]] = {
     ExitKind.CHECKPOINTED: "has saved and left",

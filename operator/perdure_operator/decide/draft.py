@@ -13,7 +13,6 @@ from typing import Any, Final
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
-from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
@@ -28,6 +27,8 @@ PAUSE_AT_MOST_SECONDS: Final = 300
 _ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
+_MOST_DOUBLINGS: Final = 20
+"""A number that was counted for months is no reason to compute with thousands of digits."""
 
 
 def later(moment: datetime, seconds: float) -> datetime:
@@ -38,6 +39,12 @@ def later(moment: datetime, seconds: float) -> datetime:
 def doubled(since: datetime, times: int) -> datetime:
     """The end of a pause that is 1 s the first time, twice as long each further time, and never long."""
     return later(since, doubled_seconds(times, 1, PAUSE_AT_MOST_SECONDS))
+
+
+def doubled_seconds(times: int, first: int, most: int) -> int:
+    """The pause after so many tries in vain (at least one): `first`, then twice as long each time, at most `most`."""
+    pause: int = first * 2 ** min(times - 1, _MOST_DOUBLINGS)
+    return min(pause, most)
 
 
 def clock(moment: datetime) -> str:

@@ -6,15 +6,13 @@ Questions only: nothing here decides or changes anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.sizing.target import wanted_members
 from perdure_operator.state.snapshot import (
     KeptTemplate,
     NodeView,
@@ -47,19 +45,6 @@ _OUTAGE_SHARE: Final = 0.55
 """--unhealthy-zone-threshold of kube-controller-manager."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """How large a run is."""
-
-    members: int
-    world: int
-
-    @property
-    def each(self) -> float:
-        """Processes of one member."""
-        return self.world / self.members
-
-
 def patience(snapshot: Snapshot, disruption: Disruption) -> int:
     """How many seconds standbys are awaited.
 
@@ -70,15 +55,9 @@ def patience(snapshot: Snapshot, disruption: Disruption) -> int:
     return max(seconds, SEAT_SECONDS) if disruption is Disruption.MEMBER_LOST else seconds
 
 
-def wanted_size(snapshot: Snapshot) -> Size:
-    """The size that the job's run ought to have."""
-    members = wanted_members(snapshot.spec)
-    return Size(members, members * snapshot.spec.processes_per_replica)
-
-
-def size_of(plan: RunPlan) -> Size:
-    """The size of a run that is on."""
-    return Size(len(plan.members), plan.world)
+def longest_gang_pause(timeout: int) -> int:
+    """How many seconds a gang that let go may pause at most, whatever the uid of its job."""
+    return 2 * timeout
 
 
 def deadline(draft: Draft) -> datetime | None:
@@ -266,12 +245,6 @@ def waited_enough(draft: Draft) -> bool:
     """Whether the time for standbys is over: who need not leave then stays, sooner than that others leave as well."""
     intent = draft.intent
     return bool(intent and intent.prepare and intent.ready_by and draft.now >= intent.ready_by)
-
-
-def ends_for_size(draft: Draft, current: CurrentRun) -> bool:
-    """Whether another size is wanted for which nobody new has to find room, or everybody."""
-    wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
-    return wanted != have and (wanted.each != have.each or wanted.members < have.members)
 
 
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:

@@ -1,22 +1,47 @@
-"""A job whose members do not all find room does not keep others from theirs: it lets go, and begins anew later.
+"""A start that does not find room for all its members: its gang lets go of the nodes that it holds, and tries later.
 
-Only while no run is on. How long it holds on, and rests, is `sizing.gang`'s to know.
+Two jobs that hold half of the nodes each would wait for ever. One has to let go, and only one: the youngest goes first,
+so that the oldest gets its room. The pauses that follow differ by uid, so that two do not meet again in step. A run
+that trains never lets go.
 """
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import GangRest
-from perdure_operator.decide.draft import Draft, Waiting, clock, later
-from perdure_operator.decide.facts import own, refused, terminated, wanted_size
-from perdure_operator.decide.sizing.gang import Gang, lets_go, pause
+from perdure_operator.decide.draft import Draft, Waiting, clock, doubled_seconds, later
+from perdure_operator.decide.facts import own, refused, terminated
+from perdure_operator.decide.sizing import wanted_size
 from perdure_operator.decide.startup_problems import refusal_reason
 
 RECHECK_SECONDS: Final = 10
 """What others do is no event of this job's."""
+FIRST_PAUSE_SECONDS: Final = 60
+MOST_YIELDS: Final = 5
+"""So many younger ones an older one waits for at most: who can never start must not keep all of them from it."""
 _ROOMLESS: Final = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Members of a run that has not begun."""
+
+    needed: int
+    """With fewer it cannot begin."""
+    placed: int
+    """How many have a node."""
+    roomless: int
+    """How many are told that there is no room for them, by the scheduler or by a quota."""
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether some hold nodes that do nothing until others find some."""
+        return 0 < self.placed < self.needed and self.roomless > 0
 
 
 def let_go(draft: Draft) -> Draft:
@@ -78,3 +103,15 @@ def _released(draft: Draft, gang: Gang) -> Draft:
     )
     draft = draft.allot(()).update(gang=rest)
     return rest_of_gang(draft.but(waiting=None).tell(Reason.GANG_RELEASED, words, warning=True))
+
+
+def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
+    """When a gang that holds nodes in vain since then lets go, beside so many younger ones that do or just did."""
+    return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
+
+
+def pause(uid: str, attempts: int, timeout: int) -> timedelta:
+    """Before its members are made again, after so many attempts: doubled up to the timeout, and up to twice by uid."""
+    seconds = doubled_seconds(attempts, FIRST_PAUSE_SECONDS, timeout)
+    drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
+    return timedelta(seconds=round(seconds * (1 + drawn)))

@@ -9,9 +9,8 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RootProblem
-from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.decide.blame import backoff_until
-from perdure_operator.decide.draft import Draft, clock, later
+from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
 from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
 from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, of_earlier_jobs, terminated
 from perdure_operator.decide.placement import grace_of

@@ -21,10 +21,10 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOu
 from perdure_operator.decide.disruptions import EndReason, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import add_lost_run, joined, one_more, order_of_death, own, still_running, told_saved
-from perdure_operator.decide.growth import grow_by
 from perdure_operator.decide.history import took_over
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
+from perdure_operator.decide.sizing import grow_by
 
 NEWS_SECONDS: Final = 30
 """So long another move that has time waits for evidence of the one before: most attempts are over by then."""

@@ -23,10 +23,10 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
-from perdure_operator.decide.growth import lasts, most_with
 from perdure_operator.decide.history import begin
 from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
 from perdure_operator.decide.plans import new_plan
+from perdure_operator.decide.sizing import lasts, most_with
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
 from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import joiner_classes, succession

@@ -24,18 +24,16 @@ from perdure_operator.decide.facts import (
     own,
     patience,
     refused,
-    size_of,
     spares_the_run,
     still_running,
     unexpected,
-    wanted_size,
 )
 from perdure_operator.decide.flapping import describe_flapping, restless, settled_at, withdrawn
-from perdure_operator.decide.growth import give_up_growing, lasts, most_with
 from perdure_operator.decide.intents import fall_back, leave_at_once, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
+from perdure_operator.decide.sizing import give_up_growing, lasts, most_with, size_of, wanted_size
 from perdure_operator.decide.standby_pool import give_back
 from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession

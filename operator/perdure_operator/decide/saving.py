@@ -13,8 +13,7 @@ from perdure.wire import Completion
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import SavesAsked
 from perdure_operator.decide.assignments import run_told
-from perdure_operator.decide.backoff import doubled_seconds
-from perdure_operator.decide.draft import Draft, clock, later
+from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import CAUSE_LENGTH, still_running
 from perdure_operator.decide.signals import saves_wanted
 

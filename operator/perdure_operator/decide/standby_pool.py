@@ -13,12 +13,11 @@ from typing import Final
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Disruption, Replacements, RunPlan, Spares
-from perdure_operator.decide.backoff import doubled_seconds
 from perdure_operator.decide.blame import backoff_until
-from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, later
-from perdure_operator.decide.facts import EDIT_SECONDS, joined, one_more, own, wanted_size
+from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, doubled_seconds, later
+from perdure_operator.decide.facts import EDIT_SECONDS, joined, one_more, own
 from perdure_operator.decide.fitness import how_far, why_unfit, why_useless
-from perdure_operator.decide.growth import rests_until
+from perdure_operator.decide.sizing import rests_until, wanted_size
 from perdure_operator.decide.succession import only_grows, succession
 from perdure_operator.state.snapshot import RefusalKind
 

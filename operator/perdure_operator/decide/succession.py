@@ -1,10 +1,14 @@
 """Who of the run that is on stays for the next one, who leaves, and how many new members that takes. Questions only.
 
-A member stays in its pod where it can go on training there. Those that are lost have neither stayed nor left.
+A member stays in its pod where it can go on training there. Those that are lost have neither stayed nor left. Who
+leaves when a run gets smaller, and nobody has to, is decided here and nowhere else: whole nodes are emptied first, as
+many as can be. An autoscaler can take a node without pods away, and others may need a whole one; half of one helps
+nobody.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,17 +16,9 @@ from typing import Final
 
 from perdure_operator.api.status import Assigned, CurrentRun
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.facts import (
-    ends_for_size,
-    made_from_another,
-    own,
-    stands_still,
-    still_running,
-    waited_enough,
-    wanted_size,
-)
+from perdure_operator.decide.facts import made_from_another, own, stands_still, still_running, waited_enough
 from perdure_operator.decide.signals import signals_of_nodes
-from perdure_operator.decide.sizing.victims import Candidate, victims
+from perdure_operator.decide.sizing import ends_for_size, wanted_size
 
 BEGINNING_SECONDS: Final = 30
 """A run in the pods of a lost one has most likely begun so long after its plan: a start there took 7 to 22 s."""
@@ -38,6 +34,18 @@ class Succession:
     """Alive, and not in the next run."""
     joins: int = 0
     """How many new members it takes."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A member that could stay as well."""
+
+    name: str
+    rank: int
+    node: str
+    """"" where it is not known."""
+    warm: bool
+    """Whether it is Ready."""
 
 
 def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
@@ -93,6 +101,26 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
     leave = victims(new, min(count, len(new)))
     leave |= victims([one for one in known if one not in new], count - len(leave))
     return tuple(one for one in members if one.name not in leave)
+
+
+def victims(candidates: Sequence[Candidate], count: int) -> frozenset[str]:
+    """The names of so many of them: all of a node, then those that are not warm, then the highest ranks."""
+    emptied = set(_whole_nodes(candidates, count))
+    others = sorted((one for one in candidates if one not in emptied), key=lambda one: (one.warm, -one.rank))
+    return frozenset(one.name for one in (*emptied, *others[: max(count - len(emptied), 0)]))
+
+
+def _whole_nodes(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Members of as many nodes as can be emptied by so many: the nodes with the fewest, then with the highest ranks."""
+    by_node = defaultdict[str, list[Candidate]](list)
+    for one in candidates:
+        by_node[one.node].append(one)
+    by_node.pop("", None)
+    chosen: list[Candidate] = []
+    for members in sorted(by_node.values(), key=lambda those: (len(those), -max(one.rank for one in those))):
+        if len(chosen) + len(members) <= count:
+            chosen += members
+    return chosen
 
 
 def state_leaves_until(draft: Draft) -> datetime | None:

@@ -20,7 +20,6 @@ _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
 _OF_MARKS: Final = ("tests/unit/operator/decide/test_autoscaler_marks.py",)
 _OF_GANGS: Final = (
-    "tests/unit/operator/decide/sizing/test_gang.py",
     "tests/unit/operator/decide/test_gangs.py",
     "tests/unit/operator/test_gang_start.py",
 )
@@ -308,21 +307,21 @@ MEMBERS: Final = (
     ),
     Mutant(
         "whoever waits for nodes lets go of those that it does not hold",
-        f"{_DECIDE}sizing/gang.py",
+        f"{_DECIDE}gangs.py",
         "return 0 < self.placed < self.needed and self.roomless > 0",
         "return self.placed < self.needed and self.roomless > 0",
         tests=_OF_GANGS,
     ),
     Mutant(
         "the oldest job lets go of its nodes with all the others",
-        f"{_DECIDE}sizing/gang.py",
+        f"{_DECIDE}gangs.py",
         "timeout * (1 + min(younger, MOST_YIELDS))",
         "timeout",
         tests=_OF_GANGS,
     ),
     Mutant(
         "a job that can never begin holds nodes for ever",
-        f"{_DECIDE}sizing/gang.py",
+        f"{_DECIDE}gangs.py",
         "timeout * (1 + min(younger, MOST_YIELDS))",
         "timeout * (1 + younger)",
         tests=_OF_GANGS,
@@ -343,10 +342,10 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a smaller run leaves a member on each node",
-        f"{_DECIDE}sizing/victims.py",
+        f"{_DECIDE}succession.py",
         "        if len(chosen) + len(members) <= count:\n",
         "        if len(chosen) + len(members) < count:\n",
-        tests=("tests/unit/operator/decide/sizing/test_victims.py",),
+        tests=("tests/unit/operator/decide/test_succession.py",),
     ),
     Mutant(
         "a run that comes down to a size keeps the lowest ranks, wherever they are",

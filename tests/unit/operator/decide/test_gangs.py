@@ -11,9 +11,11 @@ from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun
-from perdure_operator.decide.sizing.gang import longest_pause
+from perdure_operator.decide.facts import longest_gang_pause
+from perdure_operator.decide.gangs import MOST_YIELDS, Gang, lets_go, pause
 from tests.support.jobs import START, Job, creates, deletes, job
 
+UIDS = [f"00000000-0000-4000-8000-{number:012}" for number in range(20)]
 TIMEOUT = 600
 LONGEST_FIRST_PAUSE = 120
 
@@ -152,7 +154,7 @@ class TestLettingGo:
         far = here.now.gang.model_copy(update={"until": START + timedelta(days=1)})
         here = here.status(gang=far).settle()
         assert here.now.gang is not None
-        assert here.now.gang.until == here.snapshot.now + timedelta(seconds=longest_pause(TIMEOUT))
+        assert here.now.gang.until == here.snapshot.now + timedelta(seconds=longest_gang_pause(TIMEOUT))
 
     def test_one_that_is_suspended_meanwhile_begins_its_time_anew(self) -> None:
         here = _stuck().after(TIMEOUT - 1).spec(suspend=True).settle().after(TIMEOUT).spec(suspend=False).settle()
@@ -191,3 +193,42 @@ class TestTheOldestGoesLast:
         here = _stuck().having(younger_gangs=younger).settle()
         until = START + timedelta(seconds=TIMEOUT * (1 + younger))
         assert f"are let go at {until:%H:%M:%S}Z" in here.condition(ConditionType.RUNNING).message
+
+
+@pytest.mark.parametrize(
+    ("needed", "placed", "roomless", "in_vain"),
+    [
+        (4, 3, 1, True),
+        (4, 1, 3, True),
+        (4, 0, 4, False),  # nobody waits for nodes that it does not hold
+        (4, 3, 0, False),  # the fourth is on its way
+        (4, 4, 0, False),
+        (2, 2, 2, False),  # enough to begin with
+    ],
+)
+def test_nodes_are_held_in_vain_where_some_are_held_and_too_many_find_none(
+    needed: int, placed: int, roomless: int, in_vain: bool
+) -> None:
+    assert Gang(needed, placed, roomless).in_vain is in_vain
+
+
+def test_an_older_one_waits_for_each_that_is_younger_but_not_for_ever() -> None:
+    held = [(lets_go(START, 600, younger) - START).total_seconds() for younger in (0, 1, 2, 100)]
+    assert held == [600, 1200, 1800, 600 * (1 + MOST_YIELDS)]
+
+
+def test_pauses_grow_up_to_the_time_that_members_are_awaited() -> None:
+    pauses = [pause(UIDS[0], attempts, 600).total_seconds() for attempts in (1, 2, 3, 4, 5, 1000)]
+    assert all(least <= each <= 2 * least for each, least in zip(pauses, (60, 120, 240, 480, 600, 600), strict=True))
+    assert max(pauses) <= longest_gang_pause(600)
+    assert pause(UIDS[0], 1, 30) <= timedelta(seconds=60)
+
+
+def test_pauses_of_two_jobs_differ() -> None:
+    assert len({pause(uid, 1, 600) for uid in UIDS}) > 10
+
+
+def test_two_that_met_once_do_not_meet_in_each_attempt() -> None:
+    first, second = UIDS[:2]
+    lead = [pause(first, attempts, 600) - pause(second, attempts, 600) for attempts in range(1, 10)]
+    assert len(set(lead)) > 3

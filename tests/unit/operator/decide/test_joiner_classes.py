@@ -8,7 +8,7 @@ from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused
-from perdure_operator.decide.growth import SETTLING_SECONDS
+from perdure_operator.decide.sizing import SETTLING_SECONDS
 from perdure_operator.decide.standby_pool import BEGINNING_SECONDS
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, Job, job, killed

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from perdure_operator.decide.sizing.victims import Candidate, victims
+from perdure_operator.decide.succession import Candidate, victims
 
 
 def _members(*nodes: str, cold: tuple[int, ...] = ()) -> list[Candidate]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure_operator.api.spec import Checkpoint, Elastic, TrainingJobSpec
-from perdure_operator.decide.sizing.target import largest, wanted_members, why_so_many
+from perdure_operator.decide.sizing import largest, wanted_members, why_so_many
 
 
 def _spec(replicas: int, elastic: Elastic | None, each: int = 1) -> TrainingJobSpec:

@@ -1,0 +1,187 @@
+"""How large a run is: the size that a job wants, the sizes that it can have, and when a run grows to a larger one.
+
+The wanted size is decided here and nowhere else, by arithmetic on the spec: what capacity there is, is not asked. Who
+is able to train is for the callers to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from perdure_operator.api.spec import Elastic, TrainingJobSpec
+from perdure_operator.api.status import CurrentRun, Enough, Growth, RunPlan
+from perdure_operator.decide.draft import Draft, doubled_seconds, later
+from perdure_operator.state.snapshot import PodView, Snapshot
+
+LONGEST_REST_SECONDS: Final = 3600
+SETTLING_SECONDS: Final = 30
+"""So long after a run was planned it does not grow: most have begun by then, and no other is handed over alive."""
+EXPENDABLE: Final = -10
+"""--expendable-pods-priority-cutoff of cluster-autoscaler: below it a pending pod makes it add no node."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a run is."""
+
+    members: int
+    world: int
+
+    @property
+    def each(self) -> float:
+        """Processes of one member."""
+        return self.world / self.members
+
+
+def wanted_members(spec: TrainingJobSpec) -> int:
+    """replicas; with `elastic` brought between its bounds, then down to a size."""
+    elastic = spec.elastic
+    if elastic is None:
+        return spec.replicas
+    return largest(spec, _bounded(spec.replicas, elastic)) or max(elastic.min_replicas, 1)
+
+
+def why_so_many(spec: TrainingJobSpec) -> str:
+    """The same in words."""
+    said, elastic, members = f"spec.replicas is {spec.replicas}", spec.elastic, wanted_members(spec)
+    if elastic is None or members == spec.replicas:
+        return said
+    if spec.replicas < elastic.min_replicas:
+        return f"{said}, and elastic.minReplicas is {elastic.min_replicas}"
+    if spec.replicas > elastic.max_replicas:
+        said = f"{said}, elastic.maxReplicas is {elastic.max_replicas}"
+        if members == elastic.max_replicas:
+            return said
+    return f"{said}, and {members} is the largest {_of_what(spec, elastic)} that is not above it"
+
+
+def largest(spec: TrainingJobSpec, at_most: int) -> int:
+    """The largest of the job's sizes that is no larger than that, 0 where there is none."""
+    elastic = spec.elastic
+    if elastic is None:
+        return 0
+    low, high = max(elastic.min_replicas, 1), min(elastic.max_replicas, at_most)
+    if elastic.sizes is not None:
+        return max((size for size in elastic.sizes if low <= size <= high), default=0)
+    batch, each = elastic.global_batch_size, max(spec.processes_per_replica, 1)
+    return next((size for size in range(high, low - 1, -1) if batch is None or batch % (size * each) == 0), 0)
+
+
+def _of_what(spec: TrainingJobSpec, elastic: Elastic) -> str:
+    """What sizes there are, in words."""
+    if elastic.sizes is not None or elastic.global_batch_size is None:
+        return "of elastic.sizes"
+    each = spec.processes_per_replica
+    times = f", times processesPerReplica {each}," if each > 1 else ""
+    return f"number that{times} divides elastic.globalBatchSize {elastic.global_batch_size}"
+
+
+def _bounded(replicas: int, elastic: Elastic) -> int:
+    return min(max(replicas, elastic.min_replicas), elastic.max_replicas)
+
+
+def wanted_size(snapshot: Snapshot) -> Size:
+    """The size that the job's run ought to have."""
+    members = wanted_members(snapshot.spec)
+    return Size(members, members * snapshot.spec.processes_per_replica)
+
+
+def size_of(plan: RunPlan) -> Size:
+    """The size of a run that is on."""
+    return Size(len(plan.members), plan.world)
+
+
+def ends_for_size(draft: Draft, current: CurrentRun) -> bool:
+    """Whether another size is wanted for which nobody new has to find room, or everybody."""
+    wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
+    return wanted != have and (wanted.each != have.each or wanted.members < have.members)
+
+
+def most_with(draft: Draft, able: int) -> int:
+    """The largest size that so many members can have, 0 where there is none; never above the wanted one."""
+    return largest(draft.snapshot.spec, min(able, wanted_size(draft.snapshot).members))
+
+
+def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
+    """Whether a run of this size could have begun for growAfterSeconds; 0 is none."""
+    upcoming, elastic = draft.status.next, draft.snapshot.spec.elastic
+    if upcoming is None or elastic is None:
+        return draft, False
+    known = upcoming.enough if upcoming.enough and upcoming.enough.size == size else None
+    enough = (known or Enough(size=size, since=draft.now)) if size else None
+    if enough != upcoming.enough:
+        draft = draft.update(next=upcoming.model_copy(update={"enough": enough}))
+    if enough is None:
+        return draft, False
+    due = later(enough.since, elastic.grow_after_seconds)
+    return draft.wake(due), draft.now >= due
+
+
+def growth_seconds(spec: TrainingJobSpec) -> int:
+    """How long new members of a larger run are awaited where that has an end.
+
+    Without `elastic` only once a run was offered in vain: then nobody knows which one trains.
+    """
+    return spec.elastic.grow_timeout_seconds if spec.elastic else spec.disruption.replacement_timeout_seconds
+
+
+def grow_by(draft: Draft) -> datetime:
+    """Until when a run that could be larger waits for new members, from now on."""
+    return later(draft.now, growth_seconds(draft.snapshot.spec))
+
+
+def give_up_growing(draft: Draft) -> Draft:
+    """With the pause before the next attempt."""
+    old, generation, elastic = draft.status.growth, draft.snapshot.generation, draft.snapshot.spec.elastic
+    if elastic is None:
+        return draft
+    attempts = old.attempts + 1 if old and old.generation == generation else 1
+    first = elastic.grow_timeout_seconds
+    until = later(draft.now, doubled_seconds(attempts, first, longest_rest(first)))
+    return draft.update(growth=Growth(attempts=attempts, until=until, generation=generation))
+
+
+def longest_rest(timeout: int) -> int:
+    """Between two attempts at a larger run."""
+    return max(LONGEST_REST_SECONDS, timeout)
+
+
+def rests_until(draft: Draft, current: CurrentRun) -> datetime | None:
+    """When a run that is smaller than wanted may try to grow again; None where it may now."""
+    growth, spec = draft.status.growth, draft.snapshot.spec
+    if growth is None or spec.elastic is None or growth.generation != draft.snapshot.generation:
+        return None
+    wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
+    rests = have.each == wanted.each and have.members < wanted.members and draft.now < growth.until
+    return growth.until if rests else None
+
+
+def back_off_growth(draft: Draft) -> Draft:
+    """Look again when the pause is over; a run of the wanted size has none."""
+    current = draft.current
+    if current is None or draft.status.growth is None:
+        return draft
+    if until := rests_until(draft, current):
+        return draft.wake(until)
+    fulfilled = draft.snapshot.spec.elastic is None or size_of(current.plan) == wanted_size(draft.snapshot)
+    return draft.update(growth=None) if fulfilled else draft
+
+
+def warn_of_priority(elastic: Elastic, pods: Iterable[PodView]) -> str:
+    """What is wrong with the priority of new members, and what to do, "" where nothing is known to be."""
+    named = elastic.joiner_priority_class_name
+    pod = next((pod for pod in pods if named in (None, pod.priority_class)), None)
+    if pod is None:
+        return ""
+    which = f"class {pod.priority_class}, {pod.priority}" if pod.priority_class else str(pod.priority)
+    if pod.priority > 0 and pod.preemption_policy != "Never":
+        to_do = "name another class there" if named else "set elastic.joinerPriorityClassName to a class"
+        words = "new members may preempt pods of others, by their priority"
+        return f"{words} ({which}): {to_do} with preemptionPolicy Never"
+    if pod.priority < EXPENDABLE:
+        words = f"cluster-autoscaler adds no node for new members, as their priority ({which}) is below {EXPENDABLE}"
+        return f"{words}: name a class of a higher one in elastic.joinerPriorityClassName"
+    return ""
