@@ -44,7 +44,7 @@ NO_DIFFERENCE: Final = {
     "operator/perdure_operator/decide/handing_over.py.resolve_handover, or 1": (
         "an intent is a part of the run that is on: there is none without it, and a next run with a plan has both"
     ),
-    "operator/perdure_operator/decide/exit_problems.py.await_leavers, >= 1": (
+    "operator/perdure_operator/decide/waiting.py.await_leavers, >= 1": (
         "at that very moment it waits until that very moment: the same round comes again at once"
     ),
     "operator/perdure_operator/cluster/write/order.py, number 1": (

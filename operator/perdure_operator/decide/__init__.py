@@ -43,6 +43,7 @@ from perdure_operator.decide.leaving import (
     debounce,
     detect_disruption,
     name_leavers,
+    note_vacate,
     tell_leavers,
     track_unready_nodes,
     wait_for_exits,
@@ -74,7 +75,6 @@ from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.standby_pool import keep_spares, take_spares
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
-from perdure_operator.decide.vacate_annotation import note_vacate
 from perdure_operator.state.decision import CheckTemplate, Decision
 from perdure_operator.state.snapshot import Snapshot
 

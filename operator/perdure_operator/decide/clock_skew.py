@@ -11,8 +11,7 @@ from typing import Any
 
 from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, NextRun, PreviousRun, Spares
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import longest_gang_pause, patience
+from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, longest_gang_pause, patience
 from perdure_operator.decide.sizing import growth_seconds, longest_rest
 from perdure_operator.state.snapshot import Snapshot
 

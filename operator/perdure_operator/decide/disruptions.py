@@ -1,21 +1,23 @@
-"""Why the run that is on has to end: the first reason that holds, and whether it can wait for more of its kind.
+"""Why the run that is on has to end: the first reason that holds, and how long a signal has to last before it counts.
 
-Questions only. Called by the policies that make an intent of it.
+Questions, and what status keeps for their answers. Called by the policies that make an intent of a reason. The more
+often a signal was withdrawn in a row, the longer the next one has to last. A signal with a deadline, a fault and a
+deletion count at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from perdure.wire import Completion, ExitKind
-from perdure_operator.api.status import CurrentRun, Disruption, RunPlan
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, RunPlan, Withdrawals
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
 from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
+    LATE_MARGIN_SECONDS,
     deadline,
     ended_in_log,
     leavers,
@@ -26,6 +28,12 @@ from perdure_operator.decide.facts import (
 )
 from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
 from perdure_operator.decide.sizing import ends_for_size, rests_until, size_of, wanted_size
+
+FLAPPING: Final = 3
+"""So many withdrawals in a row are no chance any more."""
+ROW_SECONDS: Final = 600
+"""After so long without one the row is over."""
+LONGEST_QUIET_SECONDS: Final = 60
 
 _LEFT: Final[Mapping[str, str]] = {
     ExitKind.CHECKPOINTED: "has saved and left",
@@ -162,3 +170,55 @@ def _nodes(signals: list[Signal]) -> tuple[str, ...]:
 
 def _causes(signals: list[Signal], separator: str = ", ") -> str:
     return separator.join(dict.fromkeys(signal.cause for signal in signals))[:CAUSE_LENGTH]
+
+
+def withdrawn(draft: Draft, intent: Intent, nodes: tuple[str, ...]) -> Draft:
+    """With one withdrawal more, if these were nodes that were to be left."""
+    if intent.disruption is not Disruption.NODE_LEAVING:
+        return draft
+    row = _row(draft)
+    if row and row.nodes and not nodes:
+        return draft  # what is said of pods alone says nothing of these nodes
+    row = row if row and bool(row.nodes) == bool(nodes) else None
+    nodes = tuple(sorted({*(row.nodes if row else ()), *nodes}))
+    return draft.update(withdrawals=Withdrawals(count=(row.count if row else 0) + 1, last_time=draft.now, nodes=nodes))
+
+
+def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
+    """How long a signal of these nodes has to last because of those withdrawn before it; zero where they were few."""
+    count = _count(draft, nodes)
+    seconds = min(2**count, LONGEST_QUIET_SECONDS) if count >= FLAPPING else 0
+    return timedelta(seconds=seconds)
+
+
+def restless(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the nodes whose signals were withdrawn in this row."""
+    row = _row(draft)
+    return tuple(name for name in nodes if row and name in row.nodes)
+
+
+def settled_at(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
+    """Until when signals of these nodes, withdrawn again and again, make no new member beside another that stays."""
+    row, quiet = draft.status.withdrawals, quiet_for(draft, nodes)
+    return row.last_time + quiet if nodes and row and quiet else None
+
+
+def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
+    """In words, for the condition; "" where nothing flaps."""
+    count, seconds = _count(draft, nodes), quiet_for(draft, nodes).seconds
+    if count < FLAPPING:
+        return ""
+    return f"signals like it were withdrawn {count} times in a row: it has to last {seconds} s"
+
+
+def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
+    """Nobody who drains a node, or asks for a pod, waits because another node's sensor is loose."""
+    row = _row(draft)
+    alike = row and bool(nodes) == bool(row.nodes) and set(nodes) <= set(row.nodes)
+    return row.count if row and alike else 0
+
+
+def _row(draft: Draft) -> Withdrawals | None:
+    """The row that a withdrawal now would make longer."""
+    row = draft.status.withdrawals
+    return row if row and draft.now < later(row.last_time, ROW_SECONDS) else None

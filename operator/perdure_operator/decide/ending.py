@@ -24,9 +24,9 @@ from perdure_operator.api.status import (
 )
 from perdure_operator.decide.blame import ExitCause, charge, describe, judge
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.exit_problems import asked_at
 from perdure_operator.decide.facts import (
     add_lost_run,
+    asked_at,
     ended_in_log,
     one_more,
     order_of_death,

@@ -12,8 +12,7 @@ from typing import Final
 
 from perdure_operator.api.status import Intent
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.exit_problems import asked_at
-from perdure_operator.decide.facts import node_lost, own, patience
+from perdure_operator.decide.facts import asked_at, node_lost, own, patience
 from perdure_operator.decide.plans import request
 from perdure_operator.decide.signals import lets_go
 from perdure_operator.state.decision import Answer

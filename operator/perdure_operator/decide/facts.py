@@ -11,7 +11,7 @@ from typing import Final
 
 from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.status import CurrentRun, Disruption, MemberOutcome, PreviousRun, Replacements
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import (
     KeptTemplate,
@@ -32,6 +32,8 @@ EDIT_SECONDS: Final = 10
 ROW_SECONDS: Final = 60
 """And a row of replacements no sooner."""
 
+LATE_MARGIN_SECONDS: Final = 30
+"""What members get on top of their time to save before they are deleted."""
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
 """So long after one member has ended the others hold their seats with certainty."""
 
@@ -64,6 +66,11 @@ def deadline(draft: Draft) -> datetime | None:
     """When activeDeadlineSeconds is over: it counts from the first members after the last suspension on."""
     seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
     return later(start, seconds) if seconds is not None and start is not None else None
+
+
+def asked_at(intent: Intent) -> datetime | None:
+    """When members were first asked to leave, None where they were not."""
+    return later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else None
 
 
 def own(snapshot: Snapshot) -> dict[str, PodView]:

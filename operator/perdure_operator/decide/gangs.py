@@ -17,7 +17,7 @@ from perdure_operator.api.status import GangRest
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled_seconds, later
 from perdure_operator.decide.facts import own, refused, terminated
 from perdure_operator.decide.sizing import wanted_size
-from perdure_operator.decide.startup_problems import refusal_reason
+from perdure_operator.decide.waiting import refusal_reason
 
 RECHECK_SECONDS: Final = 10
 """What others do is no event of this job's."""

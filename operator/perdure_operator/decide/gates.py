@@ -11,9 +11,9 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RootProblem
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
-from perdure_operator.decide.exit_problems import look_after, outlived, stuck_at
 from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, of_earlier_jobs, terminated
 from perdure_operator.decide.placement import grace_of
+from perdure_operator.decide.waiting import look_after, outlived, stuck_at
 from perdure_operator.state.decision import DeletePod
 from perdure_operator.state.snapshot import PodView
 

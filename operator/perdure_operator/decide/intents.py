@@ -14,8 +14,14 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun
 from perdure_operator.decide.blame import ExitCause, backoff_until, charge, judge
 from perdure_operator.decide.disruptions import EndReason
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import SEAT_SECONDS, add_lost_run, patience, runs_lost_with, still_running
+from perdure_operator.decide.facts import (
+    LATE_MARGIN_SECONDS,
+    SEAT_SECONDS,
+    add_lost_run,
+    patience,
+    runs_lost_with,
+    still_running,
+)
 from perdure_operator.decide.sizing import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import state_leaves_until, succession
 

@@ -12,19 +12,12 @@ from typing import Final
 
 from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready, Vacating
 from perdure_operator.decide.assignments import leave, leave_with, run_told
-from perdure_operator.decide.disruptions import reason_to_end
+from perdure_operator.decide.disruptions import quiet_for, reason_to_end, withdrawn
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.exit_problems import (
-    LATE_MARGIN_SECONDS,
-    await_deleted,
-    await_leavers,
-    await_told,
-    cannot_be_asked,
-    patience_ends,
-)
 from perdure_operator.decide.facts import (
+    LATE_MARGIN_SECONDS,
     ended_in_log,
     given_up_at,
     in_outage,
@@ -33,13 +26,14 @@ from perdure_operator.decide.facts import (
     still_running,
     terminated,
 )
-from perdure_operator.decide.flapping import quiet_for, withdrawn
 from perdure_operator.decide.intents import start_move
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
 from perdure_operator.decide.signals import deadlines_ahead, signals_of_deletions
+from perdure_operator.decide.waiting import await_deleted, await_leavers, await_told, cannot_be_asked, patience_ends
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
+from perdure_operator.state.vacate_request import moves_all
 
 QUIET: Final = timedelta(seconds=1)
 """So long nothing new may be heard before members are asked to leave."""
@@ -48,6 +42,19 @@ OUTAGE_LOOK_SECONDS: Final = 10
 QUIET_AT_MOST: Final = timedelta(seconds=5)
 PATIENCE_SECONDS: Final = 30
 """After a member was lost a commit may still be on its way, but no new save can end."""
+
+
+def note_vacate(draft: Draft) -> Draft:
+    """Note which members the annotation perdure.dev/vacate asks to leave while its value is `true`.
+
+    That is every member that exists when the annotation is first seen: members made since are to stay. Its other values
+    name pods, which leave, and nodes, on which no member stays as long as they are named: `signals` reads those.
+    """
+    if draft.status.finished_at:
+        return draft
+    if not moves_all(draft.snapshot.vacate):
+        return draft.update(vacate=None)
+    return draft if draft.status.vacate else draft.update(vacate=Vacating(below=draft.status.next_member))
 
 
 def track_unready_nodes(draft: Draft) -> Draft:

@@ -11,7 +11,6 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Takeover
 from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.exit_problems import await_leavers, await_rescue_commits, await_told
 from perdure_operator.decide.facts import (
     add_lost_run,
     fallback,
@@ -28,8 +27,8 @@ from perdure_operator.decide.placement import can_start, grace_of, placeholders,
 from perdure_operator.decide.plans import new_plan
 from perdure_operator.decide.sizing import lasts, most_with
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
-from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import joiner_classes, succession
+from perdure_operator.decide.waiting import await_leavers, await_rescue_commits, await_told, not_ready, what_hides
 from perdure_operator.state.decision import Assign, CreatePod, DeletePod
 from perdure_operator.state.snapshot import PodView
 

@@ -19,8 +19,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RunPlan
 from perdure_operator.decide.assignments import run_told
 from perdure_operator.decide.draft import Draft, later
-from perdure_operator.decide.exit_problems import asked_at
-from perdure_operator.decide.facts import listed, own, still_running, terminated
+from perdure_operator.decide.facts import asked_at, listed, own, still_running, terminated
 from perdure_operator.state.decision import Assign, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 

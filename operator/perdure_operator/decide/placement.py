@@ -1,19 +1,21 @@
-"""Whether a member can train on the node it is on, and whether its replacement might be put on that node again.
+"""Whether a pod can be a member of a run: it is warm, it has not ended, and it may stay on its node. Questions only.
 
-Questions only. A NoSchedule taint keeps replacements off a node that is going away; where none keeps this pod off (the
-node object is being deleted without one, or the template tolerates it) a standby that cannot train stays there as a
-`former` until the run is planned, and its replacements are created with an anti-affinity to formers of their job. A
-`hostname NotIn` would do the same, but Karpenter makes no node for a pod that has one.
+A NoSchedule taint keeps replacements off a node that is going away. Where none keeps this pod off (the node object is
+being deleted without one, or the template tolerates it) a standby that cannot train stays there as a `former` until the
+run is planned, and its replacements are created with an anti-affinity to formers of their job. A `hostname NotIn` would
+do the same, but Karpenter makes no node for a pod that has one.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import Final
 
 from perdure.wire import Role, Standby, write_assignment
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import (
+    made_from_another,
     node_lost,
     node_of,
     own,
@@ -23,9 +25,10 @@ from perdure_operator.decide.facts import (
     terminated,
     waited_enough,
 )
+from perdure_operator.decide.outcomes import end_of
 from perdure_operator.decide.signals import CORDON, Signal, asked_for, avoided, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
-from perdure_operator.state.snapshot import NodeView, PodView
+from perdure_operator.state.snapshot import NodeView, PodView, RefusalKind
 
 IDLE_GRACE_SECONDS: Final = 5
 HELD_MORE: Final = 2
@@ -33,6 +36,9 @@ HELD_MORE: Final = 2
 
 _STANDBY: Final = write_assignment(Standby())
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
+_NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "RunContainerError"})
+_NO_AGENT: Final = re.compile(r'"(?:[^"\s]*/)?perdure"|\bperdure: (?:not found|no such file)')
+_NOT_FOUND: Final = re.compile(r"not found|no such file", re.IGNORECASE)
 
 
 def idle(pod: PodView) -> bool:
@@ -91,6 +97,60 @@ def _avoided(draft: Draft, pod: PodView) -> Signal | None:
     intent = draft.intent
     must_move = intent and intent.prepare and intent.ready_by
     return None if must_move else avoided(draft.snapshot, node_of(draft.snapshot, pod), pod)
+
+
+def why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
+    """Why this name cannot be a member of the next run, "" where it can."""
+    return why_useless(draft, name, pod) or (unusable_node(draft, pod) if pod and not terminated(pod) else "")
+
+
+def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
+    """Why it can be a member of no run: where nobody trains a node that need not be left will do."""
+    if pod is None:
+        return _why_burnt(draft, name)
+    if pod.gone:
+        return "was evicted" if pod.evicted else "was deleted"
+    if pod.deleting:
+        return "is being deleted"
+    if made_from_another(draft, pod):
+        return "was made from an older template"
+    if not terminated(pod):
+        return node_to_leave(draft, pod)
+    if agent_missing(pod):
+        return ""  # a replacement would have the same image: it waits for a correction
+    end = end_of(pod)
+    where = f" in init container {pod.init_failed}" if pod.init_failed else ""
+    return f"ended{where}: {end.error_name or end.outcome}"
+
+
+def _why_burnt(draft: Draft, name: str) -> str:
+    """A name without a pod is good only where nobody can have used it yet."""
+    snapshot = draft.snapshot
+    if any(one.pod == name and one.kind is RefusalKind.NAME_TAKEN for one in snapshot.refusals):
+        return "has the name of a pod that is not this job's"
+    if name in snapshot.created:
+        return "was created, or may have been, and is not there"
+    return "" if name in snapshot.allotted else "may have been created by an operator before this one, and is not there"
+
+
+def agent_missing(pod: PodView) -> bool:
+    """Whether container 0 could not start because its image has no `perdure`."""
+    if pod.waiting_container or pod.init_failed:
+        return False
+    ended = pod.terminated
+    reason, message = (ended.reason, ended.message) if ended else (pod.waiting_reason, pod.waiting_message)
+    return reason in _NOT_STARTED and bool(_NO_AGENT.search(message)) and bool(_NOT_FOUND.search(message))
+
+
+def how_far(draft: Draft, pod: PodView | None) -> int:
+    """How far a standby is on its way to a rank: the more, the sooner it trains."""
+    if pod is None:
+        return 0
+    if can_train(draft, pod):
+        return 4
+    if can_start(draft, pod):
+        return 3
+    return 2 if pod.node else 1
 
 
 def placeholders(draft: Draft) -> frozenset[str]:

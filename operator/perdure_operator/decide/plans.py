@@ -25,8 +25,7 @@ from perdure_operator.api.status import (
 )
 from perdure_operator.decide.assignments import fits, run_given
 from perdure_operator.decide.draft import Draft, later, next_run
-from perdure_operator.decide.exit_problems import LATE_MARGIN_SECONDS
-from perdure_operator.decide.facts import add_lost_run, own, runs_lost_with
+from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, add_lost_run, own, runs_lost_with
 from perdure_operator.decide.history import amend, begin
 from perdure_operator.decide.signals import deadlines_ahead
 from perdure_operator.decide.succession import Succession

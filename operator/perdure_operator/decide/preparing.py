@@ -14,9 +14,16 @@ from perdure.wire import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
 from perdure_operator.decide.assignments import run_told
-from perdure_operator.decide.disruptions import EndReason, final_reason, reason_to_end
+from perdure_operator.decide.disruptions import (
+    EndReason,
+    describe_flapping,
+    final_reason,
+    reason_to_end,
+    restless,
+    settled_at,
+    withdrawn,
+)
 from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
-from perdure_operator.decide.exit_problems import await_leavers
 from perdure_operator.decide.facts import (
     joined,
     made_from_another,
@@ -28,15 +35,14 @@ from perdure_operator.decide.facts import (
     still_running,
     unexpected,
 )
-from perdure_operator.decide.flapping import describe_flapping, restless, settled_at, withdrawn
 from perdure_operator.decide.intents import fall_back, leave_at_once, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing import give_up_growing, lasts, most_with, size_of, wanted_size
 from perdure_operator.decide.standby_pool import give_back
-from perdure_operator.decide.startup_problems import not_ready, what_hides
 from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession
+from perdure_operator.decide.waiting import await_leavers, not_ready, what_hides
 from perdure_operator.state.snapshot import PodView
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})

@@ -15,10 +15,9 @@ from perdure_operator.api.status import NextRun, Replacements
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, clock, doubled, later, next_run
 from perdure_operator.decide.facts import EDIT_SECONDS, joined, node_of, one_more, own, terminated
-from perdure_operator.decide.fitness import why_unfit
 from perdure_operator.decide.outcomes import end_of
+from perdure_operator.decide.placement import agent_missing, why_unfit
 from perdure_operator.decide.signals import signal_of_node
-from perdure_operator.decide.startup_problems import agent_missing
 from perdure_operator.decide.succession import succession
 from perdure_operator.state.snapshot import PodView
 

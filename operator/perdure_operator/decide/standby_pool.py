@@ -16,7 +16,7 @@ from perdure_operator.api.status import Disruption, Replacements, RunPlan, Spare
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import EDIT_SECONDS, joined, one_more, own
-from perdure_operator.decide.fitness import how_far, why_unfit, why_useless
+from perdure_operator.decide.placement import how_far, why_unfit, why_useless
 from perdure_operator.decide.sizing import rests_until, wanted_size
 from perdure_operator.decide.succession import only_grows, succession
 from perdure_operator.state.snapshot import RefusalKind

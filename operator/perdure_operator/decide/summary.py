@@ -9,15 +9,15 @@ from perdure_operator.api import names
 from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
+from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated
-from perdure_operator.decide.flapping import describe_flapping
 from perdure_operator.decide.history import took_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import wanted_size, warn_of_priority, why_so_many
 from perdure_operator.decide.standby_pool import paused_until
-from perdure_operator.decide.startup_problems import what_keeps
 from perdure_operator.decide.succession import succession
+from perdure_operator.decide.waiting import what_keeps
 
 _WARNINGS: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from perdure_operator.api import names
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import fallback
-from perdure_operator.decide.startup_problems import refusal_reason
+from perdure_operator.decide.waiting import refusal_reason
 from perdure_operator.state.decision import CheckTemplate, DropTemplate, KeepTemplate
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
 

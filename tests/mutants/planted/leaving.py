@@ -13,7 +13,7 @@ _DISRUPTIONS: Final = f"{_DECIDE}disruptions.py"
 _INTENTS: Final = f"{_DECIDE}intents.py"
 _LEAVING: Final = f"{_DECIDE}leaving.py"
 _SIGNALS: Final = f"{_DECIDE}signals.py"
-_PROBLEMS: Final = f"{_DECIDE}exit_problems.py"
+_PROBLEMS: Final = f"{_DECIDE}waiting.py"
 
 LEAVING: Final = (
     Mutant(

@@ -9,7 +9,7 @@ from tests.mutants.mutant import Mutant
 _DECIDE: Final = "operator/perdure_operator/decide/"
 _TABLES: Final = f"{_DECIDE}__init__.py"
 _BUDGET: Final = f"{_DECIDE}budget.py"
-_FITNESS: Final = f"{_DECIDE}fitness.py"
+_PLACEMENT: Final = f"{_DECIDE}placement.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _PLANS: Final = f"{_DECIDE}plans.py"
@@ -36,14 +36,14 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a member that was Ready before counts as starting",
-        f"{_DECIDE}startup_problems.py",
+        f"{_DECIDE}waiting.py",
         "were_warm = [pod for pod in pods if pod.uid in _known_warm(draft)]",
         "were_warm = [pod for pod in pods if pod.uid not in _known_warm(draft)]",
         ("readiness-lost",),
     ),
     Mutant(
         "a member without an IP is promoted",
-        f"{_DECIDE}placement.py",
+        _PLACEMENT,
         'well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting',
         'well = pod.phase == "Running" and not pod.deleting',
         ("started-without-address",),
@@ -155,7 +155,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a vanished name is created again after another was refused",
-        _FITNESS,
+        _PLACEMENT,
         "if name in snapshot.created:",
         "if name in snapshot.created and not snapshot.refusals:",
         ("taken-under-quota",),
@@ -169,7 +169,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "names that an earlier operator has allocated are used",
-        _FITNESS,
+        _PLACEMENT,
         'return "" if name in snapshot.allotted else',
         'return "" if name else',
         ("taken-in-a-crash",),
@@ -204,7 +204,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "idle pods do not hold the place on a node that goes away",
-        f"{_DECIDE}placement.py",
+        _PLACEMENT,
         "return frozenset(islice(by_node.values(), _most_held(draft)))",
         "return frozenset()",
         ("goes-and-no-other-has-room",),
@@ -239,7 +239,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "an idle pod gets the grace of one that has to save",
-        f"{_DECIDE}placement.py",
+        _PLACEMENT,
         "return IDLE_GRACE_SECONDS if idle(pod) else None",
         "return None",
         ("scale", "suspend-and-resume"),

@@ -56,7 +56,7 @@ SPARING: Final = (
     ),
     Mutant(
         "a spare on a sick node is made anew again and again",
-        f"{_DECIDE}fitness.py",
+        f"{_DECIDE}placement.py",
         "return node_to_leave(draft, pod)",
         "return unusable_node(draft, pod)",
         tests=("tests/unit/operator/decide/test_wishes.py",),
