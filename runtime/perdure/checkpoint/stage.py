@@ -7,7 +7,6 @@ Called by save, and by the dry run in restore.
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,8 +19,11 @@ from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
 from perdure.checkpoint.upload import Staged
+from perdure.layout.plan import Wanted, plan
 
 _ALIGNMENT: Final = 8
+_STORE: Final = 0
+"""Where all tensors go."""
 
 
 def stage(state: State, rank: int, world: int) -> Staged:
@@ -42,12 +44,13 @@ def stage(state: State, rank: int, world: int) -> Staged:
 
 def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
     """Which rank writes which tensors: the largest first, to the rank with the least so far. Equal on all ranks."""
-    loads = [(0, rank) for rank in range(world)]
     names: list[list[str]] = [[] for _ in range(world)]
-    for size, name in sorted((-tensors.size_of(tensor), name) for name, tensor in named.items()):
-        load, rank = heapq.heappop(loads)
-        names[rank].append(name)
-        heapq.heappush(loads, (load - size, rank))
+    wanted = (
+        Wanted.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
+        for name, tensor in named.items()
+    )
+    for move in plan(wanted):
+        names[move.source].append(move.name)
     return names
 
 

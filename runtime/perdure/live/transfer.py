@@ -4,7 +4,7 @@ The state is what a commit made here would hold, in the same description, so tha
 restores. Every old rank sends a part, without a copy if its tensor is contiguous, and changes nothing. Small tensors
 travel together, large ones in pieces.
 
-Called by perdure.live.effects during the stop. perdure.live.protocol.parties assigns the parts to ranks.
+Called by perdure.live.effects during the stop. perdure.layout.plan assigns the parts to ranks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
+from perdure.layout.plan import Wanted, plan
 from perdure.live.protocol.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
@@ -87,12 +88,17 @@ def describe(state: State) -> tuple[Item, ...]:
 
 def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     """Which rank sends what to which party. Equal on all parties."""
-    shared = [item for item in items if item.part == SHARED]
-    replicated = tuple(item for item in items if item.part == REPLICATED)
-    found: dict[tuple[int, int], list[Item]] = {(0, party): list(replicated) for party in attempt.tensor_receivers}
-    for route in attempt.routes([item.size for item in shared]):
-        found.setdefault((route.sender, route.receiver), []).append(shared[route.piece])
-    return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in sorted(found.items()) if items]
+    newcomers = [party.number for party in attempt.newcomers]
+    named = {f"{item.part}/{item.name}": item for item in items}
+    found: dict[tuple[int, int], list[Item]] = {}
+    for move in plan(
+        Wanted.whole(name, item.shape, item.size, range(attempt.world), newcomers)
+        if item.part == SHARED
+        else Wanted.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
+        for name, item in named.items()
+    ):
+        found.setdefault((move.source, move.destination), []).append(named[move.name])
+    return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in found.items()]
 
 
 def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:

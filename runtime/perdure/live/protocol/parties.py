@@ -1,4 +1,4 @@
-"""The parties of one hand-over attempt, and which of them sends which state to which.
+"""The parties of one hand-over attempt.
 
 Old ranks are parties 0 to world-1; newcomers follow in the order of their new ranks. Pure: everything follows from the
 assignment's block, so all parties get the same answers without communication. Called by the machines and by the shell
@@ -7,7 +7,7 @@ that connects the parties and moves the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -36,17 +36,6 @@ class Party:
     """Its rank in the newer run; None for a leaver."""
     decides: bool = False
     """Whether it is the decider: it keeps the attempt's store and appends Opened."""
-
-
-@dataclass(frozen=True)
-class Route:
-    """A transfer of one piece of state."""
-
-    piece: int
-    sender: int
-    """An old rank, which is also its party number."""
-    receiver: int
-    """A newcomer's party number."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +100,6 @@ class Attempt:
         Generators belong to a rank, so only a run of the same size can continue with them.
         """
         return rank if self.world == self.new_world else None
-
-    def routes(self, sizes: Sequence[int]) -> Iterator[Route]:
-        """Assigns each piece for each newcomer to a sender, so that old ranks get equal shares; `sizes` in bytes.
-
-        The order is that in which each sender sends and each receiver receives.
-        """
-        load = [0] * self.world
-        for piece, size in enumerate(sizes):
-            for receiver in self.newcomers:
-                sender = min(range(self.world), key=lambda rank: (load[rank], rank))
-                # An empty piece costs a message too.
-                load[sender] += size + 1
-                yield Route(piece, sender, receiver.number)
 
     def _old_ranks(self) -> Iterator[Party]:
         gone, taken = set(self.leavers), set(self.joins)

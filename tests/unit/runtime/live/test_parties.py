@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,22 +87,6 @@ class TestState:
     def test_generators_follow_the_rank_in_an_equal_world_alone(self) -> None:
         assert attempt(2, (1,), (1,)).predecessor_of(1) == 1
         assert attempt(2, (2,)).predecessor_of(1) is None
-
-    def test_every_newcomer_gets_every_piece_once(self) -> None:
-        routes = list(attempt(2, (2, 3)).routes([5, 5, 5]))
-        assert Counter((route.piece, route.receiver) for route in routes) == Counter(
-            {(piece, receiver): 1 for piece in range(3) for receiver in (2, 3)}
-        )
-
-    def test_a_newcomer_is_served_by_several_senders(self) -> None:
-        assert {route.sender for route in attempt(3, (3,)).routes([8] * 6)} == {0, 1, 2}
-
-    @given(attempts(), st.lists(st.integers(0, 100), max_size=20))
-    def test_senders_share_the_bytes_up_to_one_piece(self, of: Attempt, sizes: list[int]) -> None:
-        load = Counter(dict.fromkeys(range(of.world), 0))
-        for route in of.routes(sizes):
-            load[route.sender] += sizes[route.piece] + 1
-        assert max(load.values()) - min(load.values()) <= max(sizes, default=0) + 1
 
 
 @pytest.mark.parametrize(
