@@ -14,8 +14,8 @@ from perdure.wire import ContractError, Leave, Standby, Train, read_assignment
 from perdure_operator.api.names import ANNOTATION_AUTOSCALER
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.decide import stage_of
 from perdure_operator.decide.draft import WAITING
-from perdure_operator.decide.stage import stage_of
 from perdure_operator.state.decision import (
     Action,
     Answer,

@@ -10,32 +10,28 @@ Called by `loop.worker` and by `perdure-operator explain`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
-from perdure_operator.decide.autoscaler_marks import mark
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.clock_skew import correct_times
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.ending import close_previous, close_run, complete, record_leavers, record_outcomes
 from perdure_operator.decide.eviction_responses import answer
 from perdure_operator.decide.facts import orphaned
-from perdure_operator.decide.finishing import (
+from perdure_operator.decide.gates import (
+    back_off,
     expire,
-    keep_finished,
+    keep_log,
+    keep_root_to_one_job,
     release,
     release_successors,
     suspend,
-    watch_deadline,
-)
-from perdure_operator.decide.gangs import let_go, rest_of_gang
-from perdure_operator.decide.gates import (
-    back_off,
-    keep_log,
-    keep_root_to_one_job,
     wait_for_predecessor,
     wait_for_root,
+    watch_deadline,
 )
 from perdure_operator.decide.handing_over import confirm, resolve_handover
 from perdure_operator.decide.leaving import (
@@ -54,8 +50,8 @@ from perdure_operator.decide.members import (
     assign,
     create,
     discard,
-    promote,
-    promote_fewer,
+    keep_finished,
+    mark,
     relabel,
 )
 from perdure_operator.decide.nudging import nudge
@@ -68,15 +64,40 @@ from perdure_operator.decide.preparing import (
     take_over_with_fewer,
     train_on,
 )
-from perdure_operator.decide.replacing import pace, replace_unfit
 from perdure_operator.decide.saving import ask_for_save
 from perdure_operator.decide.sizing import back_off_growth
-from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.standby_pool import keep_spares, take_spares
+from perdure_operator.decide.starting import let_go, pace, promote, promote_fewer, replace_unfit, rest_of_gang
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.state.decision import CheckTemplate, Decision
 from perdure_operator.state.snapshot import Snapshot
+
+
+class Stage(StrEnum):
+    """Where a job is in its life: computed from status alone, once for each step of a round.
+
+    BETWEEN ──names allocated──> STARTING ──all Ready, plan written──> RUNNING ──a signal──> QUIET
+       ^                            ^                                   │  ^ │                 │
+       │ every member has ended     │ and standbys are there            │  │ └──urgent──┐      │
+       └────────────────────────────┴────────────────────── LEAVING <───┘  │            v      v
+                                                               ^           └─── PREPARING: standbys start
+                                                               └──too late──────┘   plan written: RUNNING, or
+                                                                                    HANDING_OVER until there is evidence
+
+    and from anywhere to FINISHED. QUIET leads to LEAVING at once where no standby could take over. `status.phase` is
+    for people: nothing is decided from it.
+    """
+
+    BETWEEN = "between"  # no run is on, and no member is allocated
+    STARTING = "starting"  # members of the next run are allocated, and not all of them are Ready
+    RUNNING = "running"  # a run is on, and nothing asks it to end
+    QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may come
+    PREPARING = "preparing"  # standbys start for members that have to leave; the others train on
+    HANDING_OVER = "handing over"  # the next run's plan is told, and which of the two runs trains is not known
+    LEAVING = "leaving"  # members are asked to save and leave, and are waited for
+    FINISHED = "finished"  # Completed or Failed
+
 
 Policy = Callable[[Draft], Draft]
 
@@ -187,6 +208,21 @@ def decide(snapshot: Snapshot) -> Decision:
     if _nothing_to_tell_yet(draft):
         return decision.model_copy(update={"status": None, "events": ()})
     return decision
+
+
+def stage_of(status: TrainingJobStatus) -> Stage:
+    """The stage that this status is in."""
+    if status.finished_at:
+        return Stage.FINISHED
+    if status.current is None:
+        return Stage.STARTING if status.next and status.next.members else Stage.BETWEEN
+    if status.current.intent is None:
+        return Stage.RUNNING
+    if status.current.intent.leave:
+        return Stage.LEAVING
+    if not status.current.intent.prepare:
+        return Stage.QUIET
+    return Stage.HANDING_OVER if status.next and status.next.plan else Stage.PREPARING
 
 
 def _nothing_to_tell_yet(draft: Draft) -> bool:

@@ -1,5 +1,7 @@
-"""What has to be true before members may be created. Each gate names what is awaited; members that exist stay, but not
-where only a person can end the wait.
+"""What has to be true before members may be created.
+
+The job is not suspended, deleted or over its deadline; no other job uses its root; its log is whole; the pause after a
+failure is over. Each gate names what is awaited. Members that exist stay, but not where only a person can end the wait.
 """
 
 from __future__ import annotations
@@ -7,11 +9,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from perdure_operator.api.reasons import Reason
+from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import RootProblem
 from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
-from perdure_operator.decide.facts import EDIT_SECONDS, given_up_at, listed, node_lost, of_earlier_jobs, terminated
+from perdure_operator.decide.facts import (
+    EDIT_SECONDS,
+    deadline,
+    given_up_at,
+    listed,
+    node_lost,
+    of_earlier_jobs,
+    terminated,
+)
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.waiting import look_after, outlived, stuck_at
 from perdure_operator.state.decision import DeletePod
@@ -22,6 +32,53 @@ LOOK_FOR_LOG_SECONDS: Final = 600
 """A restored bucket is noticed by itself, and an unattended job makes few pods in vain."""
 TRY_STORE_SECONDS: Final = 30
 """After a first refusal: new buckets and new rights take a while to be known everywhere. Doubled each further time."""
+
+
+def watch_deadline(draft: Draft) -> Draft:
+    """Look again when activeDeadlineSeconds is over, whatever the job does then."""
+    end = deadline(draft)
+    return draft.wake(end) if end and not draft.status.finished_at else draft
+
+
+def release(draft: Draft) -> Draft:
+    """A finalizer may keep a deleted job for long; what runs goes on until it has to leave, nothing new begins."""
+    if not draft.snapshot.deleting:
+        return draft
+    message = "the job is being deleted and a finalizer still keeps it: no member exists and none is created"
+    return _without_members(draft).block(Reason.BEING_DELETED, message)
+
+
+def release_successors(draft: Draft) -> Draft:
+    """While members leave a job that has no next run at once, whoever was to follow them goes, and nobody is made."""
+    if draft.snapshot.spec.suspend or draft.snapshot.deleting or _is_over(draft):
+        return _without_members(draft).but(blocked=True)
+    return draft
+
+
+def suspend(draft: Draft) -> Draft:
+    """Standbys are released; the next run keeps its number."""
+    if not draft.snapshot.spec.suspend:
+        return draft
+    message = "spec.suspend is true: no member exists"
+    return _without_members(draft).update(start_time=None).block(Reason.SUSPENDED, message)
+
+
+def expire(draft: Draft) -> Draft:
+    """activeDeadlineSeconds counts from the first members on; suspending starts it anew, as for a Kubernetes Job."""
+    if not _is_over(draft):
+        return draft
+    message = f"not completed within activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds})"
+    return draft.finish(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
+
+
+def _is_over(draft: Draft) -> bool:
+    """Whether activeDeadlineSeconds has passed."""
+    end = deadline(draft)
+    return end is not None and draft.now >= end
+
+
+def _without_members(draft: Draft) -> Draft:
+    return draft.allot(()) if draft.next_members else draft
 
 
 def wait_for_predecessor(draft: Draft) -> Draft:

@@ -1,20 +1,22 @@
-"""The members of the next run: named, created, and planned once all are up; and pods without a run, deleted.
+"""The pods of members: named, created, given ranks and marks, and deleted when they belong to no run or the job ends.
 
-A name is used once: a member that cannot be used is replaced by one with a new number, never revived. A run's plan is
-written once and never edited.
+A name is used once: a member that cannot be used is replaced by one with a new number, never revived.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from perdure.wire import Role
-from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import CurrentRun, Disruption, Takeover
+from perdure_operator.api.marks import marked, marks
+from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
-from perdure_operator.decide.draft import Draft
+from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import (
     add_lost_run,
     fallback,
     joined,
+    lingers,
     made_from_another,
     outcome_of,
     own,
@@ -22,15 +24,15 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
-from perdure_operator.decide.history import begin
-from perdure_operator.decide.placement import can_start, grace_of, placeholders, stays_apart
-from perdure_operator.decide.plans import new_plan
-from perdure_operator.decide.sizing import lasts, most_with
+from perdure_operator.decide.placement import grace_of, idle, placeholders, stays_apart
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
 from perdure_operator.decide.succession import joiner_classes, succession
-from perdure_operator.decide.waiting import await_leavers, await_rescue_commits, await_told, not_ready, what_hides
-from perdure_operator.state.decision import Assign, CreatePod, DeletePod
+from perdure_operator.decide.waiting import await_told, what_hides
+from perdure_operator.state.decision import Assign, CreatePod, DeleteBudget, DeleteJob, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
+
+LEFTOVER_MARGIN_SECONDS: Final = 30
+"""What ranks of a completed run get on top of their time to save before they are deleted."""
 
 
 def allocate(draft: Draft) -> Draft:
@@ -71,66 +73,6 @@ def _let_go(draft: Draft) -> Draft:
     kept = soonest(draft, had, wanted)
     draft = draft.allot(tuple(name for name in had if name in kept))
     return give_back(draft, tuple(name for name in had if name not in kept))
-
-
-def promote(draft: Draft) -> Draft:
-    """Write the plan once every member is up; until then tell what the slowest one waits for."""
-    members = draft.next_members
-    if draft.blocked or not members:
-        return draft
-    pods = own(draft.snapshot)
-    missing = tuple(name for name in members if name not in pods or not can_start(draft, pods[name]))
-    if missing or refused(draft, members):
-        return not_ready(draft, missing or members)
-    if draft.status.previous:
-        return await_leavers(draft, draft.status.previous)
-    if (awaiting := await_rescue_commits(draft)) is not draft:
-        return awaiting
-    if _budget_is_of_another(draft, len(members)):
-        return not_ready(draft, members)
-    return _begin(draft, [pods[name] for name in members])
-
-
-def promote_fewer(draft: Draft) -> Draft:
-    """A job with `elastic` begins with those that are up, where they have been enough for a while, and grows."""
-    pods = own(draft.snapshot)
-    if draft.current or draft.blocked or draft.status.previous:
-        return draft
-    up = [name for name in draft.next_members if name in pods and can_start(draft, pods[name])]
-    size = most_with(draft, len(up))
-    if refused(draft, up[:size]) or _budget_is_of_another(draft, size):
-        size = 0
-    draft, due = lasts(draft, size)
-    if not due:
-        return draft
-    if (awaiting := await_rescue_commits(draft)) is not draft:
-        return awaiting
-    others = tuple(name for name in draft.next_members if name not in up[:size])
-    return _begin(give_back(draft.but(waiting=None), others), [pods[name] for name in up[:size]])
-
-
-def _budget_is_of_another(draft: Draft, members: int) -> bool:
-    """Whether the budget is still that of a smaller run whose end was seen in this very round; it is raised with it."""
-    ended, budget = draft.snapshot.status.current is not None, draft.snapshot.budget
-    return ended and budget is not None and not budget.altered and 0 <= budget.min_available < members
-
-
-def _begin(draft: Draft, pods: list[PodView]) -> Draft:
-    """The run of these pods, all of them new, is the one that is on."""
-    plan = new_plan(draft, pods)
-    row = draft.status.next.replacements if draft.status.next else None
-    upcoming = draft.status.next
-    begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
-    how = Takeover.START if begun else Takeover.RECREATE
-    draft = begin(draft, plan, None, how, upcoming.fallback_reason if upcoming else "")
-    draft = draft.update(
-        current=CurrentRun(run=plan.run, plan=plan, replacements=row),
-        next=None,
-        run=plan.run,
-        lost=plan.lost,
-        gang=None,
-    )
-    return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 
 
 def create(draft: Draft) -> Draft:
@@ -182,6 +124,17 @@ def assign(draft: Draft) -> Draft:
     return draft if untold or current.outcomes or current.warm else draft.update_current(warm=True)
 
 
+def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
+    """A member that trains most often stays Ready unless its node goes away."""
+    if found := what_hides(draft, pods):
+        return draft.wait(*found)
+    # The same words for each of them, as before they have their ranks.
+    plan = draft.newest_plan
+    names = joined([member.name for member in plan.members]) if plan else ""
+    words = f"all have their ranks and start as soon as they are warm; waiting until all are Ready: {names}"
+    return draft.wait(Reason.STARTING_MEMBERS, words)
+
+
 def relabel(draft: Draft) -> Draft:
     """Without its labels a pod is neither watched nor protected: whoever has removed one, it comes back."""
     kept = _names_in_use(draft)
@@ -191,6 +144,24 @@ def relabel(draft: Draft) -> Draft:
         role, why = pod.role or Role.STANDBY, "somebody has removed a label that the operator has given it"
         action = Assign(name=pod.name, uid=pod.uid, role=role, old=pod.assignment, new=pod.assignment)
         draft = draft.act(why, action).tell(Reason.LABEL_RESTORED, f"{pod.name}: {why}; it is put back", warning=True)
+    return draft
+
+
+def mark(draft: Draft) -> Draft:
+    """Every pod that goes on living shows autoscalers of nodes the marks of its role after this round.
+
+    They follow the spec and the role, whoever changes any of it.
+    """
+    mode = draft.snapshot.spec.disruption.autoscaler
+    roles = {action.uid: action.role for action in draft.actions if isinstance(action, Assign)}
+    going = {action.uid for action in draft.actions if isinstance(action, DeletePod)}
+    for pod in own(draft.snapshot).values():
+        if terminated(pod) or pod.deleting or pod.uid in going or not pod.assignment:
+            continue
+        wanted = marks(mode, roles.get(pod.uid, pod.role))
+        if wanted != pod.marks and (wanted or marked(pod.marks)):
+            why = f"disruption.autoscaler is {mode.value}" if mode else "disruption.autoscaler is not set"
+            draft = draft.act(why, Mark(name=pod.name, uid=pod.uid, old=pod.marks, new=wanted))
     return draft
 
 
@@ -254,12 +225,44 @@ def _strip(draft: Draft, pod: PodView) -> Assign:
     return Assign(name=pod.name, uid=pod.uid, role=Role.FORMER, old=pod.assignment, new=text)
 
 
-def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
-    """A member that trains most often stays Ready unless its node goes away."""
-    if found := what_hides(draft, pods):
-        return draft.wait(*found)
-    # The same words for each of them, as before they have their ranks.
-    plan = draft.newest_plan
-    names = joined([member.name for member in plan.members]) if plan else ""
-    words = f"all have their ranks and start as soon as they are warm; waiting until all are Ready: {names}"
-    return draft.wait(Reason.STARTING_MEMBERS, words)
+def keep_finished(draft: Draft) -> Draft:
+    """Remaining processes end, the budget goes when nothing needs it, the job goes when its time to live is over.
+
+    Pods stay for `kubectl logs`.
+    """
+    since = draft.status.finished_at
+    if since is None:
+        return draft
+    alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
+    draft = _end_sidecars(_end_leftovers(draft))
+    if draft.snapshot.budget and not alive:
+        draft = draft.act("no member is left to protect", DeleteBudget(uid=draft.snapshot.budget.uid))
+    ttl = draft.snapshot.spec.ttl_seconds_after_finished
+    if ttl is None or draft.snapshot.deleting:
+        return draft
+    if draft.now >= later(since, ttl):
+        return draft.act("ttlSecondsAfterFinished is over", DeleteJob(uid=draft.snapshot.uid))
+    return draft.wake(later(since, ttl))
+
+
+def _end_leftovers(draft: Draft) -> Draft:
+    """Other ranks of a completed run may still be on their way out; after a failure nobody is."""
+    since = draft.status.finished_at
+    if since is None:
+        return draft
+    patience = 0
+    if draft.status.holds(ConditionType.COMPLETED):
+        patience = draft.snapshot.spec.disruption.exit_timeout_seconds + LEFTOVER_MARGIN_SECONDS
+    left = [pod for pod in own(draft.snapshot).values() if not terminated(pod) and not pod.deleting]
+    late = draft.now >= later(since, patience)
+    ended = [pod for pod in left if late or idle(pod)]
+    draft = draft.act(
+        "the job is finished", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in ended)
+    )
+    return draft if late or not left else draft.wake(later(since, patience))
+
+
+def _end_sidecars(draft: Draft) -> Draft:
+    """A sidecar that is no init container outlives container 0, and would keep the pod's devices for ever."""
+    kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]
+    return draft.act("only sidecars still run", *(DeletePod(name=pod.name, uid=pod.uid) for pod in kept))

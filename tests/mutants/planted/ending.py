@@ -10,7 +10,6 @@ _DECIDE: Final = "operator/perdure_operator/decide/"
 _BLAME: Final = f"{_DECIDE}blame.py"
 _ENDING: Final = f"{_DECIDE}ending.py"
 _FACTS: Final = f"{_DECIDE}facts.py"
-_FINISHING: Final = f"{_DECIDE}finishing.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _PLANS: Final = f"{_DECIDE}plans.py"
@@ -20,14 +19,14 @@ _CONTRACT: Final = "runtime/perdure/wire/outcome.py"
 ENDING: Final = (
     Mutant(
         "members are made for a job that a finalizer keeps",
-        f"{_DECIDE}finishing.py",
+        _GATES,
         "    if not draft.snapshot.deleting:\n        return draft\n    message =",
         "    if True:\n        return draft\n    message =",
         ("foreground-and-apply",),
     ),
     Mutant(
         "successors are made for the members of a job that is being deleted",
-        f"{_DECIDE}finishing.py",
+        _GATES,
         "if draft.snapshot.spec.suspend or draft.snapshot.deleting or _is_over(draft):",
         "if draft.snapshot.spec.suspend or _is_over(draft):",
         ("foreground-and-apply",),
@@ -210,14 +209,14 @@ ENDING: Final = (
     ),
     Mutant(
         "a finished job keeps pods whose sidecars run",
-        _FINISHING,
+        _MEMBERS,
         "kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]",
         "kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and pod.deleting]",
         ("sidecar", "scale"),
     ),
     Mutant(
         "a finished job lets what still runs go on for ever",
-        _FINISHING,
+        _MEMBERS,
         "late = draft.now >= later(since, patience)",
         "late = False",
         ("hung-at-the-end",),

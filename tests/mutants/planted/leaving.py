@@ -81,7 +81,7 @@ LEAVING: Final = (
     ),
     Mutant(
         "a suspension does not start the deadline anew",
-        f"{_DECIDE}finishing.py",
+        f"{_DECIDE}gates.py",
         "_without_members(draft).update(start_time=None).block(",
         "_without_members(draft).block(",
         ("deadline-while-saving",),

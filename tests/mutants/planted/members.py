@@ -13,7 +13,7 @@ _PLACEMENT: Final = f"{_DECIDE}placement.py"
 _GATES: Final = f"{_DECIDE}gates.py"
 _MEMBERS: Final = f"{_DECIDE}members.py"
 _PLANS: Final = f"{_DECIDE}plans.py"
-_REPLACING: Final = f"{_DECIDE}replacing.py"
+_STARTING: Final = f"{_DECIDE}starting.py"
 _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
@@ -50,7 +50,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "members are promoted though their budget was refused",
-        _MEMBERS,
+        _STARTING,
         "if missing or refused(draft, members):",
         "if missing:",
         ("budget-gone-at-start",),
@@ -176,7 +176,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "replacing members has no pause",
-        _REPLACING,
+        _STARTING,
         "return doubled(replaced.last_time, replaced.count - 1) if",
         "return replaced.last_time if",
         ("reaper",),
@@ -267,7 +267,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a promoted member goes on saying that its node must stay",
-        f"{_DECIDE}autoscaler_marks.py",
+        _MEMBERS,
         "marks(mode, roles.get(pod.uid, pod.role))",
         "marks(mode, pod.role)",
         tests=_OF_MARKS,
@@ -275,7 +275,7 @@ MEMBERS: Final = (
     ),
     Mutant(
         "a mark that is not the operator's is taken away",
-        f"{_DECIDE}autoscaler_marks.py",
+        _MEMBERS,
         "if wanted != pod.marks and (wanted or marked(pod.marks)):",
         "if wanted != pod.marks:",
         tests=_OF_MARKS,
@@ -307,28 +307,28 @@ MEMBERS: Final = (
     ),
     Mutant(
         "whoever waits for nodes lets go of those that it does not hold",
-        f"{_DECIDE}gangs.py",
+        _STARTING,
         "return 0 < self.placed < self.needed and self.roomless > 0",
         "return self.placed < self.needed and self.roomless > 0",
         tests=_OF_GANGS,
     ),
     Mutant(
         "the oldest job lets go of its nodes with all the others",
-        f"{_DECIDE}gangs.py",
+        _STARTING,
         "timeout * (1 + min(younger, MOST_YIELDS))",
         "timeout",
         tests=_OF_GANGS,
     ),
     Mutant(
         "a job that can never begin holds nodes for ever",
-        f"{_DECIDE}gangs.py",
+        _STARTING,
         "timeout * (1 + min(younger, MOST_YIELDS))",
         "timeout * (1 + younger)",
         tests=_OF_GANGS,
     ),
     Mutant(
         "whoever has let go takes the nodes again at once",
-        f"{_DECIDE}gangs.py",
+        _STARTING,
         "gang.generation != draft.snapshot.generation or draft.now >= gang.until:",
         "gang.generation != draft.snapshot.generation or draft.now <= gang.until:",
         tests=_OF_GANGS,

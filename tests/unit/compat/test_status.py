@@ -11,7 +11,7 @@ import pytest
 from perdure.wire import ExitKind
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Phase, TrainingJobStatus
-from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide import Stage, stage_of
 from tests.support.jobs import Job, job
 
 RECORDED = Path(__file__).parent / "recorded" / "status"

@@ -9,8 +9,8 @@ import pytest
 from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
-from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import RefusalKind
 from tests.support.jobs import Job, deletes, job, killed, leaves, trains

@@ -12,7 +12,7 @@ from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun
 from perdure_operator.decide.facts import longest_gang_pause
-from perdure_operator.decide.gangs import MOST_YIELDS, Gang, lets_go, pause
+from perdure_operator.decide.starting import MOST_YIELDS, Gang, lets_go, pause
 from tests.support.jobs import START, Job, creates, deletes, job
 
 UIDS = [f"00000000-0000-4000-8000-{number:012}" for number in range(20)]

@@ -11,8 +11,8 @@ from perdure.wire import ExitKind, Standby
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused, Phase, RunPlan
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.sizing import LONGEST_REST_SECONDS, SETTLING_SECONDS
-from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, killed, raised
 

@@ -29,8 +29,8 @@ from perdure.wire import (
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, LiveRefused, Phase, RunPlan, Takeover
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.handing_over import NEWS_SECONDS, SILENT_SECONDS
-from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.succession import BEGINNING_SECONDS
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated

@@ -9,7 +9,7 @@ import pytest
 from perdure.wire import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
-from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
 from perdure_operator.state.snapshot import NodeView, RefusalKind
 from tests.support.jobs import (

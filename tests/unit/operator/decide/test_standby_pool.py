@@ -11,8 +11,8 @@ from perdure.wire import ExitKind, Role, Standby
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Failures, LiveRefused, Phase
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.sizing import SETTLING_SECONDS
-from perdure_operator.decide.stage import Stage, stage_of
 from perdure_operator.decide.standby_pool import BEGINNING_SECONDS, CHANGED_SECONDS
 from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import NodeView

@@ -15,7 +15,7 @@ from perdure_operator.api.status import (
     Replacements,
     RootProblem,
 )
-from perdure_operator.decide.stage import Stage, stage_of
+from perdure_operator.decide import Stage, stage_of
 from perdure_operator.state.snapshot import PodView, RefusalKind, TemplateCheck, TemplateVerdict
 from tests.support.jobs import START, Job, assigns, creates, deletes, job, killed, leaves, trains
 

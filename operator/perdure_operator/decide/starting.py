@@ -1,0 +1,257 @@
+"""A start: members that cannot train are replaced, and the run is planned once all members, or enough, are up.
+
+Replacements come at a pace that never becomes a storm. Whatever made a member useless (a pod reaper, a node that goes
+away without a taint) may do the same to the next: from the second replacement in a row on, a pause comes before new
+members, and it doubles. The run's plan ends the row.
+
+A gang that does not find room for all its members lets go of the nodes that it holds, and tries later. Two jobs that
+hold half of the nodes each would wait for ever. One has to let go, and only one: the youngest goes first, so that the
+oldest gets its room. The pauses that follow differ by uid, so that two do not meet again in step. A run that trains
+never lets go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from perdure.wire import ExitKind
+from perdure_operator.api.reasons import Reason
+from perdure_operator.api.status import CurrentRun, Disruption, GangRest, NextRun, Replacements, Takeover
+from perdure_operator.decide.blame import charge, judge_standbys
+from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, doubled_seconds, later, next_run
+from perdure_operator.decide.facts import (
+    EDIT_SECONDS,
+    joined,
+    node_of,
+    one_more,
+    own,
+    refused,
+    terminated,
+)
+from perdure_operator.decide.history import begin
+from perdure_operator.decide.outcomes import end_of
+from perdure_operator.decide.placement import agent_missing, can_start, why_unfit
+from perdure_operator.decide.plans import new_plan
+from perdure_operator.decide.signals import signal_of_node
+from perdure_operator.decide.sizing import lasts, most_with, wanted_size
+from perdure_operator.decide.standby_pool import give_back
+from perdure_operator.decide.succession import succession
+from perdure_operator.decide.waiting import await_leavers, await_rescue_commits, not_ready, refusal_reason
+from perdure_operator.state.snapshot import PodView
+
+RECHECK_SECONDS: Final = 10
+"""What others do is no event of this job's."""
+FIRST_PAUSE_SECONDS: Final = 60
+MOST_YIELDS: Final = 5
+"""So many younger ones an older one waits for at most: who can never start must not keep all of them from it."""
+
+_COSTS_NOTHING: Final = frozenset(
+    {ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT, ExitKind.HANDED_OVER, ExitKind.HANDOVER_FAILED}
+)
+_ROOMLESS: Final = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Members of a run that has not begun."""
+
+    needed: int
+    """With fewer it cannot begin."""
+    placed: int
+    """How many have a node."""
+    roomless: int
+    """How many are told that there is no room for them, by the scheduler or by a quota."""
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether some hold nodes that do nothing until others find some."""
+        return 0 < self.placed < self.needed and self.roomless > 0
+
+
+def replace_unfit(draft: Draft) -> Draft:
+    """Drop the names of members that cannot train; those that ended by themselves cost a failure."""
+    pods = own(draft.snapshot)
+    unfit = {name: why for name in draft.next_members if (why := why_unfit(draft, name, pods.get(name)))}
+    if not unfit:
+        return draft
+    dropped = [pods[name] for name in unfit if name in pods]
+    failed = [end_of(pod) for pod in dropped if _ended_by_itself(draft, pod)]
+    words = joined([f"{name} {why}" for name, why in unfit.items()])
+    draft = draft.tell(Reason.MEMBER_REPLACED, f"new members take the place of those that cannot train: {words}")
+    draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
+    if dropped:  # a name without a pod has cost nothing
+        draft = _count(draft, words, [pods[one.name].node for one in failed])
+    if draft.current:
+        return draft  # the run that is on is not to be judged by its standbys
+    return charge(draft, judge_standbys(failed)) if failed else draft
+
+
+def pace(draft: Draft) -> Draft:
+    """Before new members a pause, once the ones before them had to be replaced again."""
+    replaced = draft.status.next.replacements if draft.status.next else None
+    if replaced is None or len(draft.next_members) >= succession(draft).joins:
+        return draft
+    until = _pause_until(replaced)
+    if replaced.generation != draft.snapshot.generation:
+        until = min(until, later(replaced.last_time, EDIT_SECONDS))
+    if draft.now >= until:
+        return draft
+    message = (
+        f"{replaced.count} times in a row members could not train and were replaced: {replaced.cause}; "
+        f"the next ones are created at {clock(until)}"
+    )
+    return draft.block(Reason.REPLACING_MEMBERS, message, until)
+
+
+def _pause_until(replaced: Replacements) -> datetime:
+    """The first replacement is made at once, the second after 1 s, each further one after twice as long."""
+    return doubled(replaced.last_time, replaced.count - 1) if replaced.count > 1 else replaced.last_time
+
+
+def _count(draft: Draft, cause: str, nodes: list[str]) -> Draft:
+    upcoming = draft.status.next or NextRun(run=next_run(draft.status))
+    row = one_more(draft, upcoming.replacements, cause, nodes)
+    return draft.update(next=upcoming.model_copy(update={"replacements": row}))
+
+
+def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
+    if pod.deleting or not terminated(pod) or agent_missing(pod) or (pod.gone and pod.terminated is None):
+        return False
+    on_its_way = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod)
+    return not on_its_way and end_of(pod).outcome not in _COSTS_NOTHING
+
+
+def promote(draft: Draft) -> Draft:
+    """Write the plan once every member is up; until then tell what the slowest one waits for."""
+    members = draft.next_members
+    if draft.blocked or not members:
+        return draft
+    pods = own(draft.snapshot)
+    missing = tuple(name for name in members if name not in pods or not can_start(draft, pods[name]))
+    if missing or refused(draft, members):
+        return not_ready(draft, missing or members)
+    if draft.status.previous:
+        return await_leavers(draft, draft.status.previous)
+    if (awaiting := await_rescue_commits(draft)) is not draft:
+        return awaiting
+    if _budget_is_of_another(draft, len(members)):
+        return not_ready(draft, members)
+    return _begin(draft, [pods[name] for name in members])
+
+
+def promote_fewer(draft: Draft) -> Draft:
+    """A job with `elastic` begins with those that are up, where they have been enough for a while, and grows."""
+    pods = own(draft.snapshot)
+    if draft.current or draft.blocked or draft.status.previous:
+        return draft
+    up = [name for name in draft.next_members if name in pods and can_start(draft, pods[name])]
+    size = most_with(draft, len(up))
+    if refused(draft, up[:size]) or _budget_is_of_another(draft, size):
+        size = 0
+    draft, due = lasts(draft, size)
+    if not due:
+        return draft
+    if (awaiting := await_rescue_commits(draft)) is not draft:
+        return awaiting
+    others = tuple(name for name in draft.next_members if name not in up[:size])
+    return _begin(give_back(draft.but(waiting=None), others), [pods[name] for name in up[:size]])
+
+
+def _budget_is_of_another(draft: Draft, members: int) -> bool:
+    """Whether the budget is still that of a smaller run whose end was seen in this very round; it is raised with it."""
+    ended, budget = draft.snapshot.status.current is not None, draft.snapshot.budget
+    return ended and budget is not None and not budget.altered and 0 <= budget.min_available < members
+
+
+def _begin(draft: Draft, pods: list[PodView]) -> Draft:
+    """The run of these pods, all of them new, is the one that is on."""
+    plan = new_plan(draft, pods)
+    row = draft.status.next.replacements if draft.status.next else None
+    upcoming = draft.status.next
+    begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
+    how = Takeover.START if begun else Takeover.RECREATE
+    draft = begin(draft, plan, None, how, upcoming.fallback_reason if upcoming else "")
+    draft = draft.update(
+        current=CurrentRun(run=plan.run, plan=plan, replacements=row),
+        next=None,
+        run=plan.run,
+        lost=plan.lost,
+        gang=None,
+    )
+    return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
+
+
+def let_go(draft: Draft) -> Draft:
+    """Release all members once some have held nodes in vain for startTimeoutSeconds; a younger gang goes first."""
+    upcoming, now = draft.status.next, draft.now
+    if draft.current or upcoming is None or not upcoming.members:
+        return draft
+    gang, leaves = _gang(draft), draft.status.previous  # whoever leaves still has the room that these wait for
+    since = (upcoming.in_vain_since or now) if gang.in_vain and not leaves else None
+    if since != upcoming.in_vain_since:
+        draft = draft.update(next=upcoming.model_copy(update={"in_vain_since": since}))
+    if since is None:
+        return draft
+    timeout, younger = draft.snapshot.spec.start_timeout_seconds, draft.snapshot.younger_gangs
+    due = lets_go(since, timeout, younger)
+    if now >= due:
+        return _released(draft, gang)
+    first = lets_go(since, timeout, 0)
+    draft = draft.wake(first if now < first else min(due, later(now, RECHECK_SECONDS)))
+    if draft.waiting and draft.waiting.reason in _ROOMLESS:
+        held = f"{draft.waiting.message}; the nodes that other members hold ({gang.placed}) are let go at {clock(due)}"
+        draft = draft.but(waiting=Waiting(draft.waiting.reason, held))
+    return draft
+
+
+def rest_of_gang(draft: Draft) -> Draft:
+    """Until its pause is over, or its spec is edited, nobody is made of a gang that has let go."""
+    gang = draft.status.gang
+    if draft.next_members:
+        return draft  # they were made when it was over, by another server's clock
+    if gang is None or gang.generation != draft.snapshot.generation or draft.now >= gang.until:
+        return draft
+    words = f"for want of room all members were let go; the next ones are created at {clock(gang.until)}"
+    return draft.block(Reason.GANG_RELEASED, words, gang.until)
+
+
+def _gang(draft: Draft) -> Gang:
+    """Who has no pod has no room where a quota says so."""
+    pods, elastic = own(draft.snapshot), draft.snapshot.spec.elastic
+    here = [pods[name] for name in draft.next_members if name in pods and not terminated(pods[name])]
+    refusal = refused(draft, draft.next_members)
+    unmade = refusal is not None and refusal_reason(refusal.message) is Reason.QUOTA_EXCEEDED
+    return Gang(
+        needed=elastic.min_replicas if elastic else wanted_size(draft.snapshot).members,
+        placed=sum(bool(pod.node) for pod in here),
+        roomless=sum(bool(pod.unschedulable) and not pod.node for pod in here) + unmade,
+    )
+
+
+def _released(draft: Draft, gang: Gang) -> Draft:
+    snapshot, old = draft.snapshot, draft.status.gang
+    attempts = old.attempts + 1 if old and old.generation == snapshot.generation else 1
+    until = draft.now + pause(snapshot.uid, attempts, snapshot.spec.start_timeout_seconds)
+    rest = GangRest(attempts=attempts, until=until, generation=snapshot.generation)
+    held = f": {draft.waiting.message}" if draft.waiting else ""
+    words = (
+        f"{gang.placed} members held nodes while others found no room for startTimeoutSeconds: all are let go, "
+        f"the next ones are created at {clock(until)}{held}"
+    )
+    draft = draft.allot(()).update(gang=rest)
+    return rest_of_gang(draft.but(waiting=None).tell(Reason.GANG_RELEASED, words, warning=True))
+
+
+def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
+    """When a gang that holds nodes in vain since then lets go, beside so many younger ones that do or just did."""
+    return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
+
+
+def pause(uid: str, attempts: int, timeout: int) -> timedelta:
+    """Before its members are made again, after so many attempts: doubled up to the timeout, and up to twice by uid."""
+    seconds = doubled_seconds(attempts, FIRST_PAUSE_SECONDS, timeout)
+    drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
+    return timedelta(seconds=round(seconds * (1 + drawn)))
