@@ -1,9 +1,9 @@
 """`decide(snapshot) -> decision`: everything the operator ever decides, on one screen.
 
-Total and deterministic: no I/O, no clock, no randomness, no logging. A policy takes a Draft and returns one, the same
-where it has nothing to say. A round goes ALWAYS, then the table of the job's stage (and of the stage that this leads
-to), then WRITES: what follows from status whatever the stage. Status is written first, so a policy may rest on what an
-earlier one has just put there. Policies lie in one file per story and never import each other.
+Total and deterministic: no I/O, no clock, no randomness, no logging. A policy takes a Draft and returns one, unchanged
+if it has nothing to decide. A round runs ALWAYS, then the table of the job's stage (and of the stage that this leads
+to), then WRITES: the writes that follow from status, in any stage. Status is written first, so a policy may rely on
+what an earlier one has just put there. Each story has one file of policies, and these files never import each other.
 Called by `loop.worker` and by `perdure-operator explain`.
 """
 
@@ -75,7 +75,7 @@ from perdure_operator.state.snapshot import Snapshot
 
 
 class Stage(StrEnum):
-    """Where a job is in its life: computed from status alone, once for each step of a round.
+    """Where a job is in its life, computed from status alone, once for each step of a round.
 
     BETWEEN ──names allocated──> STARTING ──all Ready, plan written──> RUNNING ──a signal──> QUIET
        ^                            ^                                   │  ^ │                 │
@@ -85,17 +85,17 @@ class Stage(StrEnum):
                                                                └──too late──────┘   plan written: RUNNING, or
                                                                                     HANDING_OVER until there is evidence
 
-    and from anywhere to FINISHED. QUIET leads to LEAVING at once where no standby could take over. `status.phase` is
+    Every stage can lead to FINISHED. QUIET leads to LEAVING at once if no standby could take over. `status.phase` is
     for people: nothing is decided from it.
     """
 
     BETWEEN = "between"  # no run is on, and no member is allocated
     STARTING = "starting"  # members of the next run are allocated, and not all of them are Ready
     RUNNING = "running"  # a run is on, and nothing asks it to end
-    QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may come
+    QUIET = "quiet"  # a signal was seen; it may still be withdrawn, and more may follow
     PREPARING = "preparing"  # standbys start for members that have to leave; the others train on
-    HANDING_OVER = "handing over"  # the next run's plan is told, and which of the two runs trains is not known
-    LEAVING = "leaving"  # members are asked to save and leave, and are waited for
+    HANDING_OVER = "handing over"  # members have the next run's plan; it is not known which of the two runs trains
+    LEAVING = "leaving"  # members are asked to save and leave; the job waits for them
     FINISHED = "finished"  # Completed or Failed
 
 
@@ -103,17 +103,17 @@ Policy = Callable[[Draft], Draft]
 
 ALWAYS: Final[tuple[Policy, ...]] = (
     correct_times,  # nothing in status is ahead of now
-    note_vacate,  # whom a person wants moved
-    track_unready_nodes,  # since when is each node under a pod unreachable
-    record_outcomes,  # how members ended
-    record_leavers,  # and those who do not go on with the run that is on
+    note_vacate,  # which members a person wants moved
+    track_unready_nodes,  # since when each node under a pod is unreachable
+    record_outcomes,  # how members of the current run ended
+    record_leavers,  # and members that left it
     confirm,  # which run is on
     complete,  # one `completed` ends the job
     close_previous,
     watch_deadline,
 )
 GATES: Final[tuple[Policy, ...]] = (
-    suspend,  # starts the deadline anew, so it comes before it
+    suspend,  # before `expire`, as it resets the deadline
     expire,
     wait_for_predecessor,
     keep_root_to_one_job,
@@ -130,10 +130,10 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.RUNNING: (name_leavers, try_template, back_off_growth, detect_disruption),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (
-        close_previous,  # of which nobody was left when this run took over: what it cost paces those that follow
+        close_previous,  # if all its members had ended when this run took over: its cost paces new members
         reconsider,
         replace_unfit,  # standbys
-        take_spares,  # before the pace, which is that of new members
+        take_spares,  # before `pace`, which only holds back new members
         keep_root_to_one_job,
         check_template,
         back_off,
@@ -145,14 +145,14 @@ STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
         stop_growing,
         give_up,
         train_on,
-        close_previous,  # of which nobody is left
+        close_previous,  # if all its members have ended
     ),
     Stage.HANDING_OVER: (try_template, resolve_handover),
     Stage.LEAVING: (
-        replace_unfit,  # who is to follow
+        replace_unfit,  # members of the next run
         wait_for_exits,
         close_run,
-        check_template,  # first of the gates: whoever edits it is told now, whatever else keeps the next members back
+        check_template,  # the first gate: who edits the template learns at once that it is refused
         release_successors,
         wait_for_predecessor,
         keep_root_to_one_job,
@@ -170,22 +170,22 @@ LEADS_TO: Final[Mapping[Stage, frozenset[Stage]]] = {
     Stage.HANDING_OVER: frozenset({Stage.RUNNING, Stage.PREPARING}),
     Stage.LEAVING: frozenset({Stage.BETWEEN, Stage.STARTING}),
 }
-"""Into which stages the same round goes on, beside FINISHED."""
+"""The stages in which the same round may continue, beside FINISHED."""
 WRITES: Final[tuple[Policy, ...]] = (
-    answer,  # before a pod is deleted that has ended
-    relabel,  # before anything is said to a pod
+    answer,  # before an ended pod is deleted
+    relabel,  # before any other change of a pod
     ask_to_leave,
     keep_spares,
     discard,  # pods without a run
-    ask_for_save,  # it is told with the ranks
+    ask_for_save,  # the request is part of the assignment
     protect,  # the budget before pods and labels
     create,
     assign,  # ranks to the pods
-    tell_leavers,  # of the run before
+    tell_leavers,  # those of the previous run
     relax,
     mark,  # by the roles that the writes above give
-    nudge,  # whoever is told nothing by them
-    keep_template,  # nothing rests on it
+    nudge,  # members that get no write above
+    keep_template,  # last, as nothing depends on it
 )
 
 FINISHED: Final = frozenset({Stage.FINISHED})
@@ -226,9 +226,9 @@ def stage_of(status: TrainingJobStatus) -> Stage:
 
 
 def _nothing_to_tell_yet(draft: Draft) -> bool:
-    """A new job's first word to people is what the dry run of its template has said, or that there is no answer.
+    """Whether a new job still waits for the first dry run of its template: its first status shows that result.
 
-    One that has pods is not new: its status was lost, and what is done to them is explained.
+    A job that has pods is not new: its status was lost, and people read what happens to the pods.
     """
     new = draft.snapshot.status == _UNWRITTEN and draft.snapshot.template_check.time is None
     only_asks = all(isinstance(action, CheckTemplate) for action in draft.actions)
@@ -247,7 +247,7 @@ def _through_stages(draft: Draft) -> Draft:
 
 
 def _in_turn(draft: Draft, policies: Iterable[Policy], leads_to: frozenset[Stage] = FINISHED) -> Draft:
-    """One policy after the other, until one of them has led to a stage with policies of its own."""
+    """Run one policy after the other, until one of them leads to a stage with policies of its own."""
     began = stage_of(draft.status)
     for policy in policies:
         before = draft.status

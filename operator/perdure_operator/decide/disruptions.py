@@ -30,9 +30,9 @@ from perdure_operator.decide.signals import Signal, signals_of_deletions, signal
 from perdure_operator.decide.sizing import ends_for_size, rests_until, size_of, wanted_size
 
 FLAPPING: Final = 3
-"""So many withdrawals in a row are no chance any more."""
+"""This many withdrawals in a row are no coincidence."""
 ROW_SECONDS: Final = 600
-"""After so long without one the row is over."""
+"""A row of withdrawals ends after this long without one."""
 LONGEST_QUIET_SECONDS: Final = 60
 
 _LEFT: Final[Mapping[str, str]] = {
@@ -40,7 +40,7 @@ _LEFT: Final[Mapping[str, str]] = {
     ExitKind.HANDED_OVER: "has handed over and left",
     ExitKind.STOPPED: "has left with nothing to save",
 }
-"""What a member has done whose run has ended in the log."""
+"""What a member of a run that has ended in the log has done."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ class EndReason:
     nodes: tuple[str, ...] = ()
     urgent: bool = True
     deadline: datetime | None = None
-    """When the first of these nodes is gone, where that is known."""
+    """When the first of these nodes goes away, if that is known."""
     if_room: bool = False
-    """The run goes on until standbys take over, however long that is."""
+    """The run goes on until standbys take over, without a time limit."""
 
 
 def final_reason(draft: Draft, current: CurrentRun) -> EndReason | None:
-    """Why the run has to end so that none follows at once; None where one could."""
+    """Why the run has to end with no run after it; None if a run could follow at once."""
     return _suspended(draft, current) or _expired(draft, current)
 
 
 def known_by(draft: Draft, plan: RunPlan) -> datetime:
-    """When a run whose members live has begun, alive or in place: it has waited for the one before it by then."""
+    """By when a run whose members live has begun, live or in place: its wait for the previous run is over by then."""
     return later(plan.assigned_time or draft.now, plan.seconds + plan.wait + LATE_MARGIN_SECONDS)
 
 
 def reason_to_end(draft: Draft, current: CurrentRun) -> EndReason | None:
-    """The first reason for the run to end, None where it may go on."""
+    """The first reason for the run to end, None if it may go on."""
     for look in (_faulty, _lost, _waits_for_the_dead, _deleted, _suspended, _expired, _nodes_leaving, _resized):
         found = look(draft, current)
         if found:
@@ -77,12 +77,12 @@ def reason_to_end(draft: Draft, current: CurrentRun) -> EndReason | None:
 
 
 def _faulty(draft: Draft, current: CurrentRun) -> EndReason | None:
-    """Before a lost member, which may have died of it: who is left would go on from where it stands, suspect too."""
+    """A fault comes before a lost member, which may have died of it: the others would go on from suspect state."""
     if not table_of(draft.snapshot).knows_faults or not still_running(draft):
         return None
     pods = own(draft.snapshot)
     members = [pods[member.name] for member in current.plan.members if member.name in pods]
-    members += leavers(draft) if current.unconfirmed else []  # they may train still, and what they have is taken over
+    members += leavers(draft) if current.unconfirmed else []  # they may still train: their state is taken over
     signals = [signal for signal in signals_of_nodes(draft.snapshot, members) if signal.fault]
     nodes = _nodes(signals)
     return EndReason(Disruption.NODE_FAULT, _causes(signals, separator="; "), nodes=nodes) if signals else None
@@ -102,18 +102,18 @@ def _lost(draft: Draft, current: CurrentRun) -> EndReason | None:
 
 
 def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> EndReason | None:
-    """Its members were told of it while the run before could still save; that one is lost, as they never learn.
+    """The previous run was lost after this run's members got their plan: they cannot learn it, and wait for its save.
 
-    Whether it goes on all the same nobody has told: so it is no lost run, and whoever trains in it saves.
+    No member has reported yet whether this run has begun. So it is no lost run, and a member that trains in it saves.
     """
     plan, status = current.plan, draft.status
     before = plan.takes_over
     if draft.snapshot.spec.completion is not Completion.LOG:
-        return None  # without a log nobody waits
+        return None  # without a log no member waits
     if plan.handover and plan.joins:
-        return None  # a newcomer to a living run ends where that goes on without it: one that lives waits for nobody
+        return None  # a newcomer ends if the living run goes on without it: one that lives does not wait
     if status.log_lost:
-        return None  # whichever run begins next finds what that one has found
+        return None  # the next run to begin finds the same
     if before not in status.lost or before in plan.lost or status.opened >= current.run:
         return None
     if draft.now >= known_by(draft, plan):
@@ -139,7 +139,7 @@ def _suspended(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: 
 
 
 def _nodes_leaving(draft: Draft, current: CurrentRun) -> EndReason | None:
-    """What waits for room comes after what needs none; where the job is being deleted there will be no others."""
+    """Signals that wait for room come after a size change that needs none; a job being deleted gets no new members."""
     signals = signals_of_nodes(draft.snapshot, still_running(draft))
     if_room = all(signal.if_room for signal in signals)
     if not signals or (if_room and (draft.snapshot.deleting or ends_for_size(draft, current))):
@@ -173,38 +173,38 @@ def _causes(signals: list[Signal], separator: str = ", ") -> str:
 
 
 def withdrawn(draft: Draft, intent: Intent, nodes: tuple[str, ...]) -> Draft:
-    """With one withdrawal more, if these were nodes that were to be left."""
+    """Count one more withdrawal, if the intent was to leave these nodes."""
     if intent.disruption is not Disruption.NODE_LEAVING:
         return draft
     row = _row(draft)
     if row and row.nodes and not nodes:
-        return draft  # what is said of pods alone says nothing of these nodes
+        return draft  # a signal of pods says nothing about these nodes
     row = row if row and bool(row.nodes) == bool(nodes) else None
     nodes = tuple(sorted({*(row.nodes if row else ()), *nodes}))
     return draft.update(withdrawals=Withdrawals(count=(row.count if row else 0) + 1, last_time=draft.now, nodes=nodes))
 
 
 def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
-    """How long a signal of these nodes has to last because of those withdrawn before it; zero where they were few."""
+    """How long a signal of these nodes has to last, as earlier ones were withdrawn; zero if there were few."""
     count = _count(draft, nodes)
     seconds = min(2**count, LONGEST_QUIET_SECONDS) if count >= FLAPPING else 0
     return timedelta(seconds=seconds)
 
 
 def restless(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the nodes whose signals were withdrawn in this row."""
+    """Those of these nodes whose signals were withdrawn in this row."""
     row = _row(draft)
     return tuple(name for name in nodes if row and name in row.nodes)
 
 
 def settled_at(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
-    """Until when signals of these nodes, withdrawn again and again, make no new member beside another that stays."""
+    """Until when signals of these nodes, withdrawn again and again, lead to no new member; None if they do now."""
     row, quiet = draft.status.withdrawals, quiet_for(draft, nodes)
     return row.last_time + quiet if nodes and row and quiet else None
 
 
 def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
-    """In words, for the condition; "" where nothing flaps."""
+    """The words for the condition; "" if no signal flaps."""
     count, seconds = _count(draft, nodes), quiet_for(draft, nodes).seconds
     if count < FLAPPING:
         return ""
@@ -212,13 +212,13 @@ def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
 
 
 def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
-    """Nobody who drains a node, or asks for a pod, waits because another node's sensor is loose."""
+    """The row counts for its own nodes alone: a drain of one node does not wait for a loose sensor of another."""
     row = _row(draft)
     alike = row and bool(nodes) == bool(row.nodes) and set(nodes) <= set(row.nodes)
     return row.count if row and alike else 0
 
 
 def _row(draft: Draft) -> Withdrawals | None:
-    """The row that a withdrawal now would make longer."""
+    """The row that a withdrawal now would extend."""
     row = draft.status.withdrawals
     return row if row and draft.now < later(row.last_time, ROW_SECONDS) else None

@@ -1,11 +1,13 @@
-"""A run has to end before its work is done: why, when its members are asked to save and leave, how long they may take.
+"""Members leave: when the job asks them to save and leave, how long they may take, and when late ones are deleted.
 
-Nodes and sizes get a quiet second in which more signals are collected and a signal may be withdrawn. From `leave` on
-the move is finished first, whatever becomes of the signal. What is urgent is told at once.
+A signal of a node or a wish for another size gets a quiet second, in which more signals are collected and one may be
+withdrawn. Urgent reasons get none. Once members are asked to leave (`leave`) the move is completed, even if the signal
+is withdrawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
@@ -36,12 +38,19 @@ from perdure_operator.state.snapshot import NodeView, PodView
 from perdure_operator.state.vacate_request import moves_all
 
 QUIET: Final = timedelta(seconds=1)
-"""So long nothing new may be heard before members are asked to leave."""
+"""How long no new signal may come before members are asked to leave."""
 OUTAGE_LOOK_SECONDS: Final = 10
-"""So often a job looks whether an outage is over: that other nodes come back is no event of its own."""
+"""How often a job checks whether an outage is over: it gets no event when other nodes come back."""
 QUIET_AT_MOST: Final = timedelta(seconds=5)
 PATIENCE_SECONDS: Final = 30
 """After a member was lost a commit may still be on its way, but no new save can end."""
+
+_WITHDRAWAL: Final = "the reason may be withdrawn"
+_MAY_FOLLOW: Final[Mapping[Disruption, str]] = {
+    Disruption.NODE_LEAVING: "more nodes may follow",
+    Disruption.SIZE_CHANGE: "the wanted size may change again",
+}
+"""What the quiet second is for."""
 
 
 def note_vacate(draft: Draft) -> Draft:
@@ -58,9 +67,9 @@ def note_vacate(draft: Draft) -> Draft:
 
 
 def track_unready_nodes(draft: Draft) -> Draft:
-    """Since when each node under a pod is unreachable: from the first sight of Ready != True until it is Ready again.
+    """Note since when each node under a pod is unreachable: from the first sight of Ready != True until it is Ready.
 
-    A node object that is gone counts as well, because nobody can say whether its machine still runs.
+    A node object that is gone counts as well, as its machine may still run.
     """
     occupied = {pod.node for pod in draft.snapshot.pods if pod.node and not terminated(pod)}
     sick = sorted(
@@ -76,9 +85,9 @@ def track_unready_nodes(draft: Draft) -> Draft:
 
 
 def _unready(draft: Draft, node: NodeView) -> Unready:
-    """The time of a mass outage says nothing about this node: it counts anew when the outage is over.
+    """The time of a mass outage says nothing about this node: when the outage is over, the time starts again.
 
-    So it does where the node has recovered while no operator looked, and is unreachable again.
+    It also starts again if the node recovered while no operator ran, and is unreachable once more.
     """
     outage = in_outage(draft.snapshot, node)
     old = next((one for one in draft.status.unready if one.node == node.name), None)
@@ -90,7 +99,7 @@ def _unready(draft: Draft, node: NodeView) -> Unready:
 
 
 def _give_up_one(draft: Draft) -> Draft:
-    """In an outage no more than one node a round: when that was is remembered, and the next one counts from it."""
+    """Give up at most one node a round in an outage, and note the time: the next one counts from it."""
     rows = draft.status.unready
     due = ((at, one.node) for one in rows if one.outage and not one.given_up and (at := given_up_at(draft, one.node)))
     at, name = min(due, default=(None, ""))
@@ -101,7 +110,7 @@ def _give_up_one(draft: Draft) -> Draft:
 
 
 def detect_disruption(draft: Draft) -> Draft:
-    """See the first reason for the run to end."""
+    """Find the first reason for the run to end, and begin a move or the quiet second."""
     if draft.current is None:
         return draft
     found = reason_to_end(draft, draft.current)
@@ -116,13 +125,13 @@ def detect_disruption(draft: Draft) -> Draft:
 
 
 def debounce(draft: Draft) -> Draft:
-    """Collect more signals in the quiet second; withdraw the intent where none is left."""
+    """Collect more signals in the quiet second; withdraw the intent if none is left."""
     intent = draft.intent
     if draft.current is None or intent is None:
         return draft
     found = reason_to_end(draft, draft.current)
     if found is None:
-        words = f"no longer true: {intent.cause}; nobody was asked to leave"
+        words = f"no longer true: {intent.cause}; no member was asked to leave"
         return withdrawn(draft, intent, intent.nodes).update_current(intent=None).tell(Reason.WITHDRAWN, words)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
@@ -132,11 +141,11 @@ def debounce(draft: Draft) -> Draft:
         return start_move(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
     draft = draft.update_current(intent=intent.model_copy(update=seen)).wake(due)
-    return draft.because(f"quiet until {clock(due)}: more nodes may follow")
+    return draft.because(f"quiet until {clock(due)}: {_MAY_FOLLOW.get(found.disruption, _WITHDRAWAL)}")
 
 
 def wait_for_exits(draft: Draft) -> Draft:
-    """Until the deadline members are waited for; then those that are late are deleted."""
+    """Wait for members until their deadline, then delete those that are late."""
     if draft.current is None or draft.intent is None:
         return draft
     draft, intent = _shorten(draft, draft.current, draft.intent)
@@ -160,7 +169,7 @@ def wait_for_exits(draft: Draft) -> Draft:
 
 
 def name_leavers(draft: Draft) -> Draft:
-    """A run that goes on in place does not train before those who leave have saved: people are told whom it awaits."""
+    """Show people which leavers the run waits for: one that goes on in place trains only after they have saved."""
     previous = draft.status.previous
     if previous is None or not leavers(draft) or draft.current is None or draft.current.plan.handover:
         return draft
@@ -168,10 +177,10 @@ def name_leavers(draft: Draft) -> Draft:
 
 
 def ask_to_leave(draft: Draft) -> Draft:
-    """Level-triggered: whoever does not show the request yet is asked again, until the deadline.
+    """Ask all members of a run that ends to save and leave.
 
-    A terminating pod gets no updates any more: its SIGTERM is its request. It is so, too, where admission lets nobody
-    change the pod.
+    Level-triggered: a member that does not show the request yet is asked again, until the deadline. A terminating pod
+    gets no updates any more: SIGTERM is its request. SIGTERM also asks a pod that admission lets nobody change.
     """
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
@@ -186,7 +195,7 @@ def ask_to_leave(draft: Draft) -> Draft:
 
 
 def tell_leavers(draft: Draft) -> Draft:
-    """Those who do not go on with the newest plan are told so with it; whoever is late is deleted."""
+    """Ask the leavers of the newest plan to save and leave with it, and delete those that are late."""
     plan, pods, intent = _leaving_members(draft)
     if intent is None:
         return draft
@@ -208,12 +217,12 @@ def tell_leavers(draft: Draft) -> Draft:
 
 
 def _last_word(draft: Draft, plan: RunPlan, intent: Intent) -> str:
-    """After a fault none of them is to save any more: that is told with the number of the run that follows."""
+    """The text for a leaver. After a fault none may save: the text then carries the number of the run that follows."""
     return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)
 
 
 def _leaving_members(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:
-    """The plan that members leave with, those of them that have not ended, and how long they may take."""
+    """The plan that members leave with, the leavers that have not ended, and how long they may take."""
     upcoming, previous, current = draft.status.next, draft.status.previous, draft.current
     if upcoming and upcoming.plan and draft.intent:
         names = upcoming.plan.leavers
@@ -234,15 +243,15 @@ def _deletion(pod: PodView) -> DeletePod:
 
 
 def _not_asked_yet(draft: Draft, intent: Intent) -> list[PodView]:
-    """Members that do not show the request to leave yet."""
+    """The members that do not show the request to leave yet."""
     text = leave(draft.status.next.run, intent) if draft.status.next else ""
     return [pod for pod in still_running(draft) if not pod.deleting and pod.assignment != text]
 
 
 def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, Intent]:
-    """Nobody can save without the others: what is left of the time ends with the first who cannot use it.
+    """Move the deadline to the end of the first member that cannot wait as long: no member can save without the others.
 
-    Members count `seconds` from their first sight of the request, so the time gone by stays part of it.
+    Members count `seconds` from their first sight of the request, so `seconds` includes the time that has passed.
     """
     ends = [*_ends_of_grace(draft), *_end_of_patience(draft, current)]
     deadline = later(min(ends), LATE_MARGIN_SECONDS) if ends else intent.deadline
@@ -254,7 +263,7 @@ def _shorten(draft: Draft, current: CurrentRun, intent: Intent) -> tuple[Draft, 
 
 
 def _ends_of_grace(draft: Draft) -> list[datetime]:
-    """Until when each can still save that is deleted, and has only its own grace, or whose node has a deadline."""
+    """Until when members can save that are being deleted, and have only their grace, or whose node has a deadline."""
     seen, running = draft.snapshot, still_running(draft)
     graces = [one.deadline for one in signals_of_deletions(seen, running) if one.deadline]
     deadlines = [*graces, *deadlines_ahead(seen, running)]
@@ -262,9 +271,9 @@ def _ends_of_grace(draft: Draft) -> list[datetime]:
 
 
 def _end_of_patience(draft: Draft, current: CurrentRun) -> list[datetime]:
-    """Until when the others are waited for after one was lost, unless the run has told its end.
+    """Until when the job waits for the others after a member was lost, unless the log has the run's end.
 
-    `lost` never changes within a run's number, so they cannot be told to stop at once.
+    `lost` never changes within a run's number, so the others cannot be asked to stop at once.
     """
     if ended_in_log(current) or not any(_breaks_the_save(one) for one in current.outcomes):
         return []

@@ -1,8 +1,8 @@
 """Which pods have to leave, and why: what they and their nodes show, and who asks for their eviction.
 
-What counts and what is done about it says the table of signals (`api.default_signals`).
+The table of signals (`api.default_signals`) says which marks count, and how the job reacts to each.
 
-`not-ready` and `unreachable` are no announcements: nobody on such a node can be asked to save (see `leaving`).
+`not-ready` and `unreachable` are no announcements: no member on such a node can be asked to save (see `leaving`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 _CREDIBLE_YEARS: Final = (1970, 9000)
 _ASKED: Final = frozenset({"Active", "Interrupted", "Completed"})
 _REQUESTERS: Final = 3
-"""So many are named."""
+"""How many of them a message names."""
 _LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
 
 
@@ -40,45 +40,45 @@ class Signal:
     cause: str
     """In words, with names."""
     node: str = ""
-    """The node it has to leave; "" where the pod itself is meant."""
+    """The node it has to leave; "" if the signal is about the pod itself."""
     urgent: bool = False
-    """No quiet second: it is told at once."""
+    """No quiet second: members are asked at once."""
     deadline: datetime | None = None
-    """When the pod will be taken, where that is known."""
+    """When the pod will be taken away, if that is known."""
     if_room: bool = False
     """It need not leave before another takes its place."""
     fault: bool = False
-    """What it has computed is suspect."""
+    """The results of its computation are suspect."""
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """One thing that a node or a pod shows, and the row that is about it."""
+    """One mark that a node or a pod shows, and the row of the table that it matches."""
 
     row: SignalRow
     words: str
     value: str = ""
     since: datetime | None = None
     ends: datetime | None = None
-    """When its node is gone, where the claim to which that belongs tells."""
+    """When its node goes away, if the node's claim shows that."""
     pod_has: int | None = None
-    """So many seconds after that the pod is killed, where Kubernetes takes it away by itself."""
+    """After how many seconds Kubernetes kills the pod, if it evicts the pod on its own."""
 
 
 def table_of(snapshot: Snapshot) -> SignalTable:
-    """The table in force for this job; asked for every pod in every round, so it is looked up once for a snapshot."""
+    """The table in force for this job. Every pod needs it in every round, so it is looked up once for a snapshot."""
     return _newest.table(snapshot.signals, snapshot.spec.disruption)
 
 
 class _Newest:
-    """What was asked for last: all questions of a round have the same rows, the same job and the same Evictions."""
+    """The newest answers: all questions of a round are about the same rows, the same job and the same Evictions."""
 
     def __init__(self) -> None:
         self._known: tuple[tuple[SignalRow, ...], DisruptionPolicy, SignalTable] | None = None
         self._asking: tuple[tuple[EvictionView, ...], dict[str, list[EvictionView]]] | None = None
 
     def table(self, configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
-        """By identity: a hash of all rows, for each pod, costs more than what is asked."""
+        """Compares by identity: a hash of all rows for each pod would cost more than the answer."""
         known = self._known
         if known is None or known[0] is not configured or known[1] is not policy:
             known = self._known = (configured, policy, table(configured, policy.reactions))
@@ -99,7 +99,7 @@ _newest: Final = _Newest()
 
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
-    """Why the pod has to leave this node; None where it may stay."""
+    """Why the pod has to leave this node; None if it may stay."""
     evictions = asked_for(snapshot, pod)
     if _quiet(snapshot, node) and not (pod.conditions or pod.devices or evictions):
         return None
@@ -123,7 +123,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 
 def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
-    """Why nobody new is to train on this node, where whoever trains there stays; None where nothing says so."""
+    """Why no new member is to train on this node, while one that trains there stays; None if it may."""
     if _quiet(snapshot, node):
         return None
     shown = (one for one in _of_node(snapshot, table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
@@ -132,7 +132,7 @@ def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal |
 
 
 def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
-    """Why a run with these pods saves and trains on: by node, or pod, and row, in words."""
+    """Why a run with these pods saves and trains on: the words, by node or pod, and row."""
     in_force, nodes, found = table_of(snapshot), {node.name: node for node in snapshot.nodes}, dict[str, str]()
     for pod in pods:
         node = nodes.get(pod.node)
@@ -157,9 +157,9 @@ def signals_of_nodes(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal
 
 
 def deadlines_ahead(snapshot: Snapshot, pods: Iterable[PodView]) -> list[datetime]:
-    """When these pods are gone, as far as that is not over already.
+    """When these pods go away, without deadlines that have passed.
 
-    Whoever outlives a deadline may be there for as long as any: the announcement is stale, or a clock is wrong.
+    A pod that outlives its deadline may live as long as any other: the announcement is stale, or a clock is wrong.
     """
     deadlines = (signal.deadline for signal in signals_of_nodes(snapshot, pods))
     return [at for at in deadlines if at and at > snapshot.now]
@@ -168,7 +168,7 @@ def deadlines_ahead(snapshot: Snapshot, pods: Iterable[PodView]) -> list[datetim
 def signals_of_deletions(snapshot: Snapshot, pods: Iterable[PodView]) -> list[Signal]:
     """One signal for each of these pods that is being deleted, in their order.
 
-    It has its grace to save and nothing more. Most often its node is being drained: then that is why.
+    It has only its grace to save. Most often its node is being drained: the cause then names the node.
     """
     nodes = {node.name: node for node in snapshot.nodes}
     found = [_of_deletion(snapshot, nodes.get(pod.node), pod) for pod in pods]
@@ -185,30 +185,29 @@ def _of_deletion(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Sig
 
 
 def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
-    """The Evictions of this pod that somebody still wants, and that do not wait for others before the operator.
+    """The Evictions of this pod that are still wanted, and in which it is, or was, the operator's turn to respond.
 
-    Also where the operator's turn is over: what comes after it is refused by the job's budget for as long as the pod
-    trains.
+    They count after that turn, too: the job's budget refuses the eviction that follows for as long as the pod trains.
     """
     mine = _newest.evictions(snapshot.evictions).get(pod.uid, ()) if snapshot.evictions else ()
     return [one for one in mine if one.state in _ASKED and not one.over and not one.withdrawn]
 
 
 def lets_go(snapshot: Snapshot) -> bool:
-    """Whether the job's members leave when somebody asks for their eviction."""
+    """Whether the job's members leave when an Eviction asks for it."""
     row = table_of(snapshot).find(Source.EVICTION)
     return row is not None and row.reaction in _LEAVE
 
 
 def rows_shown(in_force: SignalTable, node: NodeView) -> list[tuple[SignalRow, str]]:
-    """Every row that the node's state matches, for a pod without tolerations, and the cause in words; for people."""
+    """Every row that the node's state matches, for a pod without tolerations, with the cause in words for people."""
     silent = in_force.find(Source.SILENCE) if node.exists and not node.ready else None
     shown = [(one.row, one.words) for one in _shown(in_force, node, None)]
     return shown + ([(silent, f"node {node.name} is not Ready")] if silent else [])
 
 
 def rows_shown_by_pod(in_force: SignalTable, pod: PodView) -> list[tuple[SignalRow, str]]:
-    """The same of a pod, whatever its node shows."""
+    """Every row that the pod's own state matches, with the cause in words for people."""
     return [(one.row, one.words) for one in _shown_by_pod(in_force, pod)]
 
 
@@ -219,31 +218,31 @@ def tolerates(pod: PodView, taint: Taint) -> bool:
 
 
 def _quiet(snapshot: Snapshot, node: NodeView | None) -> bool:
-    """Whether nobody says anything of this node."""
+    """Whether no signal can be about this node: it shows no mark, and no annotation asks members to leave."""
     return (node is None or _shows_nothing(node)) and not snapshot.vacate
 
 
 def _shows_nothing(node: NodeView) -> bool:
-    """Most nodes, most of the time."""
+    """True for most nodes, most of the time."""
     going = node.deleting or not node.exists or node.cordoned
     return not (going or node.taints or node.conditions or node.labels or node.annotations)
 
 
 def _of_node(snapshot: Snapshot, in_force: SignalTable, node: NodeView | None, pod: PodView) -> Iterator[_Shown]:
-    """What the pod's node shows, and what a person wants of it."""
+    """What the pod's node shows, and whether a person wants the job off it."""
     if node is not None:
         yield from _shown(in_force, node, pod)
     yield from _asked_of_node(snapshot, in_force, pod)
 
 
 def _of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
-    """What it shows itself, and what a person wants of it."""
+    """What the pod itself shows, and whether a person wants it moved."""
     yield from _asked_of_pod(snapshot, in_force, pod)
     yield from _shown_by_pod(in_force, pod)
 
 
 def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
-    """What the node shows, what is final first; of each thing the first row alone."""
+    """What the node shows, a deletion first; each mark yields only the first row that it matches."""
     if (not node.exists or node.deleting) and (row := in_force.find(Source.NODE_DELETION)):
         yield _told(row, node.name, "is being deleted" if node.exists else "was deleted")
     if node.exists:
@@ -267,12 +266,12 @@ def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) ->
 
 
 def _toleration_of(pod: PodView, taint: Taint) -> Toleration | None:
-    """The one that counts: of several that match the taint Kubernetes has the first."""
+    """The toleration that counts: Kubernetes takes the first that matches the taint."""
     return next((one for one in pod.tolerations if _matches(one, taint)), None)
 
 
 def _seconds_left(pod: PodView, tolerated: Toleration) -> int | None:
-    """From the taint to the end of the pod's grace; None where it is deleted at once, which is seen."""
+    """From the taint to the end of the pod's grace; None if the pod is deleted at once: its deletion then shows."""
     seconds = tolerated.toleration_seconds or 0
     return seconds + pod.grace if seconds > 0 else None
 
@@ -318,7 +317,7 @@ def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> I
 
 
 def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
-    """A person wants this one moved, or all that there were."""
+    """A person wants this pod moved, or all pods that existed when the person asked."""
     row, everybody = _by_hand(snapshot, in_force), snapshot.status.vacate
     if row and pod.name in vacate_request.places(snapshot.vacate):
         yield _Shown(row, f"the job's annotation {default_signals.VACATE_ANNOTATION} names {pod.name}")
@@ -346,7 +345,7 @@ def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetim
 
 
 def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
-    """When the node is gone; counted from the first sight of a deadline where nobody tells the beginning."""
+    """When the node goes away; counted from the first sight of the mark if its beginning is not known."""
     if shown.row.deadline_in_value:
         return _believed(_time(shown.value))
     if shown.row.deadline_in_claim:
@@ -356,7 +355,7 @@ def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
     seen, told = (intent.deadline_seen if intent else None) or snapshot.now, _believed(shown.since)
-    # Told by another's clock: what has not begun, or was over before anybody saw it, while the node is there, is wrong.
+    # Another machine's clock wrote it. It is wrong if it lies ahead, or had passed when it was first seen.
     began = told if told and told <= snapshot.now and later(told, min(seconds)) > seen else seen
     return later(began, min(seconds))
 
@@ -366,7 +365,7 @@ def _believed(told: datetime | None) -> datetime | None:
 
 
 def _credible(moment: datetime) -> bool:
-    """Whether a node can be gone then: words for "never" lie where no time can be counted with any more."""
+    """Whether a node can go away then: some write "never" as a year that no arithmetic can handle."""
     return _CREDIBLE_YEARS[0] <= moment.year <= _CREDIBLE_YEARS[1]
 
 
