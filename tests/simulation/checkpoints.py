@@ -124,7 +124,7 @@ class Checkpoints:
             return 0, 0
         if self._seat.rank == 0:
             self._gang.track = replace(image.track, saved=False)
-        before: int = await self._on_rank0(self._newest_step)
+        before: int = await self._on_rank0(lambda: self._committed_below(image.step))
         while True:
             try:
                 await self.save(f"image of run {image.run}", final=False)
@@ -138,9 +138,10 @@ class Checkpoints:
             else:
                 return image.step - before, image.run
 
-    async def _newest_step(self) -> int:
+    async def _committed_below(self, step: int) -> int:
         writer = self._writer
-        return await self._tape.run(lambda: writer.log.step_of(writer.place.last_commit)) or 0
+        found: int = await self._tape.run(lambda: writer.commits().step_below(step))
+        return found
 
     async def _wait_for_turn(
         self, give_up: Callable[[], None], offers: list[ImageOffer]

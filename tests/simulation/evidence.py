@@ -244,8 +244,9 @@ class LogReader:
             yield f"H2: it takes over run {taken}, which had ended"
 
     def _begins(self, line: Line) -> Iterable[str]:
-        """An image is ahead of every commit, and of a run that led to where the newest one stood."""
-        image, step = line.body.get("image"), self._commit.step if self._commit else 0
+        """An image is ahead of the newest usable commit, and of a run that led to where the newest one stood."""
+        image, usable = line.body.get("image"), [old.step for old in self.lines if self.is_usable(old)]
+        step = usable[-1] if usable else 0
         if image is None:
             return
         if int(image["step"]) <= step:

@@ -18,8 +18,8 @@ from perdure.checkpoint import manifest
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log import objects
 from perdure.log.entry import Committed, checksum
-from perdure.log.images import ImageOffer, Stamp
-from perdure.log.reader import Head, Log
+from perdure.log.images import Begun, ImageOffer, Stamp, choose
+from perdure.log.reader import Commits, Head, Log
 from perdure.log.writer import Writer
 from perdure.wire import CommitRef
 from tests.simulation.gang import Track
@@ -88,8 +88,10 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int) 
             return Rescued(CommitRef(own.seq, last.step))
         if own.ends_run:
             return Rescued(why=f"run {run} has ended in the log")
-        if (writer.log.step_of(own.newest_commit) or 0) >= image.step:
-            return Rescued(why="it is in a commit")
+        newest = next(Commits(writer.log, own.newest_commit).stamps, None)
+        choice = choose([image.offered_by(0)], uid=image.uid, line=[Begun(run)], committed=newest)
+        if choice.image is None:
+            return Rescued(why=choice.why)
         writer.stand_in(head, own)
         writer.never_opens(aborted)
         return None

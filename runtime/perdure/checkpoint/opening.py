@@ -19,7 +19,7 @@ from perdure.console import Trouble, say
 from perdure.errors import Corrupt, StorageError, StorageRefused
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
-from perdure.log.entry import Committed, ImageRef, Origin
+from perdure.log.entry import ImageRef, Origin
 from perdure.log.images import ImageOffer
 from perdure.log.reader import Log, Slot
 from perdure.log.writer import NotYet, Resume, Writer
@@ -46,7 +46,7 @@ class Opening:
     image: ImageRef | None = None
     """The image that it begins from instead of the newest commit."""
     rescued: int = 0
-    """Steps from the newest commit to that image."""
+    """Steps from the newest commit behind that image to it: commits beyond it could not be used."""
     origin: Origin | None = None
     """The commit of another root that it begins from."""
 
@@ -100,13 +100,8 @@ def _report(resume: Resume) -> dict[str, Any]:
     body = {"run": resume.run, "goal": goal, "origin": asdict(resume.origin) if resume.origin else None}
     if resume.image is None:
         return {**body, "image": None}
-    return {**body, "image": asdict(resume.image), "committed": _newest_step(resume)}
-
-
-def _newest_step(resume: Resume) -> int:
-    """The step of the newest commit; 0 without one."""
-    entries = (slot.entry for slot in resume.commits)
-    return next((entry.event.step for entry in entries if entry and isinstance(entry.event, Committed)), 0)
+    committed = resume.commits.step_below(resume.image.step)
+    return {**body, "image": asdict(resume.image), "committed": committed}
 
 
 def _wait_for_turn(

@@ -29,8 +29,8 @@ from perdure.checkpoint.upload import Staged, put_manifest, put_part, without_te
 from perdure.console import Trouble, say
 from perdure.errors import Corrupt, Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log.entry import Committed, Entry, ImageRef, Opened
-from perdure.log.images import Begun, ImageOffer, choose, holder_of
-from perdure.log.reader import Head, Log
+from perdure.log.images import Begun, CommitStamp, ImageOffer, choose, holder_of
+from perdure.log.reader import Commits, Head, Log
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
 from perdure.wire import CommitRef
@@ -61,9 +61,7 @@ def rescue(
             return known  # by another rank of it, or by an earlier call whose answer was lost
         ends = successor if _has_begun_there(own, successor, ImageRef(run, newest)) else run
         _check(uid, ends, head, own)
-        # A commit that cannot be read is of this run or an older one, and what its ranks have left is behind it.
-        committed = log.step_of(own.newest_commit if own else None) or 0
-        image = _chosen(images, uid, run, committed)
+        image = _chosen(images, uid, run, next(Commits(log, own.newest_commit if own else None).stamps, None))
         writer = Writer(log, uid=uid, run=ends)
         writer.stand_in(head, own)
         writer.never_opens(aborted)
@@ -100,7 +98,7 @@ def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
         raise Superfluous(f"run {run} has ended with a last word of its own")
 
 
-def _chosen(images: Sequence[Image], uid: str, run: int, committed: int) -> Image:
+def _chosen(images: Sequence[Image], uid: str, run: int, committed: CommitStamp | None) -> Image:
     """The one that is to be committed. Superfluous if there is none."""
     offers = [ImageOffer(number, image.label.stamp, image.label.crc) for number, image in enumerate(images)]
     choice = choose(offers, uid=uid, line=[Begun(run)], committed=committed)

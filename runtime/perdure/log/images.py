@@ -5,6 +5,9 @@ image with its agent, for the pod's next trainer. A higher step does not make an
 from an older commit since, and passed that step in another way. So an image counts only if it is on the path to the
 state of the run that opened last.
 
+A lower step does not make an image older either: a run that could not use the newest commit has begun behind it. So a
+commit counts against the images of its own run and of earlier ones. Every later run that could use it stands beyond it.
+
 Called by perdure.log.writer while it opens a run. The choice is recorded in its Opened entry for the run after it.
 That is also why a run with a recorded image commits it before it trains, or ends.
 """
@@ -28,6 +31,15 @@ class Stamp:
     """The rank in that run."""
     world: int
     """That run's number of ranks."""
+
+
+@dataclass(frozen=True)
+class CommitStamp:
+    """The training, the run and the step of a commit."""
+
+    uid: str
+    run: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -64,10 +76,12 @@ class ImageChoice:
     """Why an offered image is not used, for people."""
 
 
-def choose(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: int) -> ImageChoice:
+def choose(
+    offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: CommitStamp | None
+) -> ImageChoice:
     """The image for the next run. `line` are the earlier runs, the newest first.
 
-    `committed` is the step of the newest commit; 0 without one.
+    `committed` is the newest commit whose entry can be read.
     """
     good = [offer for offer in offers if admissible(offer.stamp, uid=uid, line=line, committed=committed)]
     if not good:
@@ -85,12 +99,19 @@ def holder_of(image: ImageRef, offers: Sequence[ImageOffer]) -> int:
     return min(found, key=lambda offer: offer.stamp.rank).holder
 
 
-def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: int) -> bool:
-    """Whether the image is newer than the newest commit and on the path of the newest run of `line`."""
-    if stamp.uid != uid or stamp.step <= committed:
+def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: CommitStamp | None) -> bool:
+    """Whether the image is in no commit and on the path of the newest run of `line`."""
+    if stamp.uid != uid or _is_in(committed, stamp, line):
         return False
     origin = _origin(stamp, line)
     return any(run == origin and (at is None or stamp.step <= at) for run, at in _way(line))
+
+
+def _is_in(committed: CommitStamp | None, stamp: Stamp, line: Sequence[Begun]) -> bool:
+    """Whether the commit, or what it was made from, holds the image's step."""
+    if committed is None or committed.uid != stamp.uid:
+        return False  # runs of an earlier training are all earlier
+    return committed.run >= _origin(stamp, line) and committed.step >= stamp.step
 
 
 def _origin(stamp: Stamp, line: Sequence[Begun]) -> int:
@@ -120,7 +141,7 @@ def _way(line: Sequence[Begun]) -> Iterator[tuple[int, int | None]]:
             return
 
 
-def _why_none(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: int) -> str:
+def _why_none(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], committed: CommitStamp | None) -> str:
     """Why the best offer is not admissible; "" without offers."""
     if not offers:
         return ""
@@ -128,7 +149,7 @@ def _why_none(offers: Sequence[ImageOffer], *, uid: str, line: Sequence[Begun], 
     what = f"the image of run {stamp.run}, step {stamp.step}"
     if stamp.uid != uid:
         return f"{what} is of another job"
-    if stamp.step <= committed:
+    if _is_in(committed, stamp, line):
         return f"{what} is in a commit"
     if not line:
         return f"{what} is of a run that the log does not know"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from perdure.errors import Corrupt
 from perdure.log.entry import PREFIX, Committed, Entry, Opened, checksum, key_of, read_entry, seq_of
+from perdure.log.images import CommitStamp
 from perdure.store import NoSuchKey, Store
 
 
@@ -64,6 +65,17 @@ class Commits:
 
     log: Log
     newest: int | None
+
+    @property
+    def stamps(self) -> Iterator[CommitStamp]:
+        """Of those that can be read."""
+        for entry in (slot.entry for slot in self):
+            if entry and isinstance(entry.event, Committed):
+                yield CommitStamp(entry.uid, entry.run, entry.event.step)
+
+    def step_below(self, step: int) -> int:
+        """Of the newest commit below this step; 0 without one."""
+        return next((stamp.step for stamp in self.stamps if stamp.step < step), 0)
 
     def __iter__(self) -> Iterator[Slot]:
         seq = self.newest
@@ -148,14 +160,6 @@ class Log:
         if after and after.entry and after.entry.prev != slot.crc:
             return _changed(slot)
         return slot
-
-    def step_of(self, commit: int | None) -> int | None:
-        """Of the commit at this number; 0 where there is no commit, None where it cannot be read."""
-        slot = self.slot(commit) if commit else None
-        if not commit:
-            return 0
-        event = slot.entry.event if slot and slot.entry else None
-        return event.step if isinstance(event, Committed) else None
 
     def entries(self, newest: int) -> Iterator[Slot]:
         """From `newest` down to 1, each checked against the `prev` of the one after it."""

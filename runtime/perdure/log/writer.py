@@ -305,10 +305,8 @@ class Writer:
         """The image that this run begins from. `own` is the newest entry of this uid."""
         if not images:
             return ImageChoice()
-        step = self.log.step_of(self._place.last_commit)
-        if step is None:
-            return ImageChoice(why=f"the newest commit, entry {self._place.last_commit}, cannot be read")
-        return choose(images, uid=self._uid, line=list(self._line(own)), committed=step)
+        committed = next(self.commits().stamps, None)
+        return choose(images, uid=self._uid, line=list(self._line(own)), committed=committed)
 
     def _chosen(self, own: Entry | None) -> Origin | None:
         """The chosen commit that this run begins from instead of the newest one. Raises UserError if it does not exist.

@@ -167,7 +167,7 @@ class Opened:
     run: int
     resumed: CommitRef | None = None
     rescued: int = 0
-    """Steps beyond the newest commit that it has begun with: those of an image."""
+    """Steps beyond the newest commit behind it that it has begun with: those of an image."""
     rescued_of: int = 0
     """The run whose image it is."""
     step: int | None = None

@@ -124,7 +124,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Rescue:
-    """A run began from an image of a lost run, newer than every commit."""
+    """A run began from an image of a lost run, newer than every usable commit."""
 
     run: Positive
     """The run that began there."""

@@ -116,8 +116,8 @@ class Deaths(Promise):
         lost = life.reached - step
         if lost <= 0 or life.pods & self._suspect:
             return
-        if any(life.reached <= damaged for damaged in self._damaged[uid]):
-            return  # nobody keeps what a commit holds; and no image counts below the newest one, read or damaged
+        if life.reached in self._damaged[uid]:
+            return  # nobody keeps what a commit holds
         words = f"run {run} goes on from step {step}, and run {last[1]} had come to step {life.reached}"
         for pod in sorted(pod for pod, of in life.images.items() if of == life.reached and pod not in self._killed):
             if pod in new.pods or (pod in self._ended and (pod, last[1]) not in self._overtaken):

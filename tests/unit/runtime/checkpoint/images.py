@@ -1,23 +1,24 @@
 """A small world of runs that lose members: all that can happen to their images, in every order.
 
 What a rank holds is named by its history: which run has trained each step. So whether a run begins where it should is
-seen at once: on the way to where the run that opened last stood, and beyond the newest commit. Nobody throws an image
-away here, however old it is: the rule alone has to see what it is worth.
+seen at once: on the way to where the run that opened last stood, and beyond the newest commit that can be used. Nobody
+throws an image away here, however old it is: the rule alone has to see what it is worth. Who opens a run does not know
+yet that the objects of a commit are damaged; that its entry is, everybody sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import chain, combinations
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, ImageChoice, ImageOffer, Stamp, choose, holder_of
+from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holder_of
 
 UID = "job"
 SEATS = 2
 STEPS = 2
-RUNS = 4
 
 History = tuple[int, ...]
 """Of each step the run that has trained it."""
@@ -31,13 +32,33 @@ class Image:
     rank: int
 
 
+class Damage(Enum):
+    """What has happened to the newest commit."""
+
+    NONE = "none"
+    OBJECTS = "objects"
+    ENTRY = "entry"
+
+
+@dataclass(frozen=True)
+class Commit:
+    run: int
+    history: History
+
+
 @dataclass(frozen=True)
 class World:
     """Between two events. A seat is a place for a pod, and a rank of whatever run there is."""
 
     line: tuple[Begun, ...] = (Begun(1),)
     """Opened runs, the newest first."""
-    committed: History = ()
+    commits: tuple[Commit, ...] = ()
+    """The newest, and the one to fall back on."""
+    damage: Damage = Damage.NONE
+    damages: int = 0
+    """How often a commit may yet be damaged."""
+    runs: int = 4
+    """How many there are in the end."""
     living: tuple[History | None, ...] = ((),) * SEATS
     """What the trainer of each seat holds; None: there is none, or it cannot go on without the others."""
     images: tuple[Image | None, ...] = (None,) * SEATS
@@ -49,6 +70,29 @@ class World:
     @property
     def run(self) -> int:
         return self.line[0].run
+
+    @property
+    def committed(self) -> History:
+        """What can be restored."""
+        whole = self.commits if self.damage is Damage.NONE else self.commits[1:]
+        return whole[0].history if whole else ()
+
+    @property
+    def known(self) -> CommitStamp | None:
+        """The newest commit, as whoever opens a run finds it."""
+        found = self.commits[1:] if self.damage is Damage.ENTRY else self.commits
+        return CommitStamp(UID, found[0].run, len(found[0].history)) if found else None
+
+    @property
+    def saved(self) -> bool:
+        """Whether nothing was trained since the newest commit: nobody keeps what that holds."""
+        return not self.front or any(self.front == commit.history for commit in self.commits)
+
+    def with_commit(self, history: History) -> World:
+        """By the newest run."""
+        whole = self.commits if self.damage is Damage.NONE else self.commits[1:]
+        below = whole[:1] if self.damages else ()  # else nobody falls back any more
+        return replace(self, commits=(Commit(self.run, history), *below), damage=Damage.NONE)
 
     @property
     def members(self) -> list[int]:
@@ -82,13 +126,13 @@ class Beginning:
         begun, before = self.after.front, self.before
         images = [before.images[seat] for seat in self.members]
         kept = {image.history for image in images if image}
-        whole = begun == before.front or before.front not in kept or before.front == before.committed
+        whole = begun == before.front or before.front not in kept or before.saved
         return begun[: len(before.committed)] == before.committed and before.front[: len(begun)] == begun and whole
 
 
-def beginnings(rule: Rule = choose) -> Iterator[Beginning]:
+def beginnings(rule: Rule = choose, first: World = World()) -> Iterator[Beginning]:
     """Each way in which a run begins after another, in every world that can be reached."""
-    known, waiting = {World()}, [World()]
+    known, waiting = {first}, [first]
     while waiting:
         world = waiting.pop()
         following: list[World] = []
@@ -96,7 +140,8 @@ def beginnings(rule: Rule = choose) -> Iterator[Beginning]:
             for beginning in _next_runs(world, rule):
                 yield beginning
                 following.append(beginning.after)
-            following.extend(_rescued(world))
+            following.extend(_rescued(world, rule))
+            following.extend(_damaged(world))
         else:
             following.extend(_lives_on(world))
         for after in following:
@@ -107,15 +152,16 @@ def beginnings(rule: Rule = choose) -> Iterator[Beginning]:
 
 def _lives_on(world: World) -> Iterator[World]:
     if world.owed:
-        yield replace(world, owed=False, committed=world.front)
+        yield replace(world.with_commit(world.front), owed=False)
     else:
-        yield replace(world, committed=world.front)
+        if not world.saved:
+            yield world.with_commit(world.front)
         if len(world.front) < STEPS:
             stepped = (*world.front, world.run)
             yield _some_ahead(world, tuple(range(SEATS)), stepped)
             for ahead in _subsets(world.members):
                 yield from _losses(_some_ahead(world, ahead, stepped))
-        if world.run < RUNS:
+        if world.run < world.runs:
             yield from _voted(world)
             yield from _taken_over(world)
     yield from _losses(world)
@@ -159,22 +205,30 @@ def _losses(world: World, stamped: int | None = None) -> Iterator[World]:
             yield replace(world, living=(None,) * SEATS, images=tuple(images))
 
 
-def _rescued(world: World) -> Iterator[World]:
+def _rescued(world: World, rule: Rule) -> Iterator[World]:
     """A pod goes, and what it has left of the newest run becomes that run's last commit."""
-    for image in world.images:
-        if image and image.run == world.run and len(image.history) > len(world.committed):
-            yield replace(world, committed=image.history)
+    for seat, image in enumerate(world.images):
+        offers = world.offers((seat,))
+        if image and rule(offers, uid=UID, line=(Begun(world.run),), committed=world.known).image:
+            yield world.with_commit(image.history)
+
+
+def _damaged(world: World) -> Iterator[World]:
+    """Whenever that was: nobody sees it before the next run begins."""
+    if world.commits and world.damages:
+        for damage in (Damage.OBJECTS, Damage.ENTRY):
+            yield replace(world, damage=damage, damages=world.damages - 1)
 
 
 def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:
     """The next run, whoever its members are, and whichever of them are new: others keep what they have."""
     seats = [(seats, new) for seats in _subsets(range(SEATS)) for new in _subsets(seats)]
-    for members, replaced in seats if world.run < RUNS else ():
+    for members, replaced in seats if world.run < world.runs else ():
         if not members:
             continue
         before = _fresh(world, replaced)
         offers = before.offers(members)
-        choice = rule(offers, uid=UID, line=before.line, committed=len(before.committed))
+        choice = rule(offers, uid=UID, line=before.line, committed=before.known)
         begun, held = before.committed, None
         if choice.image:
             held = before.images[holder_of(choice.image, offers)]
@@ -196,29 +250,44 @@ def _subsets(seats: Iterable[int]) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
 
 
-def newest_step(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
+Committed = CommitStamp | None
+
+
+def newest_step(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
     """A wrong rule: whoever has come furthest."""
     best = max(((offer.stamp.step, offer.stamp.run) for offer in offers), default=(0, 0))
-    return ImageChoice(ImageRef(best[1], best[0])) if best[0] > committed else ImageChoice()
+    return ImageChoice(ImageRef(best[1], best[0])) if best[0] > _step(committed) else ImageChoice()
 
 
-def newest_run(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
+def newest_run(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
     """A wrong rule: whoever was in the newest run of which there is an image."""
     best = max(((offer.stamp.run, offer.stamp.step) for offer in offers), default=(0, 0))
-    return ImageChoice(ImageRef(*best)) if best[1] > committed else ImageChoice()
+    return ImageChoice(ImageRef(*best)) if best[1] > _step(committed) else ImageChoice()
 
 
-def also_in_commits(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
+def also_in_commits(
+    offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed
+) -> ImageChoice:
     """A wrong rule: it does not look at the newest commit."""
-    return choose(offers, uid=uid, line=line, committed=0)
+    return choose(offers, uid=uid, line=line, committed=None)
 
 
-def without_record(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
+def by_steps_alone(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
+    """A wrong rule: it does not look at which run has made the newest commit."""
+    beyond = [offer for offer in offers if offer.stamp.step > _step(committed)]
+    return choose(beyond, uid=uid, line=line, committed=None)
+
+
+def without_record(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
     """A wrong rule: it does not read what a run has begun from."""
     bare = [replace(begun, image=None) for begun in line]
     return choose(offers, uid=uid, line=bare, committed=committed)
 
 
-def last_run_alone(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: int) -> ImageChoice:
+def last_run_alone(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
     """A wrong rule: it does not read what a run has taken over."""
     return choose(offers, uid=uid, line=line[:1] and [replace(line[0], took_over=None)], committed=committed)
+
+
+def _step(committed: Committed) -> int:
+    return committed.step if committed else 0

@@ -5,18 +5,24 @@ from __future__ import annotations
 import pytest
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, ImageChoice, ImageOffer, Stamp, choose, holder_of
+from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holder_of
 from tests.unit.runtime.checkpoint import images
-from tests.unit.runtime.checkpoint.images import Rule, beginnings
+from tests.unit.runtime.checkpoint.images import Damage, Rule, World, beginnings
 
 UID = "job"
+AT_10 = CommitStamp(UID, 3, 10)
+DAMAGED = World(runs=3, damages=1)
 
 
 def offer(run: int, step: int, *, holder: int = 0, rank: int = 0, crc: str = "a", uid: str = UID) -> ImageOffer:
     return ImageOffer(holder, Stamp(uid, run, step, rank, 2), crc)
 
 
-def chosen(*offers: ImageOffer, line: tuple[Begun, ...] = (Begun(3),), committed: int = 10) -> ImageChoice:
+def chosen(
+    *offers: ImageOffer,
+    line: tuple[Begun, ...] = (Begun(3),),
+    committed: CommitStamp | None = AT_10,
+) -> ImageChoice:
     return choose(offers, uid=UID, line=line, committed=committed)
 
 
@@ -34,6 +40,21 @@ class TestRule:
     @pytest.mark.parametrize("step", [9, 10])
     def test_an_image_that_a_commit_has_reached_does_not(self, step: int) -> None:
         assert chosen(offer(3, step)) == ImageChoice(why=f"the image of run 3, step {step} is in a commit")
+
+    @pytest.mark.parametrize("step", [9, 10, 11])
+    @pytest.mark.parametrize(
+        "committed", [CommitStamp(UID, 2, 10), CommitStamp("other", 3, 10), CommitStamp("other", 4, 10), None]
+    )
+    def test_a_commit_that_its_run_has_begun_behind_takes_nothing_from_it(
+        self, step: int, committed: CommitStamp | None
+    ) -> None:
+        """Nobody could use it; a run that could stands beyond it."""
+        assert chosen(offer(3, step), committed=committed).image == ImageRef(3, step)
+
+    def test_what_a_run_has_taken_over_from_one_that_had_committed_it_is_in_that_commit(self) -> None:
+        line = (Begun(4, took_over=3, at=17), Begun(3))
+        found = chosen(offer(4, 17), line=line, committed=CommitStamp(UID, 3, 17))
+        assert found == ImageChoice(why="the image of run 4, step 17 is in a commit")
 
     def test_an_image_of_a_run_that_another_has_followed_does_not_although_its_step_is_higher(self) -> None:
         line = (Begun(4), Begun(3))
@@ -57,7 +78,7 @@ class TestRule:
     def test_the_image_that_a_run_had_begun_from_counts_until_it_is_committed(self) -> None:
         line = (Begun(4, image=ImageRef(2, 17)), Begun(3), Begun(2))
         assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
-        assert chosen(offer(2, 17), line=line, committed=17).image is None
+        assert chosen(offer(2, 17), line=line, committed=CommitStamp(UID, 4, 17)).image is None
 
     def test_what_the_image_that_a_run_had_begun_from_lay_on_counts_with_it(self) -> None:
         """The same state, of somebody who did not know that another run had taken over."""
@@ -113,3 +134,12 @@ class TestSmallWorld:
     )
     def test_a_rule_that_leaves_a_condition_out_goes_wrong(self, rule: Rule) -> None:
         assert any(not one.right for one in beginnings(rule))
+
+    def test_nor_where_the_newest_commit_is_damaged_and_a_run_has_begun_behind_it(self) -> None:
+        found = list(beginnings(first=DAMAGED))
+        assert {one.before.damage for one in found if one.choice.image} == set(Damage)
+        wrong = next((one for one in found if not one.right), None)
+        assert wrong is None
+
+    def test_a_rule_by_steps_alone_goes_wrong_there(self) -> None:
+        assert any(not one.right for one in beginnings(images.by_steps_alone, DAMAGED))

@@ -183,8 +183,8 @@ class TestOpening:
         assert store.list("") == [key_of(1)]
 
 
-def offer(run: int, step: int) -> ImageOffer:
-    return ImageOffer(1, Stamp(UID, run, step, 1, 2), "a")
+def offer(run: int, step: int, uid: str = UID) -> ImageOffer:
+    return ImageOffer(1, Stamp(uid, run, step, 1, 2), "a")
 
 
 def begins_with(resume: Resume | NotYet) -> ImageRef | None:
@@ -281,15 +281,45 @@ class TestImage:
         fourth = writer(store, 4, lost=[1, 2, 3])
         assert begins_with(fourth.try_open(2, wait_over=False, images=[offer(left, 117)])) == ImageRef(left, 117)
 
-    def test_a_newest_commit_that_cannot_be_read_leaves_the_order_unknown(self) -> None:
+    def test_a_commit_that_cannot_be_read_counts_for_nothing_and_the_one_before_it_does(self) -> None:
+        store = MemoryStore()
+        pen = opened(store)
+        commit(pen, 100)
+        commit(pen, 110)
+        pen.close("test")
+        store.objects[key_of(3)] = b"torn"
+        assert begins_with(writer(store, 2).try_open(2, wait_over=False, images=[offer(1, 100)])) is None
+        third = writer(store, 3, lost=[2])
+        assert begins_with(third.try_open(2, wait_over=False, images=[offer(1, 117)])) is None, "run 2 has passed it"
+
+    def test_an_image_behind_a_commit_that_cannot_be_read_counts(self) -> None:
         store = MemoryStore()
         log_writer = opened(store)
         commit(log_writer, 100)
         log_writer.close("test")
         store.objects[key_of(2)] = b"torn"
-        resume = writer(store, 2).try_open(2, wait_over=False, images=[offer(1, 117)])
+        second = writer(store, 2).try_open(2, wait_over=False, images=[offer(1, 117)])
+        assert begins_with(second) == ImageRef(1, 117)
+
+    def test_a_run_that_could_not_use_the_newest_commit_leaves_images_that_count(self) -> None:
+        store = MemoryStore()
+        pen = opened(store)
+        commit(pen, 100)
+        commit(pen, 120)
+        writer(store, 2, lost=[1]).try_open(2, wait_over=False)  # it goes on from step 100: the other is damaged
+        third = writer(store, 3, lost=[2])
+        resume = third.try_open(2, wait_over=False, images=[offer(2, 117)])
+        assert begins_with(resume) == ImageRef(2, 117)
         assert isinstance(resume, Resume)
-        assert (resume.image, resume.no_image) == (None, "the newest commit, entry 2, cannot be read")
+        assert resume.commits.step_below(117) == 100
+
+    def test_runs_of_an_earlier_job_are_earlier_whatever_their_numbers_are(self) -> None:
+        store = MemoryStore()
+        commit(opened(store, 7), 120)
+        opened(store, 1, uid=NEW_UID)
+        second = writer(store, 2, uid=NEW_UID, lost=[1])
+        resume = second.try_open(2, wait_over=False, images=[offer(1, 117, NEW_UID)])
+        assert begins_with(resume) == ImageRef(1, 117)
 
 
 class TestAnotherUid:
