@@ -1,6 +1,6 @@
-"""What policies ask a snapshot: which pods are the job's, which have ended, which node is under one, who is awaited.
+"""Questions to a snapshot: which pods are the job's, which of them have ended, which nodes are lost, what was refused.
 
-Questions only: nothing here decides or changes anything.
+Nothing here decides or changes anything.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from perdure_operator.state.snapshot import (
 )
 
 CAUSE_LENGTH: Final = 500
-"""Of a cause that status keeps."""
+"""How many characters of a cause status keeps."""
 
 EDIT_SECONDS: Final = 10
-"""An edit of the spec ends a pause no sooner: two that set the spec in turns edit it all the time."""
+"""An edit of the spec ends a pause no sooner: two controllers that overwrite each other edit it all the time."""
 ROW_SECONDS: Final = 60
-"""And a row of replacements no sooner."""
+"""An edit of the spec ends a row of replacements no sooner."""
 
 LATE_MARGIN_SECONDS: Final = 30
-"""What members get on top of their time to save before they are deleted."""
+"""How much longer than their time to save members may take before they are deleted."""
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
-"""So long after one member has ended the others hold their seats with certainty."""
+"""How long after the end of one member the others certainly hold their seats."""
 
 _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
-"""Outcomes that tell of their run's end in the log."""
+"""Outcomes after which the log has the run's end."""
 
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8
@@ -48,10 +48,10 @@ _OUTAGE_SHARE: Final = 0.55
 
 
 def patience(snapshot: Snapshot, disruption: Disruption) -> int:
-    """How many seconds standbys are awaited.
+    """How many seconds the job waits for standbys.
 
-    Without a lost member nobody trains, and all that could be done instead is to begin without what the others hold of
-    the steps since the last commit: so it is waited for as long as they hold it.
+    After a member was lost no member trains, and a run without the standbys would lose the steps since the last commit
+    that the others hold. So the job waits for as long as they hold them.
     """
     seconds = snapshot.spec.disruption.replacement_timeout_seconds
     return max(seconds, SEAT_SECONDS) if disruption is Disruption.MEMBER_LOST else seconds
@@ -63,68 +63,68 @@ def longest_gang_pause(timeout: int) -> int:
 
 
 def deadline(draft: Draft) -> datetime | None:
-    """When activeDeadlineSeconds is over: it counts from the first members after the last suspension on."""
+    """When activeDeadlineSeconds is over: it counts from the first members after the last suspension."""
     seconds, start = draft.snapshot.spec.active_deadline_seconds, draft.status.start_time
     return later(start, seconds) if seconds is not None and start is not None else None
 
 
 def asked_at(intent: Intent) -> datetime | None:
-    """When members were first asked to leave, None where they were not."""
+    """When members were first asked to leave, None if they were not."""
     return later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else None
 
 
 def own(snapshot: Snapshot) -> dict[str, PodView]:
-    """The job's own pods by name; a living one hides a gone one."""
+    """The job's own pods by name; a living pod hides a gone one of the same name."""
     mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid and _is_named(snapshot, pod)]
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 
 
 def _is_named(snapshot: Snapshot, pod: PodView) -> bool:
-    """Somebody may have made the job the owner of a pod of their own, to have it deleted with the job."""
+    """Whether the pod has a member's name: a user may have made the job the owner of another pod, to delete both."""
     return names.is_member(pod.name, snapshot.name, snapshot.uid)
 
 
 def of_earlier_jobs(snapshot: Snapshot) -> list[PodView]:
-    """Pods of jobs that had this name before: each was named by an operator, and told by one what to do.
+    """Pods of earlier jobs of this name: each has a member's name and an assignment, which only an operator gives.
 
-    A label alone says nothing: with it a pod of anybody's is let through a NetworkPolicy, and copied templates have it.
+    A label alone proves nothing: users set it to let a pod through a NetworkPolicy, and copied templates have it.
     """
     others = (pod for pod in snapshot.pods if pod.owner_uid != snapshot.uid and not pod.gone)
     return [pod for pod in others if pod.assignment and names.is_member_of_any(pod.name, snapshot.name)]
 
 
 def orphaned(snapshot: Snapshot) -> bool:
-    """Whether a member of the run has lost its owner, as in `kubectl delete --cascade=orphan`: one after the other."""
+    """Whether any member of the run has lost its owner: `kubectl delete --cascade=orphan` takes one after the other."""
     current = snapshot.status.current
     members = {member.uid for member in current.plan.members} if current else set()
     return any(pod.uid in members and not pod.owner_uid and not pod.gone for pod in snapshot.pods)
 
 
 def terminated(pod: PodView) -> bool:
-    """A member is over when container 0 has terminated, whatever its sidecars do."""
+    """Whether container 0 has terminated: the member has then ended, even if its sidecars run."""
     return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")
 
 
 def lingers(pod: PodView) -> bool:
     """Whether container 0 has terminated and other containers keep the pod running.
 
-    Its phase alone does not tell: a kubelet that has reported the end of a pod's last container clears up for a second
-    or more before it reports the pod's.
+    The phase alone does not show it: a kubelet that has reported the end of the last container cleans up for a second
+    or more before it reports the end of the pod.
     """
     over = pod.gone or pod.phase in ("Succeeded", "Failed")
     return pod.terminated is not None and pod.others_run and not over
 
 
 def node_of(snapshot: Snapshot, pod: PodView) -> NodeView | None:
-    """The node under a pod; None where there is none or it is not known."""
+    """The node under a pod; None if there is none or it is not known."""
     return next((node for node in snapshot.nodes if node.name == pod.node), None)
 
 
 def in_outage(snapshot: Snapshot, node: NodeView) -> bool:
     """Whether the control plane is more likely at fault than this node.
 
-    As the node lifecycle controller of Kubernetes has it: no node is Ready at all, or of the node's zone more than two
-    and at least 55 % are not.
+    The rule is that of Kubernetes' node lifecycle controller: no node is Ready at all, or more than two nodes of the
+    zone, and at least 55 % of them, are not.
     """
     if snapshot.zones and not any(zone.ready for zone in snapshot.zones):
         return True
@@ -134,10 +134,10 @@ def in_outage(snapshot: Snapshot, node: NodeView) -> bool:
 
 
 def given_up_at(draft: Draft, node: str) -> datetime | None:
-    """When members on this unreachable node are given up; None while it is reachable, or nothing else is.
+    """When members on this unreachable node are given up; None while it is reachable, or no other node is.
 
-    In an outage that comes late, one node after the other, and only while some node is Ready to take members. What is
-    overdue, after hours without a leader or a Ready node, counts from the node that was given up last all the same.
+    In an outage nodes are given up late, one after the other, and only while some node is Ready to take members. A node
+    that is overdue, after hours without a leader or a Ready node, still counts from the node that was given up last.
     """
     unready = next((one for one in draft.status.unready if one.node == node), None)
     failure = draft.snapshot.spec.failure
@@ -165,7 +165,7 @@ def node_lost(draft: Draft, pod: PodView) -> bool:
 
 
 def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
-    """The refusal of the job's budget, while it does not protect them, or of one of these names without a pod."""
+    """The refusal of one of these members that has no pod, or of a budget that does not protect them yet; else None."""
     budget, wanted = draft.snapshot.budget, set(members)
     if budget is None or budget.altered or budget.min_available < len(wanted):
         wanted.add(names.budget(draft.snapshot.name, draft.snapshot.uid))
@@ -174,13 +174,13 @@ def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
 
 
 def refused_change(draft: Draft, pod: str) -> Refusal | None:
-    """Why the pod could not be changed when that was tried last, None where it could."""
+    """Why the last change of this pod was refused, None if it was not."""
     changes = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.PATCH_REFUSED)
     return next((one for one in changes if one.pod == pod), None)
 
 
 def fallback(draft: Draft) -> KeptTemplate | None:
-    """What new members are made from while spec.template is refused: the last one that passed a dry run, if kept."""
+    """The template for new members while spec.template is refused: the last that passed a dry run, if it is kept."""
     if _verdict(draft) is not TemplateVerdict.BAD:
         return None
     snapshot = draft.snapshot
@@ -199,7 +199,7 @@ def made_from_another(draft: Draft, pod: PodView) -> bool:
 
 
 def _verdict(draft: Draft) -> TemplateVerdict:
-    """On the template as it is now."""
+    """The verdict on the current template."""
     snapshot = draft.snapshot
     if draft.status.template_checked == snapshot.template_hash:
         return TemplateVerdict.GOOD
@@ -230,54 +230,54 @@ def still_running(draft: Draft) -> list[PodView]:
 
 
 def order_of_death(one: MemberOutcome) -> tuple[bool, datetime, bool]:
-    """For sorting by time of death; who lost a peer died of another's death.
+    """A sort key for the time of death. A member that lost a peer comes last, as it died of another's death.
 
-    Of two in the same second (kubelets tell no more) the one from outside came first.
+    Of two in the same second (kubelets report no more) the one from outside came first.
     """
     return one.outcome == ExitKind.PEER_LOST, one.time or _NEVER, not one.infrastructure
 
 
 def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
-    """Outcomes after which the run cannot go on: with exit codes, a rank that is done leaves the others at work."""
+    """Outcomes after which the run cannot go on. With exit codes, a rank that completes leaves the others at work."""
     by_exit_code = snapshot.spec.completion is Completion.EXIT_CODE
     return [one for one in current.outcomes if not (by_exit_code and one.outcome == ExitKind.COMPLETED)]
 
 
 def stands_still(draft: Draft) -> bool:
-    """Whether no run is on, or one that cannot go on: then a node that need not be left is as good as another."""
+    """Whether no run trains: then a node that members leave only if there is room elsewhere is as good as another."""
     return draft.current is None or bool(unexpected(draft.snapshot, draft.current))
 
 
 def waited_enough(draft: Draft) -> bool:
-    """Whether the time for standbys is over: who need not leave then stays, sooner than that others leave as well."""
+    """Whether the time for standbys is over: then a member that need not leave stays, so that others need not leave."""
     intent = draft.intent
     return bool(intent and intent.prepare and intent.ready_by and draft.now >= intent.ready_by)
 
 
 def ended_in_log(run: CurrentRun | PreviousRun) -> bool:
-    """Whether the log shows how the run ended: by its final commit, or most likely by rank 0 that closed it."""
+    """Whether the log shows the run's end: its final commit is there, or rank 0 has most likely closed it."""
     first = run.first if isinstance(run, PreviousRun) else next((m.name for m in run.plan.members), "")
     return saved_in_log(run) or any(one.name == first and one.outcome == ExitKind.STOPPED for one in run.outcomes)
 
 
 def saved_in_log(run: CurrentRun | PreviousRun) -> bool:
-    """Whether an outcome tells of the run's end in the log.
+    """Whether an outcome reports the run's end in the log.
 
-    Rank 0 is `stopped` also where it was killed before it could close the run, whose entry may have been on its way.
+    Rank 0 is `stopped` even if it was killed before it closed the run; the entry may have been on its way.
     """
     return told_saved(run.run, run)
 
 
 def told_saved(number: int, run: CurrentRun | PreviousRun) -> bool:
-    """Whether one of these members tells of the end of run `number` in the log."""
+    """Whether one of these members reports the end of run `number` in the log."""
     return any(one.run == number and one.outcome in _SAVED_IN_LOG for one in run.outcomes)
 
 
 def runs_lost_with(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
-    """The lost runs with those that cannot save any more once a member of the run that is on was lost.
+    """The lost runs, with the runs that cannot save any more now that a member of the current run was lost.
 
-    Where nobody has told that it has begun, the one before it may still be at work; with a member that was in both
-    that one is lost as well, and is not to be waited for.
+    If no member has reported that the current run has begun, the previous run may still be at work. If the lost member
+    was in both, the previous run is lost as well, and no member may wait for it.
     """
     status, plan = draft.status, current.plan
     lost = add_lost_run(status.lost, current.run)
@@ -289,14 +289,14 @@ def runs_lost_with(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
 
 
 def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
-    """The newest 32 lost runs with this one."""
+    """The newest 32 lost runs, with this one."""
     return tuple(sorted({*lost, run}))[-32:]
 
 
 def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable[str] = ()) -> Replacements:
-    """The row of replacements with this one; an edit of the spec begins another.
+    """The row of replacements with one more; an edit of the spec begins another row.
 
-    `nodes`: where some of them have failed by themselves.
+    `nodes`: the nodes of those that failed on their own.
     """
     generation = draft.snapshot.generation
     goes_on = old and (old.generation == generation or draft.now < later(old.last_time, ROW_SECONDS))
@@ -312,9 +312,9 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
 
 
 def spares_the_run(draft: Draft) -> bool:
-    """Whether new members of this move have failed by themselves, and nothing takes anybody away at a known time.
+    """Whether new members of this move failed on their own, and no member is taken away at a known time.
 
-    Then whoever trains goes on training: stopped, the run would need what has just failed.
+    Then the run trains on: if it stopped, it would need the members that have just failed.
     """
     intent, row = draft.intent, draft.status.next.replacements if draft.status.next else None
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
@@ -323,11 +323,11 @@ def spares_the_run(draft: Draft) -> bool:
 
 
 def listed(pods: Iterable[PodView]) -> str:
-    """Pods and their nodes for a message."""
+    """Pods and their nodes, for a message."""
     return joined([f"{pod.name} (node {pod.node})" if pod.node else pod.name for pod in pods])
 
 
 def joined(words: list[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first of these words, and how many more there are."""
     more = [f"{len(words) - _NAMES_SHOWN} more"] if len(words) > _NAMES_SHOWN else []
     return ", ".join(words[:_NAMES_SHOWN] + more)

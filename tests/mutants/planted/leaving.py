@@ -68,7 +68,7 @@ LEAVING: Final = (
     Mutant(
         "the deadline is looked at before the suspension, between runs",
         _TABLES,
-        "    suspend,  # starts the deadline anew, so it comes before it\n    expire,\n",
+        "    suspend,  # before `expire`, as it resets the deadline\n    expire,\n",
         "    expire,\n    suspend,\n",
         ("deadline-while-saving",),
     ),
