@@ -118,7 +118,7 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> EndReason | None:
         return None
     if draft.now >= known_by(draft, plan):
         return None
-    cause = f"run {before} has ended without a save that anybody has told of, and run {current.run} may wait for one"
+    cause = f"run {before} has ended, no member reports that it was saved, and run {current.run} may wait for its save"
     return EndReason(Disruption.RUN_LOST, cause, urgent=False)
 
 

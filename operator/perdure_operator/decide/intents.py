@@ -1,6 +1,6 @@
-"""From a reason to an intent: standbys take over from a run that trains on, or everybody saves and leaves first.
+"""From a reason to an intent: standbys take over from a run that trains on, or all members save and leave first.
 
-Called by the policies that see, collect and reconsider reasons; they alone decide when.
+Called by the policies that detect, collect and reconsider reasons; they alone decide when.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from perdure_operator.decide.sizing import SETTLING_SECONDS, grow_by
 from perdure_operator.decide.succession import state_leaves_until, succession
 
 SHORT_NOTICE_SECONDS: Final = 30
-"""Of a node that is gone sooner nobody waits for standbys: the time is for the save."""
+"""If a node goes away sooner than this, the job does not wait for standbys: the time is for the save."""
 LONGEST_PAUSE_SECONDS: Final = 25
-"""For a longer one after a failure nobody holds a seat that others could use."""
+"""In a longer pause after a failure no member holds a seat that others could use."""
 
 CALM_SECONDS: Final = 600
-"""Two failures so long after each other are no row that has to be slowed down."""
+"""Two failures this far apart are no row: the second gets no pause."""
 
 _EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
-"""No run follows at once."""
+"""After these no run follows at once."""
 _NOBODY_STAYS: Final = _EVERYBODY | {Disruption.NODE_FAULT}
-"""Who went on in its pod would take along what is suspect."""
+"""After these no member stays: after a fault it would keep suspect state."""
 _ANNOUNCED: Final = frozenset(
     {Disruption.NODE_LEAVING, Disruption.NODE_FAULT, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE}
 )
-"""Reasons that cost nothing: the next run begins as soon as it can."""
+"""Reasons that cost no failure: the next run begins as soon as it can."""
 
 
 def start_move(draft: Draft, current: CurrentRun, found: EndReason) -> Draft:
-    """The run has to end: standbys first where they can take over, else everybody leaves at once."""
+    """Begin to end the run: standbys take over if they can, otherwise all members leave at once."""
     if may_prepare(draft, current, found):
         return _prepare(draft, current, found)
     return leave_at_once(draft, current, found)
 
 
 def may_prepare(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
-    """Whether the run's members, those that stay, can go on in their pods once standbys are Ready."""
+    """Whether the members that stay can go on in their pods once standbys are Ready."""
     patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
     if found.deadline and found.deadline < later(_deadline_seen(draft, current.intent), SHORT_NOTICE_SECONDS):
         return False
@@ -62,9 +62,9 @@ def may_prepare(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
 
 
 def _nobody_goes_on(draft: Draft, found: EndReason) -> bool:
-    """Whether there is nobody for whose sake standbys would be awaited: the run is lost, or all have ended.
+    """Whether no member is left for which waiting for standbys would pay: the run is lost, or all have ended.
 
-    Or who goes on has nothing to go on with, and whoever has is gone before long.
+    Or the members that stay do not hold the newest state, and those that hold it leave soon.
     """
     if found.urgent and state_leaves_until(draft):
         return True
@@ -74,21 +74,21 @@ def _nobody_goes_on(draft: Draft, found: EndReason) -> bool:
 
 
 def ready_by(draft: Draft, current: CurrentRun, intent: Intent) -> datetime | None:
-    """Until when standbys are waited for: who has saved, or lost a peer, holds its seat no longer."""
+    """Until when the job waits for standbys: members that have saved, or lost a peer, hold their seats no longer."""
     told = [one.time for one in current.outcomes if one.outcome and one.time]
     ends = [*([intent.ready_by] if intent.ready_by else []), *([later(min(told), SEAT_SECONDS)] if told else [])]
     return min([*ends, *_not_worth_more(draft, current, intent)], default=None)
 
 
 def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[datetime]:
-    """Where one standby after the other dies: what the others hold is no more than their run has lasted.
+    """When to stop waiting if one standby after the other dies: the others hold no more steps than their run lasted.
 
-    Standbys cost no failure, and the job that cannot be started would be tried for hours.
+    Standbys cost no failure, so a job that cannot start would try for hours.
     """
     row, begun = draft.status.next.replacements if draft.status.next else None, current.plan.assigned_time
     if intent.disruption is not Disruption.MEMBER_LOST or not row or row.count < 2 or not begun or not intent.ready_by:
         return []
-    if current.plan.takes_over:  # of what it goes on with since the last commit nobody knows how much it is
+    if current.plan.takes_over:  # it is not known how many steps since the last commit it took over
         return []
     lost = later(intent.ready_by, -patience(draft.snapshot, Disruption.MEMBER_LOST))
     least = draft.snapshot.spec.disruption.replacement_timeout_seconds
@@ -96,7 +96,7 @@ def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[d
 
 
 def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent | None = None) -> Intent:
-    """The intent to go on with standbys for this reason; what was decided once keeps its times."""
+    """The intent to go on with standbys for this reason; times that were decided once stay."""
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
@@ -128,30 +128,30 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
 
 
 def _ends_growing(draft: Draft) -> bool:
-    """Without `elastic` nobody gives it up, as long as it is known that the run trains."""
+    """Whether growing has an end: a job without `elastic` does not give it up as long as its run is known to train."""
     upcoming = draft.status.next
     return draft.snapshot.spec.elastic is not None or bool(upcoming and upcoming.attempts)
 
 
 def _deadline_seen(draft: Draft, intent: Intent | None) -> datetime:
-    """Since when the notice counts: an intent may be hours old, of another reason, when a deadline appears."""
+    """Since when the notice counts: the intent may be hours old, and have another reason, when a deadline appears."""
     return (intent.deadline_seen if intent else None) or draft.now
 
 
 def _still_seen(draft: Draft, old: Intent | None, found: EndReason) -> datetime | None:
-    """A reason that comes before that of the nodes says nothing of whether their deadline is still shown."""
+    """When the nodes' deadline was first seen, if it may still hold: another reason says nothing about it."""
     if found.deadline:
         return _deadline_seen(draft, old)
     return old.deadline_seen if old and found.disruption is not Disruption.NODE_LEAVING else None
 
 
 def _half_way(since: datetime, deadline: datetime) -> datetime:
-    """How long a save takes nobody knows before it has ended: at least half of the notice is left for it."""
+    """At least half of the notice is left for the save: how long it takes is known only when it has ended."""
     return later(since, (deadline - since).total_seconds() / 2)
 
 
 def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fallback_reason: str = "") -> Draft:
-    """From here on the move is finished first: the next run has its number. Standbys that are there are used."""
+    """Ask all members to leave. From here on the move is completed: the next run has a number and uses the standbys."""
     old, status = current.intent, draft.status
     seconds, lost = draft.snapshot.spec.disruption.exit_timeout_seconds, status.lost
     if found.disruption is Disruption.MEMBER_LOST:
@@ -172,7 +172,7 @@ def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fallback_
         deadline=later(draft.now, seconds + LATE_MARGIN_SECONDS),
         ahead=found.disruption in _ANNOUNCED
         and not fallback_reason
-        and current.replacements is None,  # else they are paced
+        and current.replacements is None,  # otherwise they are paced
     )
     known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
     words = {"disruption": found.disruption, "cause": found.cause, "fallback_reason": fallback_reason}
@@ -197,9 +197,9 @@ def _prepare(draft: Draft, current: CurrentRun, found: EndReason) -> Draft:
 
 
 def _begins(draft: Draft, current: CurrentRun, found: EndReason, decided: datetime | None) -> datetime | None:
-    """When the next run may begin; later than was decided, where a member that ended later costs what others did not.
+    """When the next run may begin: later than was decided, if a member that ended since costs a failure.
 
-    Then the pause counts from that member's end: counted from now it would never be over.
+    The pause then counts from that member's end: counted from now it would never be over.
     """
     pause = _pause(draft, current, found)
     blamed = _exit_cause(current).blamed
@@ -213,7 +213,7 @@ def _exit_cause(current: CurrentRun) -> ExitCause:
 
 
 def _pause(draft: Draft, current: CurrentRun, found: EndReason) -> datetime | None:
-    """When the next run may begin after a member was lost; None where it has to be closed before anything else is."""
+    """When the next run may begin after a member was lost; None if the run has to be closed first."""
     if found.disruption is not Disruption.MEMBER_LOST:
         return draft.now
     exit_cause = _exit_cause(current)
@@ -226,10 +226,10 @@ def _pause(draft: Draft, current: CurrentRun, found: EndReason) -> datetime | No
 
 
 def _goes_on_at_once(draft: Draft, exit_cause: ExitCause) -> bool:
-    """Whether those that are there go on without a pause: somebody else's fault, and the first for a while.
+    """Whether the other members go on without a pause: the failure was infrastructure's, and the first for a while.
 
-    Of commits since the last one nobody has told where all train on. Only with `elastic`: else nobody trains before a
-    replacement has started, which takes longer.
+    While all members train on, none reports its commits, so time decides what counts as a row. Only with `elastic`:
+    otherwise no member trains before a replacement has started, which takes longer than the pause.
     """
     if draft.snapshot.spec.elastic is None or exit_cause.reason is not Reason.INFRASTRUCTURE_FAILURE:
         return False
@@ -238,7 +238,7 @@ def _goes_on_at_once(draft: Draft, exit_cause: ExitCause) -> bool:
 
 
 def _suspect(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
-    """The lost runs with all that may train now: none of them is to save any more."""
+    """The lost runs, with all runs that may train now: none of them may save any more."""
     status, before = draft.status, current.plan.takes_over
     runs = {current.run, *(status.next.attempted_runs if status.next else ())}
     if before and status.opened < current.run:
@@ -247,13 +247,13 @@ def _suspect(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
 
 
 def _last_seconds(draft: Draft, current: CurrentRun) -> int:
-    """Nothing of a lost run can be saved; but members that have not begun it may still be at work on the one before."""
+    """How long members may take to stop: a lost run cannot save, but they may still be at work on the previous run."""
     begun = not current.plan.takes_over or draft.status.opened >= current.run
     return 0 if begun else draft.snapshot.spec.disruption.exit_timeout_seconds
 
 
 def fall_back(draft: Draft, current: CurrentRun, found: EndReason, held: Waiting) -> Draft:
-    """No standby was ready in time: as if there were none."""
+    """Ask all members to leave, as no standby was Ready in time."""
     draft = leave_at_once(draft, current, found, fallback_reason=f"no standby was ready in time: {held.reason}")
     if held.reason is Reason.STARTING_MEMBERS and draft.intent:  # they are only slow
         draft = draft.update_current(intent=draft.intent.model_copy(update={"ahead": True}))

@@ -163,7 +163,7 @@ def wait_for_exits(draft: Draft) -> Draft:
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
     if draft.now >= saved:
-        late = f"the time for the exit save is over for {listed(pods)}: whoever is left is deleted at {clock(deadline)}"
+        late = f"the time for the exit save is over for {listed(pods)}: late members are deleted at {clock(deadline)}"
         return draft.wait(Reason.EXIT_SAVE, late)
     return draft.wait(Reason.EXIT_SAVE, f"waiting for the exit save of {listed(pods)} until {clock(saved)}")
 

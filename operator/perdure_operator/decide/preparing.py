@@ -1,7 +1,7 @@
 """Make before break: standbys start elsewhere while the run trains on; once all are Ready the next run is planned.
 
-Members that stay keep their pods, and their ranks where the size is the same. Until the plan is written the signal may
-be withdrawn and others may join it. Where standbys are not Ready in time, everybody saves and leaves, as without them.
+Members that stay keep their pods, and their ranks if the size is the same. Until the plan is written the signal may be
+withdrawn and others may join it. If standbys are not Ready in time, all members save and leave.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from perdure_operator.state.snapshot import PodView
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which every member trains until the next run is planned, if it trains now."""
 _AFTER_OTHERS: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
-"""Reasons that are found only where no other is."""
+"""Reasons that are found only if there is no other."""
 _UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
-"""Then there is nothing to save, whatever else is true."""
+"""Reasons after which the run cannot save, even if another reason holds too."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
 def reconsider(draft: Draft) -> Draft:
-    """The signal may be withdrawn while nobody was told of it, and more members may have to leave.
+    """Look at the reasons again: the signal may be withdrawn as long as no member knows of it, or others may join it.
 
-    Once a run was offered members were told, and nobody knows which trains: those that there are become another run.
+    Once members were offered a run it is not known which run trains: then they become another run in any case.
     """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None:
@@ -69,7 +69,7 @@ def reconsider(draft: Draft) -> Draft:
     if found is None and upcoming and upcoming.attempts:
         return draft
     if found is None:
-        words = f"no longer true: {intent.cause}; nobody was asked to leave"
+        words = f"no longer true: {intent.cause}; no member was asked to leave"
         draft = withdrawn(give_back(draft, draft.next_members), intent, intent.nodes)
         return draft.update_current(intent=None).update(next=None).tell(Reason.WITHDRAWN, words)
     if found.disruption is not intent.disruption:
@@ -85,7 +85,7 @@ def reconsider(draft: Draft) -> Draft:
 
 
 def _not_left_any_more(draft: Draft, intent: Intent, found: EndReason) -> tuple[str, ...]:
-    """Nodes of which nothing is said any more; a reason that comes before theirs says nothing of them."""
+    """The nodes that show no signal any more; unknown, and so none, while a reason holds that outranks theirs."""
     if found.disruption not in _AFTER_OTHERS or set(intent.nodes) <= set(found.nodes):
         return ()
     shown = {signal.node for signal in signals_of_nodes(draft.snapshot, still_running(draft))}
@@ -93,9 +93,9 @@ def _not_left_any_more(draft: Draft, intent: Intent, found: EndReason) -> tuple[
 
 
 def let_settle(draft: Draft) -> Draft:
-    """A signal that comes and goes beside one that stays makes no new member each time it comes.
+    """Hold back a new member for a signal that comes and goes beside one that stays.
 
-    Half of the time that the other one has is left for it: when that is over all would have to leave.
+    At most for half of the time that the other signal leaves, as all members would have to leave when that is over.
     """
     intent = draft.intent
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
@@ -153,7 +153,7 @@ def _held_back(current: CurrentRun, roles: Succession, until: datetime) -> str:
 
 
 def _all_go_elsewhere(draft: Draft, roles: Succession) -> bool:
-    """Where all are new their root may be, too: whoever has members there has a claim, so the old ones go first."""
+    """Whether all members are new and may have another root: it may be claimed, so the old members end first."""
     pods = own(draft.snapshot)
     if roles.stays or not any(made_from_another(draft, pods[one.name]) for one in roles.leaves):
         return False
@@ -163,9 +163,9 @@ def _all_go_elsewhere(draft: Draft, roles: Succession) -> bool:
 
 
 def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
-    """Whether new members are told before they are warm: they keep nobody from training, and begin that much sooner.
+    """Whether new members get their ranks before they are warm: training begins sooner, and no member trains meanwhile.
 
-    One of them that dies as it imports is a failure, and a standby that does costs none: so only once in a row.
+    A member that dies as it imports is a failure, and a standby that does costs none: so this is tried once in a row.
     """
     upcoming = draft.status.next
     replaced = upcoming and upcoming.replacements
@@ -173,9 +173,9 @@ def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
 
 
 def take_over_with_fewer(draft: Draft) -> Draft:
-    """A job with `elastic` goes on with those that are there, sooner than that nobody trains or everybody leaves.
+    """A job with `elastic` goes on with the members that it has, before training stops or all have to leave.
 
-    So does one of a fixed size, in the size that it has, where nobody knows which run trains.
+    A job of a fixed size does so too, in its current size, if it is not known which run trains.
     """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if draft.status.previous or (upcoming and upcoming.plan):
@@ -204,9 +204,9 @@ def take_over_with_fewer(draft: Draft) -> Draft:
 def _goes_on_with(
     draft: Draft, current: CurrentRun, intent: Intent, roles: Succession, size: int
 ) -> tuple[Draft, bool]:
-    """Whether it is time for a run of this size; 0 is none.
+    """Whether it is time for a run of this size; 0 stands for no run.
 
-    Where a member has ended nobody trains: then it is, as soon as a run may begin at all.
+    If a member has ended no member trains: then it is time as soon as a run may begin at all.
     """
     have, until = len(current.plan.members), ready_by(draft, current, intent)
     begins = state_leaves_until(draft) or intent.not_before or draft.now
@@ -221,17 +221,17 @@ def _goes_on_with(
 
 
 def _of_fixed_size(draft: Draft, current: CurrentRun, intent: Intent) -> int:
-    """The size that the run has, where a job of a fixed size was to be larger and a run was offered in vain; else 0."""
+    """The current size, if a job of a fixed size was to grow and the offer of a larger run failed; otherwise 0."""
     if draft.snapshot.spec.elastic or not only_grows(draft) or not _cannot_train_on(draft, current, intent):
         return 0
     return len(current.plan.members)
 
 
 def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
-    """Whether the time for new members of a larger run is over, and that of those that there are cannot just go on.
+    """Whether the time for new members of a larger run is over, and the current run cannot just go on.
 
-    A run was offered, and nobody has told since which one trains: another one ends that, as they may be waiting for
-    members that never come. Or an edit has left a smaller size and not the one that it has.
+    Members were offered a run, and none has reported since which run trains. They may wait for members that never come:
+    another run ends that. Or an edit allows a smaller size and not the current one.
     """
     upcoming, have = draft.status.next, len(current.plan.members)
     if intent.grow_by is None or upcoming is None or draft.now < intent.grow_by:
@@ -240,15 +240,14 @@ def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
 
 
 def _has_no_root(draft: Draft) -> bool:
-    """Another job has a better claim to it; whatever else keeps new members back does not matter to those there are."""
+    """Whether another job has a better claim to the root; other gates hold back new members alone."""
     return draft.blocked and draft.waiting is not None and draft.waiting.reason is Reason.SHARED_ROOT
 
 
 def stop_growing(draft: Draft) -> Draft:
-    """When the time for new members of a larger run is over they are let go, and the run trains on as it is.
+    """When the time for new members of a larger run is over, release them: the run trains on in its size.
 
-    Not once some run was offered to its members: nobody has told then that it is the one that trains, see
-    `take_over_with_fewer`.
+    Not after members were offered a run: then none has reported which run trains, see `take_over_with_fewer`.
     """
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or not intent.prepare or intent.grow_by is None:
@@ -269,7 +268,7 @@ def stop_growing(draft: Draft) -> Draft:
 
 
 def give_up(draft: Draft) -> Draft:
-    """When the time for standbys is over everybody saves and leaves; those that are there are used afterwards."""
+    """When the time for standbys is over, ask all members to save and leave; the next run uses the standbys."""
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or not intent.prepare or (upcoming and upcoming.plan):
         return draft
@@ -285,7 +284,7 @@ def give_up(draft: Draft) -> Draft:
 
 
 def _go_on_trying(draft: Draft, held: Waiting) -> Draft:
-    """The next members would fail as those before them have: who trains is not stopped for them."""
+    """Train on, and keep trying: the next members would fail as the last ones did."""
     row = draft.status.next.replacements if draft.status.next else None
     if row is None or held.message.endswith(row.cause):
         return draft
@@ -293,7 +292,7 @@ def _go_on_trying(draft: Draft, held: Waiting) -> Draft:
 
 
 def train_on(draft: Draft) -> Draft:
-    """What standbys wait for is no reason for not training, as long as every member trains."""
+    """While every member trains, show what the job waits for as the standbys' wait and not as the job's."""
     current, intent = draft.current, draft.intent
     if current is None or intent is None or not intent.prepare or current.outcomes:
         return draft
@@ -303,7 +302,7 @@ def train_on(draft: Draft) -> Draft:
 
 
 def _planned(draft: Draft, current: CurrentRun, intent: Intent, roles: Succession) -> Draft:
-    """Live where that can be tried, else in place."""
+    """Plan the next run: live if that can be tried, otherwise in place."""
     upcoming = draft.status.next or NextRun(run=next_run(draft.status))
     why = _not_live(draft, current, intent, roles)
     plan = live_plan(draft, roles) if not why else None
@@ -314,16 +313,16 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, roles: Successio
     plan = plan_in_place(draft, roles, lost=lost)
     why = why or "an assignment has no room for more"
     saves = "saves and they go on in their pods" if roles.stays else "saves and leaves"
-    ends = "is lost, whoever is left goes on in its pod" if lost else saves
+    ends = "is lost, the members that are left go on in their pods" if lost else saves
     how = f"run {current.run} {ends}: {why}"
     return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, roles, how))
 
 
 def _not_live(draft: Draft, current: CurrentRun, intent: Intent, roles: Succession) -> str:
-    """Why the run that is on cannot be asked to change its membership as it trains, "" where that can be tried.
+    """Why the current run cannot be asked to change its membership as it trains, "" if that can be tried.
 
-    It need not be known to train: whoever still decides whether it has taken over waits for that word first, and one
-    of the run before it saves.
+    It need not be known to train: a member that still decides whether it has taken over waits for that decision first,
+    and a member of the previous run saves.
     """
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
     refused, old = draft.status.live_refused, (*roles.stays, *roles.leaves)
@@ -348,7 +347,7 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, roles: Successi
 
 
 def _who_cannot(current: CurrentRun, intent: Intent, members: Sequence[PodView]) -> str:
-    """Which member's end, ahead or behind it, leaves no run whose membership could change as it trains; "" if none."""
+    """Which member has ended, or has to, so that no run trains whose membership could change; "" if none."""
     if current.outcomes:
         first = min(current.outcomes, key=order_of_death)
         more = f", and {len(current.outcomes) - 1} more" if len(current.outcomes) > 1 else ""
@@ -359,7 +358,7 @@ def _who_cannot(current: CurrentRun, intent: Intent, members: Sequence[PodView])
 
 
 def _template_rules_out(template: Mapping[str, Any]) -> str:
-    """Why no script of this template could, as every Session would say: nobody is asked for what is known."""
+    """Why no script of this template can, "" if one can: every Session would refuse, so members are not asked."""
     trainer: dict[str, Any] = next(iter(template.get("spec", {}).get("containers") or ()), {})
     if any(one.get("name") == Env.LIVE and one.get("value") == "no" for one in trainer.get("env") or ()):
         return f"{Env.LIVE}=no"

@@ -1,9 +1,8 @@
-"""Who of the run that is on stays for the next one, who leaves, and how many new members that takes. Questions only.
+"""Which members of the current run stay for the next one, which leave, and how many new ones join. Questions only.
 
-A member stays in its pod where it can go on training there. Those that are lost have neither stayed nor left. Who
-leaves when a run gets smaller, and nobody has to, is decided here and nowhere else: whole nodes are emptied first, as
-many as can be. An autoscaler can take a node without pods away, and others may need a whole one; half of one helps
-nobody.
+A member stays in its pod if it can go on training there. Lost members neither stay nor leave. Only this file decides
+which members leave when a run gets smaller and none has to: as many whole nodes as possible are emptied first. An
+autoscaler can remove a node without pods, and another job may need a whole node; half a node helps neither.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing import ends_for_size, wanted_size
 
 BEGINNING_SECONDS: Final = 30
-"""A run in the pods of a lost one has most likely begun so long after its plan: a start there took 7 to 22 s."""
+"""How long after its plan a run in the pods of a lost run has most likely begun: such a start took 7 to 22 s."""
 
 
 @dataclass(frozen=True)
 class Succession:
-    """The members of the run that is on, as the next one has them."""
+    """What becomes of the current run's members in the next run."""
 
     stays: tuple[Assigned, ...] = ()
-    """In the order of their ranks."""
+    """Members that go on, in the order of their ranks."""
     leaves: tuple[Assigned, ...] = ()
-    """Alive, and not in the next run."""
+    """Members that live and are not in the next run."""
     joins: int = 0
-    """How many new members it takes."""
+    """How many new members the next run needs."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Candidate:
 
 
 def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
-    """The PriorityClass of those created now that make the run larger and replace nobody; others have the template's.
+    """The PriorityClass of new members that make the run larger; replacements have the template's.
 
-    Who is there already and has the template's class counts as a replacement, whatever it was made for.
+    A standby that exists and has the template's class counts as a replacement, whatever it was made for.
     """
     current, elastic = draft.current, draft.snapshot.spec.elastic
     named = elastic.joiner_priority_class_name if elastic else None
@@ -63,7 +62,7 @@ def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
 
 
 def only_grows(draft: Draft) -> bool:
-    """Whether whoever is new makes the run that is on larger, and takes nobody's place."""
+    """Whether all new members make the current run larger, and none takes the place of another."""
     current = draft.current
     if current is None or (current.intent and current.intent.leave):
         return False
@@ -71,7 +70,7 @@ def only_grows(draft: Draft) -> bool:
 
 
 def succession(draft: Draft) -> Succession:
-    """As things are now; nobody stays where no run is on, or all were told to leave."""
+    """The succession as of now; no member stays if there is no run, or all were asked to leave."""
     current, wanted = draft.current, wanted_size(draft.snapshot)
     if current is None or (current.intent and current.intent.leave):
         return Succession(joins=wanted.members)
@@ -92,7 +91,7 @@ def succession(draft: Draft) -> Succession:
 
 
 def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned, ...]:
-    """So many of them at most, in the order of their ranks."""
+    """At most `size` of these members, in the order of their ranks."""
     if len(members) <= size:
         return tuple(members)
     pods, count, holders = own(draft.snapshot), len(members) - size, _holders(draft)
@@ -104,14 +103,14 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
 
 
 def victims(candidates: Sequence[Candidate], count: int) -> frozenset[str]:
-    """The names of so many of them: all of a node, then those that are not warm, then the highest ranks."""
+    """The names of `count` of them: whole nodes first, then members that are not warm, then the highest ranks."""
     emptied = set(_whole_nodes(candidates, count))
     others = sorted((one for one in candidates if one not in emptied), key=lambda one: (one.warm, -one.rank))
     return frozenset(one.name for one in (*emptied, *others[: max(count - len(emptied), 0)]))
 
 
 def _whole_nodes(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """Members of as many nodes as can be emptied by so many: the nodes with the fewest, then with the highest ranks."""
+    """The members of as many nodes as `count` can empty: nodes with the fewest members, then with the highest ranks."""
     by_node = defaultdict[str, list[Candidate]](list)
     for one in candidates:
         by_node[one.node].append(one)

@@ -359,7 +359,7 @@ class TestLost:
     def test_nobody_is_told_that_a_lost_run_saves(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
         words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
-        assert "run 1 is lost, whoever is left goes on in its pod" in words
+        assert "run 1 is lost, the members that are left go on in their pods" in words
 
     def test_steps_that_who_stays_may_have_kept_are_not_said_to_be_lost(self) -> None:
         """The next run begins from an image of theirs, if there is one: nobody tells before it ends."""
