@@ -1,7 +1,7 @@
 """What has to be true before members may be created.
 
 The job is not suspended, deleted or over its deadline; no other job uses its root; its log is whole; the pause after a
-failure is over. Each gate names what is awaited. Members that exist stay, but not where only a person can end the wait.
+failure is over. Each gate names what the job waits for. Members that exist stay, unless only a person can end the wait.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from perdure_operator.state.snapshot import PodView
 
 RECHECK_SECONDS: Final = 10
 LOOK_FOR_LOG_SECONDS: Final = 600
-"""A restored bucket is noticed by itself, and an unattended job makes few pods in vain."""
+"""The job notices a restored bucket without an edit, and while unattended creates few useless pods."""
 TRY_STORE_SECONDS: Final = 30
-"""After a first refusal: new buckets and new rights take a while to be known everywhere. Doubled each further time."""
+"""The pause after a first refusal, doubled each further time: new buckets and rights take a while to spread."""
 
 
 def watch_deadline(draft: Draft) -> Draft:
-    """Look again when activeDeadlineSeconds is over, whatever the job does then."""
+    """Look at the job when activeDeadlineSeconds is over, whatever it does then."""
     end = deadline(draft)
     return draft.wake(end) if end and not draft.status.finished_at else draft
 
 
 def release(draft: Draft) -> Draft:
-    """A finalizer may keep a deleted job for long; what runs goes on until it has to leave, nothing new begins."""
+    """Begin nothing new for a deleted job, which a finalizer may keep for long; its run goes on until it has to end."""
     if not draft.snapshot.deleting:
         return draft
     message = "the job is being deleted and a finalizer still keeps it: no member exists and none is created"
@@ -49,14 +49,14 @@ def release(draft: Draft) -> Draft:
 
 
 def release_successors(draft: Draft) -> Draft:
-    """While members leave a job that has no next run at once, whoever was to follow them goes, and nobody is made."""
+    """Release the next run's members, and create none, while members leave a job that begins no run after them."""
     if draft.snapshot.spec.suspend or draft.snapshot.deleting or _is_over(draft):
         return _without_members(draft).but(blocked=True)
     return draft
 
 
 def suspend(draft: Draft) -> Draft:
-    """Standbys are released; the next run keeps its number."""
+    """Release the standbys of a suspended job; the next run keeps its number."""
     if not draft.snapshot.spec.suspend:
         return draft
     message = "spec.suspend is true: no member exists"
@@ -64,7 +64,7 @@ def suspend(draft: Draft) -> Draft:
 
 
 def expire(draft: Draft) -> Draft:
-    """activeDeadlineSeconds counts from the first members on; suspending starts it anew, as for a Kubernetes Job."""
+    """Fail the job when activeDeadlineSeconds is over. A suspension resets it, as for a Kubernetes Job."""
     if not _is_over(draft):
         return draft
     message = f"not completed within activeDeadlineSeconds ({draft.snapshot.spec.active_deadline_seconds})"
@@ -82,7 +82,7 @@ def _without_members(draft: Draft) -> Draft:
 
 
 def wait_for_predecessor(draft: Draft) -> Draft:
-    """Pods of an earlier job of this name must not train any more; ownerless ones, left by an orphaning delete, go."""
+    """Wait until no pod of an earlier job of this name may train; delete ownerless ones of an orphaning delete."""
     if draft.snapshot.deleting:
         return draft
     earlier = of_earlier_jobs(draft.snapshot)
@@ -94,9 +94,9 @@ def wait_for_predecessor(draft: Draft) -> Draft:
 
 
 def _await_predecessor(draft: Draft, alive: list[PodView]) -> Draft:
-    """No bound ends this wait: two jobs that train at once on one root are worse than one that does not begin.
+    """Wait without a time limit: two jobs that train at once on one root are worse than one that does not begin.
 
-    But a pod that cannot end by itself is named, with what a person has to do.
+    A pod that cannot end on its own is named, with what a person has to do.
     """
     dark = {one.node for one in draft.status.unready}
     if stuck := outlived(draft, [pod for pod in alive if pod.node not in dark]):
@@ -121,12 +121,12 @@ def keep_root_to_one_job(draft: Draft) -> Draft:
         return draft
     uri = draft.snapshot.spec.checkpoint.uri
     message = f"{', '.join(others[:3])}, older and live, has the same checkpoint.uri {uri}"
-    # The other's end is its own event, not this job's, and none at all where the cache has learned of it otherwise.
+    # The end of the other job is no event of this one.
     return draft.block(Reason.SHARED_ROOT, message, later(draft.now, RECHECK_SECONDS))
 
 
 def keep_log(draft: Draft) -> Draft:
-    """A job whose log lost commits never trains again in silence from an earlier step: somebody must say so."""
+    """Wait for a person if the log lost commits: the job never goes back to an earlier step in silence."""
     lost, status = draft.status.log_lost, draft.status
     if lost is None:
         return draft
@@ -149,7 +149,7 @@ def keep_log(draft: Draft) -> Draft:
 
 
 def wait_for_root(draft: Draft) -> Draft:
-    """What a store refuses it refuses until somebody acts, and damage stays: nothing is gained by more failures."""
+    """Wait while the store refuses, or checkpoints are damaged: only a person ends that, and failures gain nothing."""
     problem = draft.status.root_problem
     if problem is None:
         return draft
@@ -162,12 +162,12 @@ def wait_for_root(draft: Draft) -> Draft:
 
 
 def _without_standbys(draft: Draft) -> Draft:
-    """Standbys of a run that ended so are there still: who waits for a person, without a run, takes nobody's room."""
+    """Release the standbys of a job that has no run and waits for a person: others may use their room."""
     return draft.allot(()) if draft.next_members and draft.current is None else draft
 
 
 def _root_tried_at(problem: RootProblem, *, edited: bool) -> datetime:
-    """An edit may be the remedy, and it is tried at once; but one after which the same was found again was none."""
+    """When the root is tried again: at once after an edit, which may be the remedy, unless an earlier edit was none."""
     if edited:
         return later(problem.time, EDIT_SECONDS if problem.count > 1 else 0)
     first = LOOK_FOR_LOG_SECONDS if problem.damaged else TRY_STORE_SECONDS
@@ -175,7 +175,7 @@ def _root_tried_at(problem: RootProblem, *, edited: bool) -> datetime:
 
 
 def back_off(draft: Draft) -> Draft:
-    """After a failure the next members are created a little later."""
+    """Create the next members a little later after a failure."""
     until = backoff_until(draft.status.failures)
     if until is None or draft.now >= until:
         return draft

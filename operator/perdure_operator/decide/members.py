@@ -32,11 +32,11 @@ from perdure_operator.state.decision import Assign, CreatePod, DeleteBudget, Del
 from perdure_operator.state.snapshot import PodView
 
 LEFTOVER_MARGIN_SECONDS: Final = 30
-"""What ranks of a completed run get on top of their time to save before they are deleted."""
+"""How much longer than their time to save the ranks of a completed run may take before they are deleted."""
 
 
 def allocate(draft: Draft) -> Draft:
-    """Numbers go to status before any pod exists, and never come back; who is not wanted any more is let go at once."""
+    """Name the next run's members in status before any pod exists, and release at once those not wanted any more."""
     draft = _let_go(draft)
     if draft.blocked:
         return draft
@@ -47,17 +47,17 @@ def allocate(draft: Draft) -> Draft:
 
 
 def allocate_ahead(draft: Draft) -> Draft:
-    """While members leave, those who follow them start already, where nothing but these keeps them from it."""
+    """While members leave, start those that follow them, if only the leavers keep the next run from beginning."""
     if _kept_back(draft):
         return _let_go(draft).but(blocked=True)
     return allocate(draft) if draft.intent and draft.intent.ahead else _let_go(draft)
 
 
 def _kept_back(draft: Draft) -> bool:
-    """Whether nobody else is made before all have left.
+    """Whether no further member is made before all have left.
 
-    A log that lost commits is looked into then; what was refused, and failed the round, is tried again then, and what
-    had to be replaced is paced then. Another template may have another root, and whoever has members there a claim.
+    The job then looks into a log that lost commits, tries again what was refused and failed the round, and paces what
+    had to be replaced. Another template may have another root, to which another job with members may have a claim.
     """
     upcoming, pods = draft.status.next, own(draft.snapshot).values()
     if draft.status.log_lost or (upcoming and upcoming.replacements) or refused(draft, draft.next_members):
@@ -66,7 +66,7 @@ def _kept_back(draft: Draft) -> bool:
 
 
 def _let_go(draft: Draft) -> Draft:
-    """Whoever can train soonest is kept."""
+    """Release the members beyond the wanted number; keep those that can train soonest."""
     wanted, had = succession(draft).joins, draft.next_members
     if len(had) <= wanted:
         return draft
@@ -76,7 +76,7 @@ def _let_go(draft: Draft) -> Draft:
 
 
 def create(draft: Draft) -> Draft:
-    """A name without a pod here has never been used: what vanished has been replaced before."""
+    """Create a pod for each name without one. Such a name was never used: members that vanished are replaced before."""
     if draft.blocked:
         return draft
     pods = own(draft.snapshot)
@@ -91,12 +91,12 @@ def create(draft: Draft) -> Draft:
     draft = draft.act("a member of the next run", *new)
     theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
     beside = (CreatePod(name=name, apart=apart, beside=True, kept=kept, priority_class=theirs) for name in spares)
-    draft = draft.act("a spare", *beside)  # after the members: a quota has room for those first
+    draft = draft.act("a spare", *beside)  # after the members: they come first where a quota is short
     return draft.because(f"creating {', '.join((*members, *spares))}") if members or spares else draft
 
 
 def assign(draft: Draft) -> Draft:
-    """Role label and assignment change in one patch; whatever a crash left out is made up for here."""
+    """Give members their ranks: role label and assignment change in one patch, also for those that a crash left out."""
     current, plan = draft.current, draft.newest_plan
     if current is None or plan is None or (current.intent and current.intent.leave):
         return draft
@@ -107,14 +107,14 @@ def assign(draft: Draft) -> Draft:
         if pod is None or pod.deleting or terminated(pod) or outcome_of(current, member.name):
             continue
         text = train(plan, member, current.saves if plan is current.plan else 0)
-        if run_told(pod.assignment) > plan.run:  # of an attempt that did not come about: nobody goes back
+        if run_told(pod.assignment) > plan.run:  # of an attempt that failed: no member goes back
             text = pod.assignment
         if pod.assignment != text or pod.role != Role.MEMBER:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
             knows = run_given(pod.assignment) == plan.run and pod.role == Role.MEMBER and current.saves
             draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", told)
             untold += [] if knows else [pod]
-        elif not pod.ready and pod.uid in on:  # whether a newcomer is, the run that is offered to it does not wait for
+        elif not pod.ready and pod.uid in on:  # an offered run does not wait until its newcomers are
             unready.append(pod)
     if untold:
         draft = await_told(draft, untold, f"its rank in run {plan.run}")
@@ -125,10 +125,10 @@ def assign(draft: Draft) -> Draft:
 
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
-    """A member that trains most often stays Ready unless its node goes away."""
+    """Wait until these members are Ready. A member that trains most often stays Ready unless its node goes away."""
     if found := what_hides(draft, pods):
         return draft.wait(*found)
-    # The same words for each of them, as before they have their ranks.
+    # The same words for all of them, as before they have their ranks.
     plan = draft.newest_plan
     names = joined([member.name for member in plan.members]) if plan else ""
     words = f"all have their ranks and start as soon as they are warm; waiting until all are Ready: {names}"
@@ -136,22 +136,19 @@ def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
 
 
 def relabel(draft: Draft) -> Draft:
-    """Without its labels a pod is neither watched nor protected: whoever has removed one, it comes back."""
+    """Put back labels that were removed: without them a pod is neither watched nor protected."""
     kept = _names_in_use(draft)
     for pod in own(draft.snapshot).values():
         if pod.labelled or pod.gone or pod.deleting or pod.name not in kept:
             continue
-        role, why = pod.role or Role.STANDBY, "somebody has removed a label that the operator has given it"
+        role, why = pod.role or Role.STANDBY, "a label that the operator had given it was removed"
         action = Assign(name=pod.name, uid=pod.uid, role=role, old=pod.assignment, new=pod.assignment)
         draft = draft.act(why, action).tell(Reason.LABEL_RESTORED, f"{pod.name}: {why}; it is put back", warning=True)
     return draft
 
 
 def mark(draft: Draft) -> Draft:
-    """Every pod that goes on living shows autoscalers of nodes the marks of its role after this round.
-
-    They follow the spec and the role, whoever changes any of it.
-    """
+    """Put the marks for node autoscalers on every pod that lives on: they follow the spec and the pod's new role."""
     mode = draft.snapshot.spec.disruption.autoscaler
     roles = {action.uid: action.role for action in draft.actions if isinstance(action, Assign)}
     going = {action.uid for action in draft.actions if isinstance(action, DeletePod)}
@@ -166,11 +163,11 @@ def mark(draft: Draft) -> Draft:
 
 
 def discard(draft: Draft) -> Draft:
-    """Delete pods that belong to no run any more: of a closed run, dropped standbys, members on lost nodes.
+    """Delete pods that belong to no run any more: those of a closed run, dropped standbys, members on lost nodes.
 
     Pods of the current run stay until it is closed, so that a failed job keeps its logs. A member that may still run
-    loses its role first: it counts for nothing, neither for the budget nor for the job. An idle pod that keeps its
-    replacements off a node that is going away stays until their run is planned.
+    loses its role first: then neither the budget nor the job counts it. An idle pod that keeps its replacements off a
+    node that is going away stays until their run is planned.
     """
     kept, holding = _names_in_use(draft), placeholders(draft)
     for pod in own(draft.snapshot).values():
@@ -182,7 +179,7 @@ def discard(draft: Draft) -> Draft:
             continue
         why = f"node {pod.node} was given up" if written_off else "it belongs to no run any more"
         if pod.role == Role.MEMBER and not terminated(pod):
-            # The deletion rests on it: refused, it is left out until then, and tried again beside a pod that is going.
+            # The deletion depends on this patch. A refused one is tried again later, also on a pod that is deleting.
             refusal = refused_change(draft, pod.name)
             draft = draft.wake(refusal.until or draft.now) if refusal else draft.act(why, _strip(draft, pod))
         if not pod.deleting:
@@ -217,7 +214,7 @@ def _keep_as_former(draft: Draft, pod: PodView) -> Draft:
 
 
 def _strip(draft: Draft, pod: PodView) -> Assign:
-    """Its run cannot go on without it: what it is told names a run above, in which it has no part."""
+    """Take the member's role. Its assignment names a newer run without it, as its own run cannot go on without it."""
     status, current = draft.status, draft.current
     lost = draft.intent.lost if draft.intent and draft.intent.leave else status.lost
     lost = add_lost_run(lost, current.run) if current and outcome_of(current, pod.name) else lost
@@ -226,9 +223,9 @@ def _strip(draft: Draft, pod: PodView) -> Assign:
 
 
 def keep_finished(draft: Draft) -> Draft:
-    """Remaining processes end, the budget goes when nothing needs it, the job goes when its time to live is over.
+    """End what still runs of a finished job, delete its budget when no pod needs it, and the job after its TTL.
 
-    Pods stay for `kubectl logs`.
+    Ended pods stay for `kubectl logs`.
     """
     since = draft.status.finished_at
     if since is None:
@@ -246,7 +243,7 @@ def keep_finished(draft: Draft) -> Draft:
 
 
 def _end_leftovers(draft: Draft) -> Draft:
-    """Other ranks of a completed run may still be on their way out; after a failure nobody is."""
+    """Delete pods that still run: at once after a failure, later after completion, as ranks may still be exiting."""
     since = draft.status.finished_at
     if since is None:
         return draft
@@ -263,6 +260,6 @@ def _end_leftovers(draft: Draft) -> Draft:
 
 
 def _end_sidecars(draft: Draft) -> Draft:
-    """A sidecar that is no init container outlives container 0, and would keep the pod's devices for ever."""
+    """Delete pods in which only sidecars run: one that is no init container would keep the pod's devices for ever."""
     kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]
     return draft.act("only sidecars still run", *(DeletePod(name=pod.name, uid=pod.uid) for pod in kept))

@@ -43,10 +43,10 @@ from perdure_operator.decide.waiting import await_leavers, await_rescue_commits,
 from perdure_operator.state.snapshot import PodView
 
 RECHECK_SECONDS: Final = 10
-"""What others do is no event of this job's."""
+"""What other jobs do is no event of this one."""
 FIRST_PAUSE_SECONDS: Final = 60
 MOST_YIELDS: Final = 5
-"""So many younger ones an older one waits for at most: who can never start must not keep all of them from it."""
+"""How many younger gangs an older one waits for at most: one that can never start must not hold back all others."""
 
 _COSTS_NOTHING: Final = frozenset(
     {ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT, ExitKind.HANDED_OVER, ExitKind.HANDOVER_FAILED}
@@ -56,23 +56,23 @@ _ROOMLESS: Final = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 
 @dataclass(frozen=True)
 class Gang:
-    """Members of a run that has not begun."""
+    """The members of a run that has not begun."""
 
     needed: int
     """With fewer it cannot begin."""
     placed: int
     """How many have a node."""
     roomless: int
-    """How many are told that there is no room for them, by the scheduler or by a quota."""
+    """How many have no room, by word of the scheduler or a quota."""
 
     @property
     def in_vain(self) -> bool:
-        """Whether some hold nodes that do nothing until others find some."""
+        """Whether some hold nodes that are of no use until the others find room."""
         return 0 < self.placed < self.needed and self.roomless > 0
 
 
 def replace_unfit(draft: Draft) -> Draft:
-    """Drop the names of members that cannot train; those that ended by themselves cost a failure."""
+    """Drop the names of members that cannot train; those that ended on their own cost a failure."""
     pods = own(draft.snapshot)
     unfit = {name: why for name in draft.next_members if (why := why_unfit(draft, name, pods.get(name)))}
     if not unfit:
@@ -85,12 +85,12 @@ def replace_unfit(draft: Draft) -> Draft:
     if dropped:  # a name without a pod has cost nothing
         draft = _count(draft, words, [pods[one.name].node for one in failed])
     if draft.current:
-        return draft  # the run that is on is not to be judged by its standbys
+        return draft  # standbys do not count against the current run
     return charge(draft, judge_standbys(failed)) if failed else draft
 
 
 def pace(draft: Draft) -> Draft:
-    """Before new members a pause, once the ones before them had to be replaced again."""
+    """Pause before new members, once earlier ones had to be replaced again."""
     replaced = draft.status.next.replacements if draft.status.next else None
     if replaced is None or len(draft.next_members) >= succession(draft).joins:
         return draft
@@ -107,7 +107,7 @@ def pace(draft: Draft) -> Draft:
 
 
 def _pause_until(replaced: Replacements) -> datetime:
-    """The first replacement is made at once, the second after 1 s, each further one after twice as long."""
+    """The first replacement is created at once, the second after 1 s, each further one after twice as long."""
     return doubled(replaced.last_time, replaced.count - 1) if replaced.count > 1 else replaced.last_time
 
 
@@ -125,7 +125,7 @@ def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
 
 
 def promote(draft: Draft) -> Draft:
-    """Write the plan once every member is up; until then tell what the slowest one waits for."""
+    """Write the plan once every member is up; until then show what the slowest one waits for."""
     members = draft.next_members
     if draft.blocked or not members:
         return draft
@@ -143,7 +143,7 @@ def promote(draft: Draft) -> Draft:
 
 
 def promote_fewer(draft: Draft) -> Draft:
-    """A job with `elastic` begins with those that are up, where they have been enough for a while, and grows."""
+    """Begin a job with `elastic` with the members that are up, once they have been enough for a while."""
     pods = own(draft.snapshot)
     if draft.current or draft.blocked or draft.status.previous:
         return draft
@@ -161,13 +161,13 @@ def promote_fewer(draft: Draft) -> Draft:
 
 
 def _budget_is_of_another(draft: Draft, members: int) -> bool:
-    """Whether the budget is still that of a smaller run whose end was seen in this very round; it is raised with it."""
+    """Whether the budget is still that of a smaller run, which ended in this very round; this round raises it."""
     ended, budget = draft.snapshot.status.current is not None, draft.snapshot.budget
     return ended and budget is not None and not budget.altered and 0 <= budget.min_available < members
 
 
 def _begin(draft: Draft, pods: list[PodView]) -> Draft:
-    """The run of these pods, all of them new, is the one that is on."""
+    """Make the run of these pods, all of them new, the current one."""
     plan = new_plan(draft, pods)
     row = draft.status.next.replacements if draft.status.next else None
     upcoming = draft.status.next
@@ -189,7 +189,7 @@ def let_go(draft: Draft) -> Draft:
     upcoming, now = draft.status.next, draft.now
     if draft.current or upcoming is None or not upcoming.members:
         return draft
-    gang, leaves = _gang(draft), draft.status.previous  # whoever leaves still has the room that these wait for
+    gang, leaves = _gang(draft), draft.status.previous  # leavers still have the room that these wait for
     since = (upcoming.in_vain_since or now) if gang.in_vain and not leaves else None
     if since != upcoming.in_vain_since:
         draft = draft.update(next=upcoming.model_copy(update={"in_vain_since": since}))
@@ -208,10 +208,10 @@ def let_go(draft: Draft) -> Draft:
 
 
 def rest_of_gang(draft: Draft) -> Draft:
-    """Until its pause is over, or its spec is edited, nobody is made of a gang that has let go."""
+    """Create no member of a gang that has let go, until its pause is over or its spec is edited."""
     gang = draft.status.gang
     if draft.next_members:
-        return draft  # they were made when it was over, by another server's clock
+        return draft  # the pause was over by another server's clock, and they were created
     if gang is None or gang.generation != draft.snapshot.generation or draft.now >= gang.until:
         return draft
     words = f"for want of room all members were let go; the next ones are created at {clock(gang.until)}"
@@ -219,7 +219,7 @@ def rest_of_gang(draft: Draft) -> Draft:
 
 
 def _gang(draft: Draft) -> Gang:
-    """Who has no pod has no room where a quota says so."""
+    """The gang of the next run. A member without a pod has no room if a quota refuses it."""
     pods, elastic = own(draft.snapshot), draft.snapshot.spec.elastic
     here = [pods[name] for name in draft.next_members if name in pods and not terminated(pods[name])]
     refusal = refused(draft, draft.next_members)
@@ -246,12 +246,12 @@ def _released(draft: Draft, gang: Gang) -> Draft:
 
 
 def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
-    """When a gang that holds nodes in vain since then lets go, beside so many younger ones that do or just did."""
+    """When a gang that holds useless nodes since then lets go, beside `younger` ones that do too, or just did."""
     return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
 
 
 def pause(uid: str, attempts: int, timeout: int) -> timedelta:
-    """Before its members are made again, after so many attempts: doubled up to the timeout, and up to twice by uid."""
+    """The pause before a gang's members are created again: doubled up to the timeout, times 1 to 2 by uid."""
     seconds = doubled_seconds(attempts, FIRST_PAUSE_SECONDS, timeout)
     drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
     return timedelta(seconds=round(seconds * (1 + drawn)))
