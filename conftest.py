@@ -1,8 +1,22 @@
-"""For all tests: how they are spread over processes, that nothing is skipped in silence, that no time is asserted."""
+"""For all tests: how they are spread over processes, that nothing is skipped in silence, that no time is asserted, and
+that no test finds what another one has left in the process.
+"""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from perdure import console
 
 pytest_plugins = ["e2e.harness.heap", "e2e.harness.skips", "e2e.harness.tiers", "e2e.harness.workers"]
 
 settings.register_profile("untimed", deadline=None)  # a machine may be busy with other tests
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_speaks() -> Iterator[None]:
+    """Lines name the run and the rank of the process's last Session, and some tests never close theirs."""
+    yield
+    console.fall_silent()
