@@ -173,7 +173,7 @@ class Checkpointer:
             except StorageRefused:
                 raise
             except StorageError as error:
-                if on_rank0(self.peers, lambda: time.monotonic() - begun >= seconds):
+                if on_rank0(self.peers, "saves what it begins with again", lambda: time.monotonic() - begun >= seconds):
                     raise
                 trouble.say(f"what this run begins with cannot be saved ({reason}), trying again: {error}")
                 time.sleep(AGAIN_SECONDS)
@@ -204,7 +204,7 @@ class Checkpointer:
 
     def _count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
         """Count a failure. Ranks exchange the counts, because a joined rank does not know earlier failures."""
-        counted = self.peers.gather((self.failures, seconds))
+        counted = self.peers.gather("counts failed saves", (self.failures, seconds))
         self.failures, self.trouble = max(failures for failures, _ in counted) + 1, str(error)
         self.wasted = max(seconds for _, seconds in counted)
         if self.limit is not None and self.failures >= self.limit:
@@ -242,7 +242,7 @@ class Checkpointer:
                 with self._writing:
                     self.writer.complete(goal, position)
 
-        self._until_time_is_up("the goal", lambda: on_rank0(self.peers, append), left)
+        self._until_time_is_up("the goal", lambda: on_rank0(self.peers, "records its goal", append), left)
 
     def write_trace(self, left: Left) -> None:
         """Write the rest of the trace, within this rank's own time and at most TRACE_SECONDS."""
@@ -272,7 +272,7 @@ class Checkpointer:
 
     def _read_together(self) -> State:
         """Read the state on all ranks; an error of one is raised on all, so that no rank waits for it."""
-        return on_all(self.peers, lambda: (self.read(), None))[0]
+        return on_all(self.peers, "begins a save", lambda: (self.read(), None))[0]
 
     def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
         number, trouble = 0, Trouble()
@@ -301,7 +301,9 @@ class Checkpointer:
 
     def _least(self, left: Left) -> float:
         """The least time left of all ranks, each by its own clock. Collective."""
-        given = [seconds for seconds in self.peers.gather(left()) if seconds is not None]
+        given = [
+            seconds for seconds in self.peers.gather("saves again before it leaves", left()) if seconds is not None
+        ]
         return min(given, default=AGAIN_SECONDS)
 
     def _try_to_flush_trace(self) -> bool:
@@ -326,13 +328,13 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], reported
     """
     shared, other = sums
     if len({whole for whole, _ in every}) > 1:
-        rank, name = _first_different(peers.gather(shared))
+        rank, name = _first_different(peers.gather("compares parameters", shared))
         raise UserError(
             f"{name} differs between rank 0 and rank {rank}: wrap the model with session.wrap, and take the same "
             f"optimizer steps on every rank{hint}"
         )
     if len({whole for _, whole in every}) > 1:
-        by_rank = peers.gather(other)
+        by_rank = peers.gather("compares what else it saves", other)
         rank, _ = _first_different(by_rank)
         names = [name for name in _different(by_rank[0], by_rank[rank]) if name not in reported]
         if peers.rank == 0 and names:

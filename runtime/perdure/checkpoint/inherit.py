@@ -34,7 +34,7 @@ class Inheritance:
         self._peers = peers
         self._image = _read(held) if held else None
         label = self._image.label if self._image else None
-        labels = peers.gather({"stamp": vars(label.stamp), "crc": label.crc} if label else None)
+        labels = peers.gather("offers an image", {"stamp": vars(label.stamp), "crc": label.crc} if label else None)
         self.offers: Sequence[ImageOffer] = [
             ImageOffer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(labels) if found
         ]
@@ -57,7 +57,7 @@ class Inheritance:
         peers, own = self._peers, self._image
         mine = own if own and (own.label.stamp.run, own.label.stamp.step) == (image.run, image.step) else None
         holder = holder_of(image, self.offers)
-        found = peers.gather(_described(mine, tensors=peers.rank == holder))
+        found = peers.gather("tells of an image", _described(mine, tensors=peers.rank == holder))
         same_world = found[holder]["stamp"]["world"] == peers.world
         state = _own_state(found, peers.rank if same_world else None, found[holder]["ranks"], of_lost)
         objects = found[holder]["objects"] if peers.rank == 0 else None

@@ -59,7 +59,7 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
     behind: Unusable | None = None
     walk, seen = iter(commits or ()), False
     while True:
-        candidate = on_rank0(peers, lambda: _next(store, walk, seen=seen))  # noqa: B023  (called at once)
+        candidate = on_rank0(peers, "looks for a commit", lambda: _next(store, walk, seen=seen))  # noqa: B023  (called at once)
         skipped += candidate["passed"]
         if behind is None and (gone := candidate["gone"]):
             behind = Unusable(CommitRef(gone["seq"], gone["step"]), gone["why"])
@@ -67,7 +67,7 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
             break
         seen = True
         seq, committed = candidate["commit"]["seq"], _committed(candidate["commit"])
-        found, reports = on_all(peers, lambda: _try(store, peers, committed, into or Anywhere()))  # noqa: B023  (called at once)
+        found, reports = on_all(peers, "reads a commit", lambda: _try(store, peers, committed, into or Anywhere()))  # noqa: B023  (called at once)
         damage = next((report for report in reports if report), "")
         if found and not damage:
             manifest, state = found

@@ -63,8 +63,8 @@ def open_run(
     def act() -> dict[str, Any]:
         return _report(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
 
-    members = [Member(**found) for found in peers.gather(asdict(settings.member))]
-    report = on_rank0(peers, act)
+    members = [Member(**found) for found in peers.gather("meets the others", asdict(settings.member))]
+    report = on_rank0(peers, "opens its run", act)
     image = ImageRef(**report["image"]) if report["image"] else None
     rescued = image.step - report["committed"] if image else 0
     origin = Origin(**report["origin"]) if report["origin"] else None
@@ -181,7 +181,7 @@ def _load(
             raise
         except StorageError as error:
             # All ranks decide by rank 0's clock, so that none goes on alone.
-            if on_rank0(peers, lambda: time.monotonic() - begun >= settings.rendezvous):
+            if on_rank0(peers, "reads a checkpoint again", lambda: time.monotonic() - begun >= settings.rendezvous):
                 raise
             trouble.say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)

@@ -41,7 +41,7 @@ def stage_together(
         staged = staging.stage(state, peers.rank, peers.world)
         return staged, [_fingerprint(state), tell(staged)]
 
-    own, every = on_all(peers, act)
+    own, every = on_all(peers, "stages what it saves", act)
     if len({layout for layout, _ in every}) > 1:
         _raise_layout_error(peers, state)
     return own, [report for _, report in every]
@@ -68,9 +68,9 @@ def commit(
     if a rank is gone.
     """
     clock, own = _Clock(), {"member": asdict(member), "seconds": {"stage": staging}}
-    begun = on_rank0(peers, lambda: _begin(_required(writer), position, run, final=final, pin=pin))
+    begun = on_rank0(peers, "chooses a folder", lambda: _begin(_required(writer), position, run, final=final, pin=pin))
     if "landed" in begun:
-        reports = peers.gather(own)
+        reports = peers.gather("has saved before", own)
         return Saved(CommitRef(begun["landed"], position.step), clock.seconds, _by_rank(reports, {}))
     folder = begun["folder"]
 
@@ -84,9 +84,9 @@ def commit(
         return {"seq": seq, "seconds": {"commit": clock.since_lap()}}
 
     try:
-        _, reports = on_all(peers, upload)
+        _, reports = on_all(peers, "uploads its part", upload)
         clock.lap("upload")
-        appended = on_rank0(peers, append)
+        appended = on_rank0(peers, "commits", append)
         clock.lap("commit")
     except StorageError:
         if writer:
@@ -115,7 +115,7 @@ def _fingerprint(state: State) -> str:
 def _raise_layout_error(peers: Peers, state: State) -> None:
     layouts: list[Mapping[str, Any]] = [
         {name: f"{dtype} {shape}{tensors.told_order(order)}" for name, dtype, shape, order in found}
-        for found in peers.gather(staging.layout(state.shared))
+        for found in peers.gather("compares layouts", staging.layout(state.shared))
     ]
     for rank, found in enumerate(layouts):
         for name in sorted(layouts[0].keys() | found.keys()):

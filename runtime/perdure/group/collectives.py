@@ -5,7 +5,7 @@ If only one rank raised, the others would wait in their next collective until it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from perdure.errors import (
@@ -19,7 +19,7 @@ from perdure.errors import (
     StorageRefused,
     UserError,
 )
-from perdure.group.peers import Peers
+from perdure.group.peers import Peers, RanksApart
 
 T = TypeVar("T")
 
@@ -29,26 +29,21 @@ _KINDS: Final[Mapping[str, type[PerdureError]]] = {
 """The most severe first: permanent errors before those that a retry may fix."""
 
 
-_REPORT: Final = frozenset({"told", "error"})
-
-
-def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
+def on_all(peers: Peers, doing: str, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
     """Run `act` on every rank. Returns this rank's result, and each rank's report (JSON) by rank.
 
-    If it raised on any rank, the most severe error is raised on all. Raises UserError if a rank is in another
-    collective.
+    If it raised on any rank, the most severe error is raised on all. `doing` is as in perdure.group.peers.
     """
     own: PerdureError | None = None
     results: list[T] = []
     try:
         result, value = act()
         results, report = [result], {"told": value}
-    except PeerLost:
+    except (PeerLost, RanksApart):
         raise
     except PerdureError as error:
         own, report = error, _write(error, peers)
-    reports = peers.gather(report)
-    _check_alike(reports)
+    reports = peers.gather(doing, report)
     failed = [found for found in reports if "error" in found]
     if failed:
         gravest = min(failed, key=lambda found: list(_KINDS).index(found["error"]))
@@ -56,27 +51,18 @@ def on_all(peers: Peers, act: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]
     return results[0], [found["told"] for found in reports]
 
 
-def _check_alike(reports: Sequence[Any]) -> None:
-    apart = [rank for rank, found in enumerate(reports) if not (isinstance(found, dict) and found.keys() & _REPORT)]
-    if apart:
-        raise UserError(
-            f"the ranks have come apart: rank {apart[0]} is in another call that all ranks make together: call the "
-            f"session in the same order on every rank"
-        )
-
-
-def on_rank0(peers: Peers, act: Callable[[], Any]) -> Any:
+def on_rank0(peers: Peers, doing: str, act: Callable[[], Any]) -> Any:
     """Run `act` on rank 0 only; returns its JSON result, or raises its error, on all ranks."""
     own: PerdureError | None = None
     report: dict[str, Any] = {}
     if peers.rank == 0:
         try:
             report = {"told": act()}
-        except PeerLost:
+        except (PeerLost, RanksApart):
             raise
         except PerdureError as error:
             own, report = error, _write(error, peers)
-    report = peers.broadcast(report)
+    report = peers.broadcast(doing, report)
     if "error" in report:
         raise _read(report) from own
     return report["told"]

@@ -7,6 +7,7 @@ that rank's own outcome. Made by perdure.group.rendezvous; used by everything th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from perdure.errors import PeerLost
+from perdure.group.peers import check_together
 from perdure.group.world import Group
 
 SIZE_BYTES: Final = 8
@@ -24,6 +26,9 @@ FIRST_BYTES: Final = 64 * 1024
 """So much goes with the size: each exchange waits for the slowest of all ranks."""
 LEAST_BYTES: Final = 256
 """... and so much of each of many ranks."""
+LINE_END: Final = b"\n"
+CUT: Final = b"... "
+DIGEST_BYTES: Final = 8
 
 
 @contextlib.contextmanager
@@ -51,14 +56,37 @@ class GlooPeers:
         self.rank = group.rank()
         self.world = group.size()
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, doing: str, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on all ranks: in one exchange what is short, in two what is longer."""
         with self._whole:
-            return [message.value() for message in self._gathered(_to_bytes(value))]
+            return [message.value() for message in self._gathered(_to_bytes(doing, value))]
+
+    def broadcast(self, doing: str, value: Any) -> Any:
+        """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
+        own = _to_bytes(doing, value if self.rank == 0 else None)
+        with self._whole:
+            return self._rest_of_rank0(self._met(own)[0], own, self._first).value()
+
+    def announce(self, value: Any) -> Any:
+        """The same where all are known to be in this call: rank 0 waits for nobody."""
+        own = _to_bytes("", value if self.rank == 0 else None)
+        begun = _begun(own, FIRST_BYTES)
+        with self._whole:
+            self._from_rank0(begun)
+            return self._rest_of_rank0(_Message(begun), own, FIRST_BYTES).value()
+
+    @property
+    def _first(self) -> int:
+        return max(LEAST_BYTES, FIRST_BYTES // self.world)
+
+    def _met(self, own: torch.Tensor) -> list[_Message]:
+        """The beginning of each rank's message. RanksApart on all ranks unless all do the same."""
+        found = [_Message(part) for part in self._all(_begun(own, self._first))]
+        check_together([message.doing for message in found])
+        return found
 
     def _gathered(self, own: torch.Tensor) -> list[_Message]:
-        first = max(LEAST_BYTES, FIRST_BYTES // self.world)
-        found = [_Message(part) for part in self._all(_begun(own, first))]
+        first, found = self._first, self._met(own)
         longest = max(message.size for message in found)
         if longest > first:
             rest = _bytes(longest - first)
@@ -72,20 +100,12 @@ class GlooPeers:
             self._group.allgather([parts], [own]).wait()
         return parts
 
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
-        with self._whole:
-            return self._broadcast(_to_bytes(value if self.rank == 0 else None)).value()
-
-    def _broadcast(self, own: torch.Tensor) -> _Message:
-        begun = _begun(own, FIRST_BYTES)
-        self._from_rank0(begun)
-        message = _Message(begun)
-        if message.size > FIRST_BYTES:
-            rest = own[FIRST_BYTES:].clone() if self.rank == 0 else _bytes(message.size - FIRST_BYTES)
-            self._from_rank0(rest)
-            message = message.with_rest(rest)
-        return message
+    def _rest_of_rank0(self, message: _Message, own: torch.Tensor, first: int) -> _Message:
+        if message.size <= first:
+            return message
+        rest = own[first:].clone() if self.rank == 0 else _bytes(message.size - first)
+        self._from_rank0(rest)
+        return message.with_rest(rest)
 
     def _from_rank0(self, data: torch.Tensor) -> None:
         with peer_lost("rank 0's message was awaited"):
@@ -94,7 +114,10 @@ class GlooPeers:
 
 @dataclass(frozen=True)
 class _Message:
-    """What has come of one: its size in bytes, and behind it as much of it as there was room for."""
+    """What has come of one: its size in bytes, and behind it as much of it as there was room for.
+
+    A line says what its rank is doing, the rest is JSON, which has no line's end.
+    """
 
     data: torch.Tensor
 
@@ -105,8 +128,16 @@ class _Message:
     def with_rest(self, rest: torch.Tensor) -> _Message:
         return _Message(torch.cat((self.data, rest)))
 
+    @property
+    def doing(self) -> str:
+        return self._parts()[0].decode(errors="replace")
+
     def value(self) -> Any:
-        return json.loads(bytes(self.data[SIZE_BYTES : SIZE_BYTES + self.size].numpy()))
+        return json.loads(self._parts()[1])
+
+    def _parts(self) -> tuple[bytes, bytes]:
+        doing, _, value = bytes(self.data[SIZE_BYTES : SIZE_BYTES + self.size].numpy()).partition(LINE_END)
+        return doing, value
 
 
 def _begun(own: torch.Tensor, first: int) -> torch.Tensor:
@@ -122,5 +153,15 @@ def _bytes(size: int) -> torch.Tensor:
     return torch.zeros(size, dtype=torch.uint8, device="cpu")
 
 
-def _to_bytes(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
+def _to_bytes(doing: str, value: Any) -> torch.Tensor:
+    text = _short(doing) + LINE_END + json.dumps(value, separators=(",", ":")).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _short(doing: str) -> bytes:
+    """In one line, and never so long that it would not come whole; other words are other bytes."""
+    line = " ".join(doing.splitlines()).encode()
+    if len(line) < LEAST_BYTES:
+        return line
+    digest = hashlib.blake2b(line, digest_size=DIGEST_BYTES).hexdigest().encode()
+    return line[: LEAST_BYTES - len(digest) - len(CUT) - len(LINE_END)] + CUT + digest

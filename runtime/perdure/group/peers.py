@@ -2,17 +2,39 @@
 
 `Peers` is what saving, restoring and opening the log need of the other ranks. `Solo` is a world of one and touches no
 collective. The gloo implementation lives in perdure.group.gloo, beside the process group it owns.
+
+Each message says what its rank is doing. Ranks that part in the script meet in different calls, and one would take the
+other's answer for its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
+
+from perdure.errors import UserError
+
+
+class RanksApart(UserError):
+    """The ranks have met in different calls. Raised on all of them: nobody has used what another one said."""
+
+
+def check_together(doing: Sequence[str]) -> None:
+    """Raises RanksApart unless all ranks do the same. `doing` is by rank."""
+    for rank, other in enumerate(doing):
+        if other != doing[0]:
+            raise RanksApart(
+                f"the ranks have come apart: rank 0 {doing[0]}, rank {rank} {other}: make the same calls of the "
+                f"session, in the same order, on every rank"
+            )
 
 
 class Peers(Protocol):
     """The ranks of one run. Every method is collective: all ranks call it in the same order.
 
-    Each raises PeerLost when another rank is gone or does not answer in time.
+    `doing` says in a few words what the call is for, after "rank 0": "ends an epoch". No two calls say the same.
+    Each raises PeerLost when another rank is gone or does not answer in time, and RanksApart when one does something
+    else.
     """
 
     @property
@@ -21,11 +43,11 @@ class Peers(Protocol):
     @property
     def world(self) -> int: ...
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, doing: str, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on all ranks."""
         ...
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, doing: str, value: Any) -> Any:
         """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
         ...
 
@@ -36,10 +58,10 @@ class Solo:
     rank = 0
     world = 1
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, doing: str, value: Any) -> list[Any]:  # noqa: ARG002
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, doing: str, value: Any) -> Any:  # noqa: ARG002
         return value
 
 
@@ -50,8 +72,8 @@ class Alone:
         self.rank = rank
         self.world = world
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, doing: str, value: Any) -> list[Any]:  # noqa: ARG002
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, doing: str, value: Any) -> Any:  # noqa: ARG002
         return value

@@ -19,7 +19,7 @@ from typing import Final
 
 from perdure.console import Trouble
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
-from perdure.group.peers import Peers
+from perdure.group.peers import Peers, RanksApart
 from perdure.live.effects import Effects
 from perdure.live.keys import Word
 from perdure.live.liveness import hidden_obstacle, obstacle, tell_attached
@@ -39,7 +39,6 @@ STORE_SECONDS: Final = 2.0
 """How often the decider checks that the object store answers."""
 LOG_SECONDS: Final = 0.5
 """How often a newcomer without a decider reads the log: its run may begin in place."""
-ROUND: Final = "round"
 AGAIN_SECONDS: Final = 0.2
 """The pause before a repeated request."""
 
@@ -379,13 +378,11 @@ class Driver:
 def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
     """The highest choice of all ranks. Collective.
 
-    A rank whose main thread was just entering the stop may bring that call's value instead. It then sees the mismatch
-    (perdure.group.collectives.on_all) and comes again.
+    A rank whose main thread was just entering the stop may be in that call instead. All see that, and come again.
     """
     while True:
-        found = peers.gather({ROUND: int(choice)})
-        if all(isinstance(one, dict) and ROUND in one for one in found):
-            return ev.Choice(max(one[ROUND] for one in found))
+        with suppress(RanksApart):
+            return ev.Choice(max(peers.gather("agrees how to leave a hand-over", int(choice))))
 
 
 def took_over(effects: Effects) -> TookOver:

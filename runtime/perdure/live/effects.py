@@ -294,7 +294,7 @@ class Effects:
         bridge = self.bridge
         self.keys.stand_still()
         own, state = self._own_part()
-        header = Header.read(bridge.peers.broadcast(own and self._describe(stop, *own)))
+        header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
         self.header = header
         if self.attempt.world == self.attempt.new_world:
             self.run.images.know(header.ranks)
@@ -317,7 +317,7 @@ class Effects:
         self.keys.await_stop(self._deadline)
         self.stopped = True
         self.begin()
-        header = Header.read(bridge.peers.broadcast(None))
+        header = Header.read(bridge.peers.announce(None))
         self.header = header
         self.lap("header")
         mine = [parcel for parcel in parcels(self.attempt, header.items) if parcel.receiver == self.party.number]
@@ -449,13 +449,19 @@ class Effects:
         drawn = {} if same else sums(run.progress.generators.state())
         held = run.progress.sums.tell()
         if not self.attempt.tensor_receivers:
-            _, found = on_all(run.peers, lambda: (None, [place(position), drawn, held, encode(run.registry.own())]))
+            _, found = on_all(
+                run.peers,
+                "hands its place over",
+                lambda: (None, [place(position), drawn, held, encode(run.registry.own())]),
+            )
             check_places([where for where, *_ in found])
             self._keep_alike([own for _, own, _, _ in found])
             self._sums = [told for _, _, told, _ in found]
             self._parts = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
-        state = on_all(run.peers, lambda: (run.state(), None))[0]  # a single rank may hold what cannot be saved
+        state = on_all(run.peers, "hands its state over", lambda: (run.state(), None))[
+            0
+        ]  # a single rank may hold what cannot be saved
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]

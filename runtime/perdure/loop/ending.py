@@ -45,7 +45,7 @@ def wait_for_all(run: Run) -> None:
     except PeerLost:
         if not _launcher_is_gone(run):
             raise
-    run.peers.gather(None)  # the store is needed until all have seen that all are done
+    run.peers.gather("has seen that all are done", None)  # the store is needed until all have seen that all are done
 
 
 def _wait_by_keys(run: Run) -> None:

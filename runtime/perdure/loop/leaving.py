@@ -51,7 +51,8 @@ def save_finally(run: Run) -> None:
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})
     told = run.peers.gather(
-        {"cause": request.cause if request else "", "place": place(position), "result": run.result.value}
+        "saves and leaves",
+        {"cause": request.cause if request else "", "place": place(position), "result": run.result.value},
     )
     check_places([found["place"] for found in told])
     cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")

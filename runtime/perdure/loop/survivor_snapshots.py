@@ -144,7 +144,7 @@ class SurvivorSnapshots:
     def begin(self) -> None:
         """Everything is restored: from here on there may be images, if nothing stands in the way. Collective."""
         run = self._run
-        drawn = run.peers.gather(sums(run.progress.generators.state()))
+        drawn = run.peers.gather("begins with what is restored", sums(run.progress.generators.state()))
         self._alike, self._world = () if run.joining else alike(drawn), run.world
         if run.settings.image_file is None:
             return

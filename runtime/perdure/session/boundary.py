@@ -95,7 +95,7 @@ class Boundary:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
             source.refuse_late_place(self._streams)
-        if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights()):
+        if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights("evaluates")):
             return
         joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
@@ -111,7 +111,7 @@ class Boundary:
             self._hand_over(source)
         self.save_if_due()
 
-    def _have_own_weights(self) -> bool:
+    def _have_own_weights(self, doing: str) -> bool:
         """Whether the models have the weights that the epoch's last step has left. Collective where all are to act.
 
         An evaluation may put others in, an average's say, and put these back behind it: nothing is saved meanwhile.
@@ -120,7 +120,7 @@ class Boundary:
             return True
         have = self._eye.look(self._run.registry.parameters()).elements == self._stood.elements
         if self.leaving or self._due or self._run.agreement.attempt:
-            have = all(self._run.peers.gather(have))
+            have = all(self._run.peers.gather(f"{doing} in the rest of an epoch", have))
         if not have and self.leaving and not self._said_other:
             self._said_other = True
             self.warn(
@@ -141,7 +141,7 @@ class Boundary:
         if self._run.joining:
             return
         if not stops:
-            self.poll()
+            self._poll("evaluates")
             return
         if source.consumed and not self._stepped:
             self._has_begun()
@@ -219,10 +219,13 @@ class Boundary:
 
     def poll(self) -> None:
         """The script is in a long evaluation, say."""
+        self._poll("polls")
+
+    def _poll(self, doing: str) -> None:
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         self._check(CheckpointCall.POLL)
         self._run.reports.call_due()
-        if not self.leaving or not self._have_own_weights():
+        if not self.leaving or not self._have_own_weights(doing):
             return
         if self._progress.may_leave or (self._progress.may_save and self._pressing()):
             self.leave()
@@ -340,11 +343,13 @@ class Boundary:
 
     def _pressing(self) -> bool:
         """Whether the time of some rank's request is nearly over. Collective."""
-        return any(self._run.peers.gather(_is_pressing(self._run.requests.current)))
+        return any(self._run.peers.gather("polls between two steps", _is_pressing(self._run.requests.current)))
 
     def _save_in_case(self) -> None:
         """Somebody may kill the run before it can leave as it should: then this is what is left. Collective."""
-        if not self._progress.saved and any(self._run.peers.gather(self._run.requests.left() is not None)):
+        if not self._progress.saved and any(
+            self._run.peers.gather("may save before it can leave", self._run.requests.left() is not None)
+        ):
             say(f"asked to leave: step {self._progress.step} is saved in case there is no time for what comes first")
             self.save("in case")
 

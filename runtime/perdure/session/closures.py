@@ -90,7 +90,7 @@ class Shared:
         self._exchanged(f"is done after call {self._calls}", None)
 
     def _exchanged(self, place: str, loss: float | None) -> list[Any]:
-        _, told = on_all(self._run.peers, lambda: (None, [place, loss]))
+        _, told = on_all(self._run.peers, "is in an optimizer's closure", lambda: (None, [place, loss]))
         for rank, (other, _) in enumerate(told):
             if other != told[0][0]:
                 raise UserError(

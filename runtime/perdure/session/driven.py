@@ -67,7 +67,7 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
     An error on one rank is one on all of them; `name` is what it is called there.
     """
     run = core_of(session).run
-    _, told = on_all(run.peers, lambda: (None, encode(own(), name)))
+    _, told = on_all(run.peers, f"tells {name}", lambda: (None, encode(own(), name)))
     return [decode(found) for found in told]
 
 

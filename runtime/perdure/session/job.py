@@ -150,7 +150,7 @@ class EpochLoops:
         progress, run = self._progress, self._run
         if not progress.between_epochs:
             return False
-        reached = agreed(run.peers.gather(run.stopping.limits_reached(progress.step)))
+        reached = agreed(run.peers.gather("comes to an epoch loop", run.stopping.limits_reached(progress.step)))
         if reached:
             self._stop(reached)
         return self._is_over(goal)
@@ -232,7 +232,7 @@ class EpochLoops:
         wait_for_all(run)
         run.pulse.stop()
         run.tell(GoalReached(self._progress.step))
-        told = run.peers.gather({"unknown": status is Status.UNKNOWN, "result": run.result.value})
+        told = run.peers.gather("has done its work", {"unknown": status is Status.UNKNOWN, "result": run.result.value})
         run.share_result(told[0]["result"])
         if any(found["unknown"] for found in told):
             self._say_not_recorded()
@@ -274,7 +274,7 @@ class EpochLoops:
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
         own = run.stopping.reasons(progress.step)
         try:
-            reasons = agreed(run.peers.gather(own))
+            reasons = agreed(run.peers.gather("ends an epoch", own))
         except PeerLost:
             if not own and not run.stopping.depends_on_others:
                 self._stand_behind_epoch()
@@ -324,7 +324,7 @@ class EpochLoops:
                 self._say_not_counted()
                 return
             run.hooks.run(HookName.EPOCH, progress.loop_epochs)
-            reasons = agreed(run.peers.gather(run.stopping.requested or [BREAK]))
+            reasons = agreed(run.peers.gather("has left its epoch loop", run.stopping.requested or [BREAK]))
             progress.finish_epoch()
             self._stop(reasons)
             run.images.stand(behind_epoch=True)
@@ -343,7 +343,9 @@ class EpochLoops:
 
     def _left_for_request(self) -> bool:
         """Whether the request is why the script has left its loop, rather than having come just then. Collective."""
-        return self._boundary.leaving and any(self._run.peers.gather(self._boundary.told))
+        return self._boundary.leaving and any(
+            self._run.peers.gather("has left its epoch loop, asked to leave", self._boundary.told)
+        )
 
     def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal, and that beats a request to leave."""

@@ -80,7 +80,7 @@ class Preview:
         if run.rank == 0:
             (self._folder / PREVIEW_TEXT).write_text(str(described))
             (self._folder / PREVIEW_JSON).write_text(json.dumps(described.plain()))
-        run.peers.gather(None)  # rank 0 is not to leave while another is still on its way
+        run.peers.gather("has described its training", None)  # rank 0 is not to leave while another is still on its way
         run.tell(run.ending(ExitKind.STOPPED))
 
     def end(self) -> None:

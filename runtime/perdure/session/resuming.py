@@ -121,7 +121,11 @@ def _with_merged(run: Run, state: State, parts: Sequence[Mapping[str, Any]]) -> 
     if not any(parts):
         return state
     held = [*state.objects, *state.shared, *state.replicated]
-    own, _ = on_all(run.peers, lambda: (run.registry.merged(parts, rank=run.rank, world=run.world, held=held), None))
+    own, _ = on_all(
+        run.peers,
+        "merges what each rank had of its own",
+        lambda: (run.registry.merged(parts, rank=run.rank, world=run.world, held=held), None),
+    )
     return replace(state, rank=with_own(state.rank, own))
 
 

@@ -36,7 +36,7 @@ def weigh(loss: Tensor, n: Any, of: Any, peers: Peers) -> Tensor:
         counts = _counts(n, of)
         return counts, counts
 
-    own, told = on_all(peers, counted)
+    own, told = on_all(peers, "calls weighted(n=...)", counted)
     factor = share(own[0], [whole for _, whole in told])
     if factor == 1.0:
         return loss

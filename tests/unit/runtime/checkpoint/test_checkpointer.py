@@ -222,7 +222,13 @@ def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = No
 
     def act(peers: Peers) -> None:
         sums = sums_of(make(peers.rank))
-        compare(peers, sums, [(shared, other) for shared, other in peers.gather(whole_of(sums))], seen[peers.rank], "")
+        compare(
+            peers,
+            sums,
+            [(shared, other) for shared, other in peers.gather("compares", whole_of(sums))],
+            seen[peers.rank],
+            "",
+        )
 
     return on_ranks(2, act)
 

@@ -77,7 +77,7 @@ def test_the_log_names_the_object_that_says_where_each_of_many_ranks_began(store
 
         world = 512
 
-        def gather(self, value: Any) -> list[Any]:
+        def gather(self, _doing: str, value: Any) -> list[Any]:
             return [value, *map(asdict, members[1:])]
 
     open_run(replace(settings(1), world=512, member=members[0]), store, Told(), nobody_gives_up)

@@ -16,7 +16,7 @@ from perdure.checkpoint.load import load
 from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import Loaded, Saved, State
 from perdure.errors import PeerLost
-from perdure.group.peers import Peers, Solo
+from perdure.group.peers import Peers, Solo, check_together
 from perdure.log.entry import ManifestRef, checksum
 from perdure.log.position import Position
 from perdure.log.reader import Log
@@ -64,12 +64,15 @@ class ThreadPeers:
     meeting: _Meeting
     rounds: int = 0
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, doing: str, value: Any) -> list[Any]:
         self.rounds += 1
-        return [json.loads(text) for text in self.meeting.exchange(self.rounds, self.rank, json.dumps(value))]
+        own = json.dumps([doing, value])
+        told = [json.loads(text) for text in self.meeting.exchange(self.rounds, self.rank, own)]
+        check_together([found for found, _ in told])
+        return [found for _, found in told]
 
-    def broadcast(self, value: Any) -> Any:
-        return self.gather(value if self.rank == 0 else None)[0]
+    def broadcast(self, doing: str, value: Any) -> Any:
+        return self.gather(doing, value if self.rank == 0 else None)[0]
 
 
 def on_ranks(world: int, act: Callable[[Peers], T]) -> list[T | BaseException]:

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from perdure import console
-from perdure.errors import StorageError, UserError
+from perdure.errors import StorageError
 from perdure.group.collectives import on_all
-from perdure.group.peers import Peers, Solo
+from perdure.group.peers import Peers, RanksApart, Solo
 from perdure.live import driving, handover
 from perdure.live.driving import Driver, agreed
 from perdure.live.effects import Effects
@@ -139,7 +139,7 @@ class Process(Effects):
         run = SimpleNamespace(
             settings=Settings("file:///nowhere", uid=UID, run=1, rank=number, world=2),
             store=log.store,
-            peers=SimpleNamespace(gather=lambda own: [*({driving.ROUND: one} for one in choices), own]),
+            peers=SimpleNamespace(gather=lambda _, own: [*choices, own]),
             opened_checkpointer=None,
             read_opened=0,
             registry=SimpleNamespace(things=[]),
@@ -242,8 +242,8 @@ def test_a_rank_on_its_way_into_the_stop_does_not_confuse_those_that_leave_it() 
 
     def act(peers: Peers) -> object:
         late = peers.rank == 2
-        with pytest.raises(UserError, match="come apart") if late else nullcontext():
-            on_all(peers, lambda: (None, ["what it holds"])) if late else None
+        with pytest.raises(RanksApart, match=r"rank 0 agrees .*, rank 2 stops: ") if late else nullcontext():
+            on_all(peers, "stops", lambda: (None, ["what it holds"])) if late else None
         return agreed(peers, ev.Choice.EXIT if late else ev.Choice.TRAIN)
 
     assert on_ranks(3, act) == [ev.Choice.EXIT] * 3

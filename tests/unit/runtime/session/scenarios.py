@@ -277,6 +277,20 @@ def uneven(root: str) -> None:
                     session.step()
 
 
+def parted(root: str) -> None:
+    """Asked to leave with an epoch's last step, rank 1 evaluates behind it, and rank 0 does not."""
+    with joined(root) as session:
+        session.register(model=nn.Linear(1, 1))
+        train, valid = session.loader(dataset(), 34), session.loader(dataset(), 34, name="valid", train=False)
+        for _ in session.epochs(2):
+            for _ in train:
+                if session.steps_done == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                session.step()
+            for _ in valid if session.rank else ():
+                pass
+
+
 def pins(root: str, *, unlike: bool = False) -> list[int]:
     """Every third step is saved under a name; `unlike`: by rank 0 alone, while rank 1 saves without one."""
     with joined(root) as session:

@@ -92,7 +92,7 @@ def test_ranks_that_call_at_different_places_are_told_so_and_none_waits() -> Non
 
     for found in on_ranks(2, calls):
         assert isinstance(found, UserError)
-        assert "rank 0 in gather() after step 0, rank 1 in gather() after step 1" in str(found)
+        assert "rank 0 calls gather() after step 0, rank 1 calls gather() after step 1" in str(found)
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), {1, 2}, object()])

@@ -67,6 +67,7 @@ def scenes(root: Path) -> list[Scene]:
         Scene("pins", "pins", 2, {"root": str(root / "pins")}, {"PERDURE_KEEP": "1"}),
         Scene("pins-unlike", "pins", 2, {"root": str(root / "pins-unlike"), "unlike": True}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
+        Scene("parted", "parted", 2, {"root": str(root / "parted")}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
             "seconds",
@@ -231,6 +232,11 @@ def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(pla
     assert all("leave at different places" in result["message"] for result in played["uneven"])
 
 
+def test_ranks_of_which_one_evaluates_and_one_ends_its_epoch_get_the_same_error_that_says_so(played: Results) -> None:
+    words = "come apart: rank 0 ends an epoch, rank 1 evaluates in the rest of an epoch: make the same calls"
+    assert all(words in result["message"] for result in played["parted"]), played["parted"]
+
+
 def test_two_ranks_begin_from_a_commit_of_another_root_and_go_on_from_their_own(folder: Path, played: Results) -> None:
     assert [result["begun"] for result in played["from-first"]] == [20, 20]
     assert played["from-second"][0]["begun"] in range(23, 26)
@@ -339,7 +345,7 @@ def test_ranks_tell_each_other_small_values(played: Results) -> None:
 
 def test_ranks_that_exchange_values_at_different_steps_are_told_so(played: Results) -> None:
     for found in played["exchange"]:
-        assert "rank 0 in gather() after step 2, rank 1 in gather() after step 1" in found["refused"]
+        assert "rank 0 calls gather() after step 2, rank 1 calls gather() after step 1" in found["refused"]
 
 
 def test_what_one_rank_cannot_tell_is_an_error_on_all(played: Results) -> None:
