@@ -1,9 +1,9 @@
-"""Members that may not have seen what they were told: another annotation is touched, so that they are synced.
+"""Members that may not have seen their assignment: the operator touches another annotation, so that they are synced.
 
 A kubelet renews the file that shows an assignment when it syncs the pod. An update that comes while it does may be left
 for its periodic sync, 60 to 90 s later (kubernetes#29633, #59813, #59873). A pod is most often being synced when it has
-just become Ready; any other change of it does the same. Nobody tells that a file is old: whoever shows no effect is
-touched, a few times.
+just become Ready; any other change of it has the same effect. Nothing reports that a file is old: a pod that shows no
+effect is touched, a few times.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from perdure_operator.state.decision import Assign, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 
 FRESH_SECONDS: Final = (2, 4, 8, 16)
-"""So long after it was told a pod is touched that had just become Ready."""
+"""How long after its assignment a pod is touched that had just become Ready then."""
 AFTER_SECONDS: Final = (4, 16)
-"""And any other."""
+"""How long after its assignment any other pod is touched."""
 UNSEEN_SECONDS: Final = FRESH_SECONDS[:2]
-"""At a start nothing would show that it has helped, until somebody ends: only who had just become Ready is touched."""
+"""At a start nothing shows that a touch has helped until a member ends: only pods that were just Ready are touched."""
 BUSY: Final = timedelta(seconds=10)
-"""So long after its readiness a pod may still be synced for it: kubelets tell whole seconds, by their own clocks."""
+"""How long after its readiness a pod may still be in that sync: kubelets report whole seconds, by their own clocks."""
 TOLD_FROM: Final = 8
-"""From so many seconds on people are told: before that it most often only meets a script that starts."""
+"""From how many seconds on people get an event: before that a script most often just starts slowly."""
 
 
 @dataclass(frozen=True)
 class _Told:
-    """Those who were told something at the same moment, and show no effect of it."""
+    """Pods that got an assignment at the same moment, and show no effect of it."""
 
     what: str
-    """Tells this assignment from any other that the same pod had."""
+    """Distinguishes this assignment from all others of the same pod."""
     since: datetime
     pods: tuple[PodView, ...]
     shows: bool
-    """Whether anything would show that it has been seen."""
+    """Whether anything would show that a pod has seen it."""
 
 
 def nudge(draft: Draft) -> Draft:
-    """Touch those who may have missed what they were told last."""
+    """Touch pods that may have missed their newest assignment."""
     leaving = _asked_to_leave(draft)
     draft = _touch_all(draft, leaving) if leaving else draft
     planned = _planned(draft)
@@ -65,7 +65,7 @@ def nudge(draft: Draft) -> Draft:
 
 
 def _planned(draft: Draft) -> _Told | None:
-    """The members of the newest plan, and those who leave with it, until somebody has told that all have begun."""
+    """The members of the newest plan, and those that leave with it, until a member reports that the run has begun."""
     plan = draft.newest_plan
     if draft.current is None or plan is None or plan.assigned_time is None or draft.status.opened >= plan.run:
         return None
@@ -90,7 +90,7 @@ def _named(draft: Draft, plan: RunPlan) -> Iterable[PodView]:
 
 
 def _listening(draft: Draft, run: int, pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    """Those that have been told of this run; whom a write of this round tells, or deletes, is synced by that."""
+    """The pods whose assignment is about this run; a pod that this round writes or deletes is synced by that."""
     busy = {action.uid for action in draft.actions if isinstance(action, Assign | DeletePod)}
     alive = [pod for pod in pods if pod.uid not in busy and not pod.deleting and not terminated(pod)]
     return tuple(pod for pod in alive if run_told(pod.assignment) == run)
@@ -117,7 +117,7 @@ def _touch_in_time(draft: Draft, told: _Told, pods: list[PodView], times: tuple[
 
 
 def _touch(pod: PodView, text: str) -> Mark:
-    """It is meant for this very assignment."""
+    """The touch is meant for this very assignment: it is refused if the pod has another by now."""
     told = {ANNOTATION_ASSIGNMENT: pod.assignment}
     old = told | ({ANNOTATION_NUDGE: pod.nudge} if pod.nudge else {})
     return Mark(name=pod.name, uid=pod.uid, old=old, new=told | {ANNOTATION_NUDGE: text})

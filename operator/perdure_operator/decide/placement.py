@@ -32,7 +32,7 @@ from perdure_operator.state.snapshot import NodeView, PodView, RefusalKind
 
 IDLE_GRACE_SECONDS: Final = 5
 HELD_MORE: Final = 2
-"""So many nodes more than are to be left are held at most, where nobody has to leave."""
+"""If no member has to leave, at most this many more nodes are held than members are to leave."""
 
 _STANDBY: Final = write_assignment(Standby())
 _KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -42,32 +42,32 @@ _NOT_FOUND: Final = re.compile(r"not found|no such file", re.IGNORECASE)
 
 
 def idle(pod: PodView) -> bool:
-    """Whether the pod was never told a rank: it has nothing to save."""
+    """Whether the pod never had a rank: it has nothing to save."""
     return pod.assignment == _STANDBY
 
 
 def grace_of(pod: PodView) -> int | None:
-    """What a pod that is deleted gets to end: its own grace, unless it is idle; nobody waits if its request is lost."""
+    """The grace for a pod that is deleted: its own (None), or a short one if it is idle and so has nothing to save."""
     return IDLE_GRACE_SECONDS if idle(pod) else None
 
 
 def can_train(draft: Draft, pod: PodView) -> bool:
-    """Whether a run that takes over from one that trains may be planned with this pod: it is warm."""
+    """Whether a run that takes over from one that trains may be planned with this pod: it has to be warm."""
     return pod.ready and can_start(draft, pod)
 
 
 def can_start(draft: Draft, pod: PodView) -> bool:
     """Whether a run of new members alone may be planned with this pod, warm or not.
 
-    Nobody trains whom it would keep waiting, and its agent starts the trainer as soon as it is warm: sooner than a
-    probe, the kubelet, the operator and the kubelet again would have passed that on.
+    No member trains that would wait for it, and its agent starts the trainer as soon as it is warm: that is sooner than
+    by way of a probe, the kubelet, the operator and the kubelet again.
     """
     well = pod.phase == "Running" and bool(pod.ip) and not pod.deleting and not terminated(pod)
     return well and not _keeps_from_training(draft, pod)
 
 
 def unusable_node(draft: Draft, pod: PodView) -> str:
-    """Why nobody can train on the pod's node, "" where one can."""
+    """Why no member can train on the pod's node, "" if one can."""
     if node_lost(draft, pod):
         return f"is on node {pod.node}, which is unreachable"
     signal = _keeps_from_training(draft, pod)
@@ -75,15 +75,17 @@ def unusable_node(draft: Draft, pod: PodView) -> str:
 
 
 def node_to_leave(draft: Draft, pod: PodView) -> str:
-    """Why nobody may stay on the pod's node, trained or not; "" where one may."""
+    """Why no pod may stay on this pod's node, even without training; "" if one may."""
     signal = _keeps_from_training(draft, pod)
     return "" if signal and signal.if_room and not node_lost(draft, pod) else unusable_node(draft, pod)
 
 
 def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
-    """A node that is to be left only if there is room elsewhere is better than none, and as good for who trains there.
+    """The signal that keeps the pod from training where it is, None if there is none.
 
-    So it is where nobody trains, or nobody has found room elsewhere in time.
+    A node to leave only if there is room elsewhere is better than none, and good enough for a member that trains there.
+
+    It is also good enough if no member trains, or none found room elsewhere in time.
     """
     signal = signal_of_node(draft.snapshot, node_of(draft.snapshot, pod), pod) or _avoided(draft, pod)
     if signal is None or not signal.if_room:
@@ -93,19 +95,19 @@ def _keeps_from_training(draft: Draft, pod: PodView) -> Signal | None:
 
 
 def _avoided(draft: Draft, pod: PodView) -> Signal | None:
-    """While members have to leave by some time a node that is only avoided is better than that all of them do."""
+    """The signal to avoid the pod's node; ignored while members have to leave in time, as otherwise all would leave."""
     intent = draft.intent
     must_move = intent and intent.prepare and intent.ready_by
     return None if must_move else avoided(draft.snapshot, node_of(draft.snapshot, pod), pod)
 
 
 def why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
-    """Why this name cannot be a member of the next run, "" where it can."""
+    """Why this name cannot be a member of the next run, "" if it can."""
     return why_useless(draft, name, pod) or (unusable_node(draft, pod) if pod and not terminated(pod) else "")
 
 
 def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
-    """Why it can be a member of no run: where nobody trains a node that need not be left will do."""
+    """Why this name can be in no run, "" if it can: one that stands still even uses nodes that need not be left."""
     if pod is None:
         return _why_burnt(draft, name)
     if pod.gone:
@@ -117,14 +119,14 @@ def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
     if not terminated(pod):
         return node_to_leave(draft, pod)
     if agent_missing(pod):
-        return ""  # a replacement would have the same image: it waits for a correction
+        return ""  # a replacement would have the same image: the job waits for a correction
     end = end_of(pod)
     where = f" in init container {pod.init_failed}" if pod.init_failed else ""
     return f"ended{where}: {end.error_name or end.outcome}"
 
 
 def _why_burnt(draft: Draft, name: str) -> str:
-    """A name without a pod is good only where nobody can have used it yet."""
+    """Why a name without a pod cannot be used, "" if it can: it must never have been used."""
     snapshot = draft.snapshot
     if any(one.pod == name and one.kind is RefusalKind.NAME_TAKEN for one in snapshot.refusals):
         return "has the name of a pod that is not this job's"
@@ -143,7 +145,7 @@ def agent_missing(pod: PodView) -> bool:
 
 
 def how_far(draft: Draft, pod: PodView | None) -> int:
-    """How far a standby is on its way to a rank: the more, the sooner it trains."""
+    """How far a standby is on its way to a rank: the higher, the sooner it trains."""
     if pod is None:
         return 0
     if can_train(draft, pod):
@@ -156,7 +158,7 @@ def how_far(draft: Draft, pod: PodView | None) -> int:
 def placeholders(draft: Draft) -> frozenset[str]:
     """Names of idle pods that keep replacements off their nodes, one for each node.
 
-    Where a replacement is refused, for example by a quota, it needs their room more.
+    A replacement that is refused, for example by a quota, needs their room more: then there are none.
     """
     spec, upcoming = draft.snapshot.spec, draft.status.next
     if upcoming is None or spec.suspend or draft.snapshot.deleting:
@@ -171,9 +173,10 @@ def placeholders(draft: Draft) -> frozenset[str]:
 
 
 def _most_held(draft: Draft) -> int | None:
-    """How many nodes are held, None for any number.
+    """How many nodes to hold at most, None for any number.
 
-    Nobody has to leave and the wait has no end: where every node shows the same, a job would come to hold them all.
+    It matters if no member has to leave and the wait has no end: if every node showed the same signal, the job would in
+    time hold all of them.
     """
     intent = draft.intent
     if intent is None or not intent.prepare or intent.ready_by or intent.grow_by:
@@ -182,13 +185,16 @@ def _most_held(draft: Draft) -> int | None:
 
 
 def stays_apart(draft: Draft) -> bool:
-    """Whether a new member has to keep off the nodes of formers, those included that become one in this round."""
+    """Whether a new member has to keep off the nodes of formers, including pods that become one in this round."""
     made = any(isinstance(action, Assign) and action.role == Role.FORMER for action in draft.actions)
     return made or any(pod.role == Role.FORMER and not terminated(pod) for pod in own(draft.snapshot).values())
 
 
 def _holds(draft: Draft, pod: PodView) -> bool:
-    """A node that is not Ready gets its taints from Kubernetes, and one that is not there takes no pods."""
+    """Whether this idle pod is needed to keep replacements off its node.
+
+    It is not needed on a node that is not Ready, which Kubernetes taints, or on one that is gone, which takes no pods.
+    """
     node = node_of(draft.snapshot, pod)
     if terminated(pod) or pod.deleting or not idle(pod) or node is None or not (node.exists and node.ready):
         return False

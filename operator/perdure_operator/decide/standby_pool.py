@@ -22,18 +22,18 @@ from perdure_operator.decide.succession import only_grows, succession
 from perdure_operator.state.snapshot import RefusalKind
 
 FIRST_PAUSE_SECONDS: Final = 10
-"""Nobody waits for a spare: what takes or refuses one may do the same to the next, and each try is written down."""
+"""The first pause between spares, longer than between members: no run waits for a spare, and each try writes status."""
 
 BEGINNING_SECONDS: Final = 5
-"""So long after its plan a run begins: a pod that imports meanwhile would take CPU from trainers that start."""
+"""How long after its plan a run gets no new spares: a pod that imports would take CPU from trainers that start."""
 CHANGED_SECONDS: Final = 30
-"""So long after a run was offered most attempts are over, whether or not anybody can tell."""
+"""How long after its offer a run gets no new spares: most attempts are over by then, reported or not."""
 FORGOTTEN_SECONDS: Final = 2 * PAUSE_AT_MOST_SECONDS
-"""A spare that was good for so long after the last one was replaced begins another row."""
+"""How long after the last replacement a spare that fails begins another row."""
 
 
 def new_names(draft: Draft, count: int) -> tuple[Draft, tuple[str, ...]]:
-    """So many names that were never used, and the draft that has given them away."""
+    """`count` member names that were never used, and the draft that has used them up."""
     snapshot = draft.snapshot
     first = max([draft.status.next_member, *(names.member_number(name) + 1 for name in own(snapshot))])
     new = tuple(names.member(snapshot.name, snapshot.uid, first + index) for index in range(count))
@@ -41,7 +41,7 @@ def new_names(draft: Draft, count: int) -> tuple[Draft, tuple[str, ...]]:
 
 
 def take_spares(draft: Draft) -> Draft:
-    """The next run has those for its members who can train soonest; whom it needs no more is kept beside it."""
+    """Give the next run the standbys that can train soonest; those that it needs no more become spares."""
     draft = _without_roomless(draft)
     if not draft.spares:
         return draft
@@ -57,7 +57,7 @@ def take_spares(draft: Draft) -> Draft:
 
 
 def give_back(draft: Draft, names: tuple[str, ...]) -> Draft:
-    """These were named for a run that goes on without them: those that were made are kept, if there may be so many."""
+    """Keep those of these names as spares that have pods, as no run needs them any more; only `elastic` jobs do."""
     pods = own(draft.snapshot)
     made = tuple(name for name in names if name in pods)
     if draft.snapshot.spec.elastic is None or not made:
@@ -66,20 +66,20 @@ def give_back(draft: Draft, names: tuple[str, ...]) -> Draft:
 
 
 def keep_spares(draft: Draft) -> Draft:
-    """Let go of those that are too many or of no use, and make those that are missing."""
+    """Release spares that are too many or of no use, and create missing ones."""
     if draft.status.spares is None and draft.snapshot.spec.elastic is None:
         return draft
     return _fill(_keep_soonest(_drop_unfit(draft)))
 
 
 def soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:
-    """So many of these as can train soonest; of equals the first."""
+    """The `most` of these names that can train soonest; of equals the first."""
     pods = own(draft.snapshot)
     return frozenset(sorted(names, key=lambda name: -how_far(draft, pods.get(name)))[:most])
 
 
 def paused_until(draft: Draft) -> datetime | None:
-    """Until when no spare is made: the first replacement is made at once, each further one later and later."""
+    """Until when no spare is created; None if one may be. The pause doubles with each replacement after the first."""
     row = draft.status.spares.replacements if draft.status.spares else None
     if row is None or row.count < 2:
         return None
@@ -90,9 +90,9 @@ def paused_until(draft: Draft) -> datetime | None:
 
 
 def _without_roomless(draft: Draft) -> Draft:
-    """Who takes a member's place has the template's class: one of another that has no room may wait where it need not.
+    """Release spares of the joiners' class that have no node, if a member's place is free: they would use up quota.
 
-    It is let go, for what it has of a quota.
+    The new member has the template's PriorityClass, and may find room where such a spare does not.
     """
     elastic, pods = draft.snapshot.spec.elastic, own(draft.snapshot)
     named = elastic.joiner_priority_class_name if elastic else None
@@ -104,14 +104,14 @@ def _without_roomless(draft: Draft) -> Draft:
 
 
 def _most(draft: Draft) -> int:
-    """How many there may be: those that are asked for, and those that a run is about to grow by."""
+    """How many spares there may be: as many as the spec asks for, or as many as the run is about to grow by."""
     snapshot, intent, elastic = draft.snapshot, draft.intent, draft.snapshot.spec.elastic
     if elastic is None or snapshot.spec.suspend or snapshot.deleting:
         return 0
     if intent and intent.leave and intent.disruption is Disruption.STOP:
         return 0
     if draft.current is None and draft.blocked and not _pauses(draft):
-        return 0  # whoever waits without a run takes nobody's room
+        return 0  # a job that waits without a run leaves the room to others
     return max(elastic.spares, _to_grow_by(draft))
 
 
@@ -128,7 +128,7 @@ def _to_grow_by(draft: Draft) -> int:
 
 
 def _keep_soonest(draft: Draft) -> Draft:
-    """No more of them than there may be."""
+    """Release spares beyond the most there may be; those that can train soonest stay."""
     most = _most(draft)
     if len(draft.spares) <= most:
         return draft
@@ -137,7 +137,10 @@ def _keep_soonest(draft: Draft) -> Draft:
 
 
 def _drop_unfit(draft: Draft) -> Draft:
-    """One on a node that need not be left is of use where a member is lost, and the next may well land there too."""
+    """Release spares that cannot train.
+
+    One on a node that need not be left stays: it helps after a member was lost, and the next may land there too.
+    """
     pods = own(draft.snapshot)
     unfit = {
         name: why for name in draft.spares if (why := why_useless(draft, name, pods.get(name)) or _refused(draft, name))
@@ -151,7 +154,7 @@ def _drop_unfit(draft: Draft) -> Draft:
 
 
 def _refused(draft: Draft, name: str) -> str:
-    """Why its pod could not be created: asked again in every round, that would hold up what is urgent."""
+    """Why this spare's pod was refused, "" if it was not. Asking again in every round would hold up urgent writes."""
     refusals = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.REFUSED)
     return next((f"was refused: {one.message}" for one in refusals if one.pod == name), "")
 
@@ -163,7 +166,7 @@ def _one_more(draft: Draft, cause: str) -> Replacements:
 
 
 def _fill(draft: Draft) -> Draft:
-    """New ones for those that are missing, beside a run that trains and is left alone, or has most likely changed."""
+    """Name new spares for missing ones, beside a run that trains and does not change, or has most likely changed."""
     current, elastic = draft.current, draft.snapshot.spec.elastic
     missing = (elastic.spares if elastic else 0) - len(draft.spares)
     if missing <= 0 or current is None or current.outcomes or not current.warm:
@@ -180,11 +183,11 @@ def _fill(draft: Draft) -> Draft:
 
 
 def _offered(draft: Draft) -> RunPlan | None:
-    """The plan of a run that all members were told of: for a larger one nobody may tell for long that it is on."""
+    """The plan of a run that all members were offered; it may take long until one reports that a larger run is on."""
     return draft.status.next.plan if draft.status.next else None
 
 
 def _begins(draft: Draft, plan: RunPlan, seconds: int) -> datetime | None:
-    """None where a clock was set back since its plan, whose time never changes: all its members are warm."""
+    """When the run gets new spares; None at once, if a clock was set back since its plan: all its members are warm."""
     planned = plan.assigned_time
     return later(planned, seconds) if planned and planned <= draft.now else None

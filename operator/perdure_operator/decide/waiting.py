@@ -32,9 +32,9 @@ from perdure_operator.decide.placement import agent_missing, unusable_node
 from perdure_operator.state.snapshot import PodView, RefusalKind
 
 REFUSED_SECONDS: Final = 10
-"""So long a refused request to leave is repeated; then the pod is deleted, for SIGTERM asks it as well."""
+"""How long a refused request to leave is repeated; then the pod is deleted, as SIGTERM asks it as well."""
 STUCK_SECONDS: Final = 30
-"""A kubelet kills at the end of the grace and tells within seconds: a pod that is there after so long is stuck."""
+"""How long after its grace a pod is stuck: a kubelet kills at the end of the grace and reports within seconds."""
 
 _IMAGE: Final = frozenset(
     {
@@ -53,17 +53,17 @@ _CONTAINER: Final = frozenset(
 
 
 def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
-    """Wait for these members with the most telling reason of all of them."""
+    """Wait for these members, and give the reason that explains most."""
     if found := what_keeps(draft, names):
         return draft.wait(*found)
-    # The same words for each of them: a status that named who is missing still would be written once for each pod.
+    # The words name all members: if they named only the missing ones, status would be written once for each pod.
     members = draft.next_members or names
     whom = f"{members[0]} is Ready" if len(members) == 1 else f"all {len(members)} are Ready: {joined(list(members))}"
     return draft.wait(Reason.STARTING_MEMBERS, f"waiting until {whom}{_initializing(draft)}")
 
 
 def _initializing(draft: Draft) -> str:
-    """The first init container that is at work: it may be for hours."""
+    """The first init container that is at work, which may take hours."""
     pods = own(draft.snapshot)
     at_work = (pods[name] for name in draft.next_members if name in pods and pods[name].initializing)
     first = next(at_work, None)
@@ -71,7 +71,7 @@ def _initializing(draft: Draft) -> str:
 
 
 def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
-    """The most telling reason why one of these is not Ready; None where they only take their time."""
+    """The reason that best explains why one of these is not Ready; None if they only take their time."""
     pods = own(draft.snapshot)
     here = [pods[name] for name in names if name in pods]
     for found in (_agent(here), _refusal(draft, names), _image(here), _container(here), beside(here)):
@@ -84,7 +84,7 @@ def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | Non
 
 
 def what_hides(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
-    """Why members that were Ready are not any more; None where none of them was."""
+    """Why members that were Ready are not any more; None if none of them was."""
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
     if any(one.outage for one in draft.status.unready if one.node in nodes):
@@ -107,7 +107,7 @@ def what_hides(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
 
 
 def _known_warm(draft: Draft) -> set[str]:
-    """Members, by uid, that were Ready before: all of a run that has begun, and who has gone over from one."""
+    """Members, by uid, that were Ready before: all of a run that has begun, and those that stayed from the last run."""
     current = draft.current
     if current is None:
         return set()
@@ -117,7 +117,7 @@ def _known_warm(draft: Draft) -> set[str]:
 
 
 def _held(draft: Draft) -> str:
-    """The scheduler sees only that the job's own pods are on a node; why nobody may train there it cannot tell."""
+    """Why pods of this job keep new members off nodes: the scheduler sees the pods, and not why no member may train."""
     pods = sorted(own(draft.snapshot).values(), key=lambda pod: pod.node)
     formers = [pod for pod in pods if pod.role == Role.FORMER and not terminated(pod)]
     causes = [why for pod in formers if (why := unusable_node(draft, pod))]
@@ -144,7 +144,7 @@ def _refusal(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:
 
 
 def refusal_reason(message: str) -> Reason:
-    """A quota answers 403 as an admission webhook does: only the words tell them apart."""
+    """Whether a quota or admission refused: both answer 403, and only the words differ."""
     return Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.POD_REFUSED
 
 
@@ -172,7 +172,7 @@ def _waits(pod: PodView) -> str:
 
 
 def cannot_be_asked(draft: Draft, intent: Intent, pods: Iterable[PodView]) -> list[PodView]:
-    """Those that admission has not let be told for so long that they are to be deleted instead."""
+    """The pods whose request to leave was refused for so long that they are deleted instead."""
     if draft.now < patience_ends(intent, draft.now):
         return []
     return [pod for pod in pods if refused_change(draft, pod.name)]
@@ -184,7 +184,7 @@ def patience_ends(intent: Intent, otherwise: datetime) -> datetime:
 
 
 def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
-    """Name who refuses to let these members be told; nothing where nobody does."""
+    """Wait for refused changes of these members, and name the refusal; unchanged if there is none."""
     refusals = [(pod, refusal) for pod in pods if (refusal := refused_change(draft, pod.name))]
     if not refusals:
         return draft
@@ -193,7 +193,7 @@ def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
 
 
 def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
-    """Wait for deleted members; of one that outlives its grace only a person can say whether it is dead."""
+    """Wait for deleted members. If one outlives its grace, only a person can say whether it is dead."""
     ends = [end for pod in pods if (end := stuck_at(pod))]
     for end in ends:
         draft = draft.wake(end)
@@ -205,7 +205,7 @@ def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
 
 
 def await_leavers(draft: Draft, previous: PreviousRun) -> Draft:
-    """Wait for those who do not go on with the run that is on: a run whose leaver may still train has no successor."""
+    """Wait for leavers of the previous run: no further run begins while one of them may still train."""
     pods, deadline = leavers(draft), previous.intent.deadline or draft.now
     if draft.now >= deadline:
         return await_deleted(draft, pods)
@@ -214,9 +214,9 @@ def await_leavers(draft: Draft, previous: PreviousRun) -> Draft:
 
 
 def await_rescue_commits(draft: Draft) -> Draft:
-    """Wait for deleted pods of no run that were told a rank: of what they may have left an agent makes a commit.
+    """Wait for deleted pods of no run that had a rank: their agents may commit the state that they leave.
 
-    A run of new members alone has nothing else to begin with. Nobody waits longer than the pod's grace.
+    A run of new members alone has nothing else to begin with. The wait ends with the pod's grace.
     """
     last = [pod for pod in own(draft.snapshot).values() if _may_commit(draft, pod)]
     if not last:
@@ -234,17 +234,17 @@ def _may_commit(draft: Draft, pod: PodView) -> bool:
 
 
 def stuck_at(pod: PodView) -> datetime | None:
-    """When a deleted pod is stuck, if it is there still; None for one that is not deleted."""
+    """From when on a deleted pod that still exists is stuck; None for one that is not deleted."""
     return later(pod.deletion_deadline, STUCK_SECONDS) if pod.deletion_deadline else None
 
 
 def outlived(draft: Draft, pods: Iterable[PodView]) -> list[PodView]:
-    """Those that are there although their grace is long over."""
+    """The pods that still exist although their grace is long over."""
     return [pod for pod in pods if (end := stuck_at(pod)) and end <= draft.now]
 
 
 def look_after(draft: Draft, stuck: list[PodView]) -> str:
-    """What a person has to do; the first one's commands, for what holds one most often holds all."""
+    """What a person has to do, with commands for the first pod: what holds one most often holds all."""
     first, namespace = stuck[0], draft.snapshot.namespace
     look = f"kubectl describe pod -n {namespace} {first.name}; kubectl describe node {first.node or 'NODE'}"
     force = f"kubectl delete pod -n {namespace} {first.name} --grace-period=0 --force"
