@@ -1,6 +1,6 @@
 """The annotations that follow from a run's plan or from an intent.
 
-They follow from status alone, so that whoever reads the status can write them again at any time.
+They follow from status alone, so that an operator can write them again at any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CAUSE_LENGTH: Final = 160
 
 
 def train(plan: RunPlan, member: Assigned, saves: int = 0) -> str:
-    """What a member of the run does, and how often it was asked to save; where there is no room for both, the first."""
+    """The assignment of a member of the run, with the number of saves asked for, if there is room for it."""
     told = _train(plan, member)
     try:
         return write_assignment(replace(told, save=saves))
@@ -53,20 +53,20 @@ def _train(plan: RunPlan, member: Assigned) -> Train:
 
 
 def leave(run: int, intent: Intent) -> str:
-    """What a member does whose run has to end; `run` is the one that comes next."""
+    """The assignment of a member whose run has to end; `run` is the next run."""
     suspect = intent.disruption is Disruption.NODE_FAULT
     told = Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost, suspect=suspect)
     return _fitting(told)
 
 
 def leave_with(plan: RunPlan) -> str:
-    """What a member does that does not go on with the run of this plan."""
+    """The assignment of a member that leaves with the run of this plan."""
     cause = _short(plan.cause)
     return _fitting(Leave(run=plan.run, cause=cause, seconds=plan.seconds, lost=plan.lost, handover=_block(plan)))
 
 
 def fits(plan: RunPlan) -> bool:
-    """Whether everybody can be told this plan in full: an offer that some cannot have would be none."""
+    """Whether the plan fits in full into every member's assignment: an offer needs all of them."""
     try:
         told = [read_assignment(train(plan, plan.members[-1])), read_assignment(leave_with(plan))]
     except ContractError:
@@ -76,7 +76,7 @@ def fits(plan: RunPlan) -> bool:
 
 @lru_cache(maxsize=4096)
 def run_told(text: str) -> int:
-    """The run that an annotation names, 0 for a standby and for what somebody else has written.
+    """The run that an annotation names, 0 for a standby and for text that no operator wrote.
 
     A round asks several times for each member, and the next round again.
     """
@@ -86,7 +86,7 @@ def run_told(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def run_given(text: str) -> int:
-    """The run in which an annotation gives a rank, 0 where it gives none."""
+    """The run in which an annotation gives a rank, 0 if it gives none."""
     said = _read(text)
     return said.run if isinstance(said, Train) else 0
 
@@ -99,12 +99,12 @@ def _read(text: str) -> Assignment:
 
 
 def shutdown(run: int, lost: tuple[int, ...]) -> str:
-    """What a pod that has been written off does, should it ever hear of it."""
+    """The assignment of a pod that was given up, in case it still reads it."""
     return _fitting(Leave(run=max(run, 1), cause="written off", seconds=0, lost=lost))
 
 
 def _fitting(assignment: Train | Leave) -> str:
-    """An assignment has a size limit: the oldest lost runs go first, for a run left out is only waited for longer."""
+    """The text within its size limit: it drops the oldest lost runs first, as members only wait longer for those."""
     lost = assignment.lost
     while lost:
         try:
@@ -123,7 +123,7 @@ def _block(plan: RunPlan) -> Handover | None:
 
 
 def _token(plan: RunPlan) -> str:
-    """What tells this attempt from any other: it stands in the assignments alone."""
+    """A token that distinguishes this attempt from all others: only the assignments have it."""
     words = [str(plan.run), *(member.uid for member in plan.members)]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
 """The PodDisruptionBudget: minAvailable is never below the number of pods labelled `member`.
 
-Raise, then label; unlabel, then lower: while a run goes on in living pods, those who leave count beside those who come.
+Raise, then label; unlabel, then lower: while a run goes on in living pods, leavers count beside newcomers.
 An eviction is refused while a member runs and passes once it has terminated.
 """
 
@@ -14,7 +14,7 @@ from perdure_operator.state.decision import SetBudget
 
 
 def protect(draft: Draft) -> Draft:
-    """Before anything is created or labelled."""
+    """Raise the budget before pods are created or labelled."""
     budget, wanted = draft.snapshot.budget, _wanted(draft)
     if not wanted or (budget and not budget.altered and budget.min_available >= wanted):
         return draft
@@ -25,7 +25,7 @@ def protect(draft: Draft) -> Draft:
 
 
 def relax(draft: Draft) -> Draft:
-    """After labels are gone: only what the snapshot shows counts."""
+    """Lower the budget after labels are gone: only the labels that the snapshot shows count."""
     budget, wanted = draft.snapshot.budget, _wanted(draft)
     if wanted and budget is not None and budget.min_available > wanted:
         return _set(draft, wanted)
@@ -33,18 +33,18 @@ def relax(draft: Draft) -> Draft:
 
 
 def _wanted(draft: Draft) -> int:
-    """0 where there is nothing to protect: the budget then stays as it is.
+    """How many pods have to stay available; 0 if there is nothing to protect, and the budget stays as it is.
 
-    Pods of others that it counts are on top: each that is Ready would let one of ours be evicted.
+    Foreign pods that the budget counts come on top: each that is Ready would let one of the job's be evicted.
     """
     current, labelled, pods = draft.current, _labelled(draft), own(draft.snapshot)
     plans = [current.plan] if current else []
     plans += [draft.newest_plan] if draft.newest_plan else []
     names = {member.name for plan in plans for member in plan.members} if plans else set(draft.next_members)
     in_place = any(plan.takes_over for plan in plans)
-    # Whoever is about to get the label counts beside those that have it and may live, whatever keeps it on them.
+    # Pods that are about to get the label count beside those that have it and may live, for whatever reason they do.
     beside = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
-    # A run that follows when all have left is planned in the round in which they have: its budget is there by then.
+    # The next run is planned in the round in which the last leaver has ended: its budget has to exist by then.
     following = len(draft.next_members) if draft.intent and draft.intent.leave else 0
     count = max(len(labelled), len(beside | names), following)
     return count + len(draft.snapshot.foreign_pods) if names else 0

@@ -1,7 +1,7 @@
-"""No time in status is ahead of now, whoever wrote it: a leader whose clock is behind must not wait out the difference.
+"""No time in status is ahead of now: a leader must not wait out the difference to the clock of an earlier one.
 
-The API server's time is asked for (see `cluster.clock`), so this is about a server's clock that was set, and about what
-an operator wrote that had not heard it yet.
+Operators use the API server's time (see `cluster.clock`). So this is about a server's clock that was set back, and
+about times that an operator wrote before it knew the server's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure_operator.state.snapshot import Snapshot
 
 
 def correct_times(draft: Draft) -> Draft:
-    """What counts from a time ahead counts from now; a deadline is no further away than it can have been set."""
+    """Replace times ahead of now by now, and move a deadline that lies too far ahead to the latest that is possible."""
     status, now = draft.status, draft.now
     return draft.update(
         current=_of_current(status.current, now, draft.snapshot) if status.current else None,
@@ -88,6 +88,6 @@ def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
 
 
 def _past(value: Any, now: datetime, *fields: str) -> Any:
-    """With none of these fields ahead of now."""
+    """The value, with none of these fields ahead of now."""
     ahead = {name: now for name in fields if (time := getattr(value, name)) is not None and time > now}
     return value.model_copy(update=ahead) if ahead else value

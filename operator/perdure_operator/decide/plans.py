@@ -1,4 +1,4 @@
-"""A run's plan: who has which rank, where they meet, and how long those before them may take to save.
+"""A run's plan: which member has which rank, where members meet, and how long the previous run's may take to save.
 
 Written once and never edited. Called by the policies that plan a run, once all its members are Ready.
 """
@@ -33,24 +33,24 @@ from perdure_operator.state.snapshot import PodView
 
 FIRST_PORT: Final = 29500
 HANDOVER_PORT: Final = 29600
-"""The store of an attempt to hand over is not that of the run that it would begin."""
+"""An attempt to hand over has a store of its own, apart from that of the run that it would begin."""
 ATTEMPTS: Final = 2
-"""So often a move is tried live; then the members save, and go on in their pods."""
+"""How often a move is tried live; then the members save, and go on in their pods."""
 PORTS: Final = 100
 """Two runs in a row never use the same port: the older one may still hold it."""
 LONGEST_GRACE_SECONDS: Final = 600
-"""So much of a late member's grace the next run waits for at most."""
+"""How long the next run waits for a late member's grace at most."""
 GRACE_MARGIN_SECONDS: Final = 5
 """A deleted pod's save has to end this long before its grace does."""
 
 
 def new_plan(draft: Draft, pods: Sequence[PodView]) -> RunPlan:
-    """Of a run whose members are all new."""
+    """The plan of a run whose members are all new."""
     return _plan(draft, pods, draft.snapshot.spec.disruption.exit_timeout_seconds)
 
 
 def plan_in_place(draft: Draft, roles: Succession, lost: bool) -> RunPlan:
-    """Of a run that goes on in the pods of those who stay; `lost`: the run before it cannot save any more."""
+    """The plan of a run that goes on in the pods of members that stay; `lost`: the previous run cannot save."""
     current, pods = draft.current, own(draft.snapshot)
     stays = [pods[member.name] for member in roles.stays]
     joins = [pods[name] for name in draft.next_members]
@@ -64,14 +64,14 @@ def plan_in_place(draft: Draft, roles: Succession, lost: bool) -> RunPlan:
 
 
 def _longest_end(draft: Draft, leavers: tuple[str, ...]) -> int:
-    """Where nobody stays nobody knows that the run before has ended: an agent that hangs ends it at its pod's end."""
+    """How much longer to wait if no member stays: a leaver whose agent hangs ends only with its pod."""
     pods = own(draft.snapshot)
     grace = max(pods[name].grace for name in leavers)
     return LATE_MARGIN_SECONDS + min(max(grace, 0), LONGEST_GRACE_SECONDS)
 
 
 def live_plan(draft: Draft, roles: Succession) -> RunPlan | None:
-    """As `plan_in_place`, with an offer to take the living run over; None where not all can be told of it."""
+    """As `plan_in_place`, with an offer to take over the living run; None if it does not fit into all assignments."""
     plan, current = plan_in_place(draft, roles, lost=False), draft.current
     if current is None:
         return None
@@ -92,7 +92,7 @@ def live_plan(draft: Draft, roles: Succession) -> RunPlan | None:
 def succeed(
     draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, *, why: str = "", unconfirmed: bool = False
 ) -> Draft:
-    """The run of this plan is the one that is on; the one before it is kept until those who leave have ended."""
+    """Make the run of this plan the current one; status keeps the previous run until its leavers have ended."""
     go_on = {member.name for member in plan.members}
     ended = {one.name for one in current.outcomes}
     previous = PreviousRun(
@@ -119,9 +119,9 @@ def succeed(
 
 
 def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
-    """How the run of this plan took over, as far as those tell who have ended.
+    """How the run of this plan took over, as far as members that have ended report it.
 
-    Where another attempt went before it, they may have been handed over to that one's run.
+    If there was an earlier attempt, they may have been handed over to that attempt's run.
     """
     if plan.handover is None:
         return Takeover.IN_PLACE
@@ -134,7 +134,7 @@ def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
 
 
 def request(intent: Intent, plan: RunPlan, now: datetime) -> Intent:
-    """What those are told who do not go on with the run of this plan."""
+    """The intent for members that leave with the run of this plan."""
     deadline = later(plan.assigned_time or now, plan.seconds + LATE_MARGIN_SECONDS)
     told = {"prepare": False, "leave": True, "seconds": plan.seconds, "lost": plan.lost, "deadline": deadline}
     return intent.model_copy(update=told)
@@ -149,7 +149,7 @@ def _address(pod: PodView, port: int) -> str:
 
 
 def _seated(draft: Draft, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
-    """In the order of their ranks: of equal size the new ones take the places of those who go, else they come last."""
+    """The pods by rank: new members take the places of leavers if the size stays the same, otherwise the last ranks."""
     old = draft.current.plan.members if draft.current else ()
     if len(stays) + len(joins) != len(old):
         return [*stays, *joins]
@@ -161,7 +161,7 @@ def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
     status, processes = draft.status, draft.snapshot.spec.processes_per_replica
     upcoming = status.next or NextRun(run=next_run(status))
     given = max((run_given(pod.assignment) for pod in own(draft.snapshot).values()), default=0)
-    run = max(upcoming.run, status.opened + 1, given + 1)  # a status that was restored knows less than the pods
+    run = max(upcoming.run, status.opened + 1, given + 1)  # a restored status knows less than the pods
     members = tuple(
         Assigned(name=pod.name, uid=pod.uid, rank=index * processes, node=pod.node) for index, pod in enumerate(pods)
     )
@@ -180,7 +180,7 @@ def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:
 
 
 def _seconds(draft: Draft, roles: Succession) -> int:
-    """Nobody can save without the others: the time ends with the first who cannot use it."""
+    """How long members may take to save: until the first leaver has to end, as none can save without the others."""
     pods = own(draft.snapshot)
     seconds: float = draft.snapshot.spec.disruption.exit_timeout_seconds
     going = [pods[member.name] for member in roles.leaves]
@@ -193,7 +193,7 @@ def _seconds(draft: Draft, roles: Succession) -> int:
 
 
 def _floor(draft: Draft) -> Floor | None:
-    """None where nothing is known to be committed, or the user goes on from whatever is left."""
+    """The newest known commit; None if there is none, or the user accepts any state (resumeAnyway)."""
     status = draft.status
     if not status.commit_seq or status.step is None or draft.snapshot.spec.checkpoint.resume_anyway:
         return None

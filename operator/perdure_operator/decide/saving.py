@@ -1,7 +1,7 @@
-"""A save while the run trains on, because a node shows what may end its members without a notice.
+"""A save while the run trains on, because a node shows a signal that may end its members without notice.
 
-Once for each time that it begins to be shown, and for all that is shown by then; what comes and goes is asked for later
-and later. The members are told with their ranks, by a number that grows within their run.
+Each new signal asks for one save, which covers all signals that show by then. For a signal that comes and goes the
+pauses between saves grow. The request is part of the members' assignments: a number that grows within their run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from perdure_operator.decide.signals import saves_wanted
 FIRST_PAUSE_SECONDS: Final = 60
 LONGEST_PAUSE_SECONDS: Final = 600
 FORGOTTEN_SECONDS: Final = 2 * LONGEST_PAUSE_SECONDS
-"""After so long without one the row is over."""
+"""A row of saves ends after this long without one."""
 MOST_SHOWN: Final = 64
-"""Status is small: where more is shown, whatever is shown beyond that is no news."""
+"""How many signals status keeps: further ones ask for no save."""
 
 
 def ask_for_save(draft: Draft) -> Draft:
-    """Ask the run that is on for a save, if something is shown for which none was asked yet."""
+    """Ask the current run for a save, if a signal shows for which none was asked yet."""
     pods = still_running(draft)
     wanted = saves_wanted(draft.snapshot, pods)
     if not wanted and draft.status.saves is None:
@@ -49,7 +49,7 @@ def ask_for_save(draft: Draft) -> Draft:
 
 
 def _can_be_asked(draft: Draft) -> bool:
-    """Whether a run is on whose members have their ranks, and are told of no other."""
+    """Whether a run is on whose members all have their ranks, and know of no other run."""
     current, upcoming = draft.current, draft.status.next
     if current is None or not current.warm or current.outcomes or (upcoming and upcoming.plan):
         return False

@@ -1,7 +1,7 @@
 """How large a run is: the size that a job wants, the sizes that it can have, and when a run grows to a larger one.
 
-The wanted size is decided here and nowhere else, by arithmetic on the spec: what capacity there is, is not asked. Who
-is able to train is for the callers to say.
+Only this file decides the wanted size, by arithmetic on the spec: it does not look at capacity. The callers know which
+members can train.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure_operator.state.snapshot import PodView, Snapshot
 
 LONGEST_REST_SECONDS: Final = 3600
 SETTLING_SECONDS: Final = 30
-"""So long after a run was planned it does not grow: most have begun by then, and no other is handed over alive."""
+"""How long after its plan a run does not grow: most runs have begun by then, and only those can be handed over live."""
 EXPENDABLE: Final = -10
 """--expendable-pods-priority-cutoff of cluster-autoscaler: below it a pending pod makes it add no node."""
 
@@ -37,7 +37,7 @@ class Size:
 
 
 def wanted_members(spec: TrainingJobSpec) -> int:
-    """replicas; with `elastic` brought between its bounds, then down to a size."""
+    """replicas; with `elastic` limited to its bounds, then rounded down to a size."""
     elastic = spec.elastic
     if elastic is None:
         return spec.replicas
@@ -45,7 +45,7 @@ def wanted_members(spec: TrainingJobSpec) -> int:
 
 
 def why_so_many(spec: TrainingJobSpec) -> str:
-    """The same in words."""
+    """Why the wanted size is what it is, in words."""
     said, elastic, members = f"spec.replicas is {spec.replicas}", spec.elastic, wanted_members(spec)
     if elastic is None or members == spec.replicas:
         return said
@@ -59,7 +59,7 @@ def why_so_many(spec: TrainingJobSpec) -> str:
 
 
 def largest(spec: TrainingJobSpec, at_most: int) -> int:
-    """The largest of the job's sizes that is no larger than that, 0 where there is none."""
+    """The largest of the job's sizes that is not above `at_most`, 0 if there is none."""
     elastic = spec.elastic
     if elastic is None:
         return 0
@@ -71,7 +71,7 @@ def largest(spec: TrainingJobSpec, at_most: int) -> int:
 
 
 def _of_what(spec: TrainingJobSpec, elastic: Elastic) -> str:
-    """What sizes there are, in words."""
+    """The rule for the job's sizes, in words."""
     if elastic.sizes is not None or elastic.global_batch_size is None:
         return "of elastic.sizes"
     each = spec.processes_per_replica
@@ -90,23 +90,23 @@ def wanted_size(snapshot: Snapshot) -> Size:
 
 
 def size_of(plan: RunPlan) -> Size:
-    """The size of a run that is on."""
+    """The size of the run of this plan."""
     return Size(len(plan.members), plan.world)
 
 
 def ends_for_size(draft: Draft, current: CurrentRun) -> bool:
-    """Whether another size is wanted for which nobody new has to find room, or everybody."""
+    """Whether a size is wanted that needs no new room, as it is smaller, or room for all, as each member changes."""
     wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
     return wanted != have and (wanted.each != have.each or wanted.members < have.members)
 
 
 def most_with(draft: Draft, able: int) -> int:
-    """The largest size that so many members can have, 0 where there is none; never above the wanted one."""
+    """The largest size that `able` members can have, 0 if there is none; never above the wanted size."""
     return largest(draft.snapshot.spec, min(able, wanted_size(draft.snapshot).members))
 
 
 def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
-    """Whether a run of this size could have begun for growAfterSeconds; 0 is none."""
+    """Whether a run of this size could have begun for growAfterSeconds by now; 0 stands for no run."""
     upcoming, elastic = draft.status.next, draft.snapshot.spec.elastic
     if upcoming is None or elastic is None:
         return draft, False
@@ -121,9 +121,9 @@ def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
 
 
 def growth_seconds(spec: TrainingJobSpec) -> int:
-    """How long new members of a larger run are awaited where that has an end.
+    """How many seconds a larger run waits for new members, if that wait has an end.
 
-    Without `elastic` only once a run was offered in vain: then nobody knows which one trains.
+    Without `elastic` it has one only after an offer of a run has failed: then it is not known which run trains.
     """
     return spec.elastic.grow_timeout_seconds if spec.elastic else spec.disruption.replacement_timeout_seconds
 
@@ -134,7 +134,7 @@ def grow_by(draft: Draft) -> datetime:
 
 
 def give_up_growing(draft: Draft) -> Draft:
-    """With the pause before the next attempt."""
+    """Note in status when the next attempt to grow is due."""
     old, generation, elastic = draft.status.growth, draft.snapshot.generation, draft.snapshot.spec.elastic
     if elastic is None:
         return draft
@@ -145,12 +145,12 @@ def give_up_growing(draft: Draft) -> Draft:
 
 
 def longest_rest(timeout: int) -> int:
-    """Between two attempts at a larger run."""
+    """The longest pause between two attempts at a larger run, in seconds."""
     return max(LONGEST_REST_SECONDS, timeout)
 
 
 def rests_until(draft: Draft, current: CurrentRun) -> datetime | None:
-    """When a run that is smaller than wanted may try to grow again; None where it may now."""
+    """When a run that is smaller than wanted may try to grow again; None if it may now."""
     growth, spec = draft.status.growth, draft.snapshot.spec
     if growth is None or spec.elastic is None or growth.generation != draft.snapshot.generation:
         return None
@@ -160,7 +160,7 @@ def rests_until(draft: Draft, current: CurrentRun) -> datetime | None:
 
 
 def back_off_growth(draft: Draft) -> Draft:
-    """Look again when the pause is over; a run of the wanted size has none."""
+    """Look again when the pause before growth is over; forget it once the run has the wanted size."""
     current = draft.current
     if current is None or draft.status.growth is None:
         return draft
@@ -171,7 +171,11 @@ def back_off_growth(draft: Draft) -> Draft:
 
 
 def warn_of_priority(elastic: Elastic, pods: Iterable[PodView]) -> str:
-    """What is wrong with the priority of new members, and what to do, "" where nothing is known to be."""
+    """What is wrong with the priority of new members, and what to do about it; "" if nothing is known to be.
+
+    It is read from the pods that the API server admitted: to read PriorityClasses would take a right on objects of the
+    whole cluster.
+    """
     named = elastic.joiner_priority_class_name
     pod = next((pod for pod in pods if named in (None, pod.priority_class)), None)
     if pod is None:

@@ -1,8 +1,8 @@
 """The pod template: tried before members are made from it, and at once when it is edited; the last good one is kept.
 
-An edit that the API server refuses must not wait for the next drain to take the job down: its author is told now, and
-members are made from the template that passed last until it is corrected. Which of the kept ones that is says
-`status.templateChecked`, which is written before it is stored.
+An edit that the API server refuses must not take the job down at the next drain: its author learns of it at once, and
+until it is corrected members are made from the template that passed last. `status.templateChecked` names that one
+among the kept templates; it is written before the template is stored.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
 
 RECHECK_SECONDS: Final = 10
 RECHECK_INVALID_SECONDS: Final = 60
-"""A refusal may also come from a namespace label, which an administrator can change."""
+"""A refused template is tried again: the refusal may come from a namespace label, which an administrator can change."""
 
 _PREAMBLE: Final = re.compile(r"^.*?\bis (?:invalid|forbidden): ", re.DOTALL)
 _POD_PATH: Final = re.compile(r"(?<![\w.\"/])(spec|metadata)(?=[.\[:])")
 
 
 def check_template(draft: Draft) -> Draft:
-    """Only a refusal that blames the template makes the job wait for a correction, where no earlier one is kept."""
+    """Create no members from a template that is refused, or not tried yet, unless an earlier good one is kept."""
     if draft.blocked:
         return draft
     draft, check, again = _tried(draft)
@@ -46,12 +46,12 @@ def check_template(draft: Draft) -> Draft:
 
 
 def try_template(draft: Draft) -> Draft:
-    """While a run is on, an edit is tried at once: its author is told now, and not by the next drain."""
+    """Try an edit at once while a run is on: its author learns of a refusal now, and not at the next drain."""
     return _tried(draft)[0]
 
 
 def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
-    """What a dry run said of the template as it is now, and when the next one is due; each template is tried once."""
+    """The result of the current template's dry run, and when the next one is due; each good template is tried once."""
     wanted, now = draft.snapshot.template_hash, draft.now
     if draft.status.template_checked == wanted:
         return _accepted(draft), TemplateCheck(hash=wanted, verdict=TemplateVerdict.GOOD), now
@@ -72,7 +72,7 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
 def _accepted(draft: Draft) -> Draft:
     old = draft.status.find(ConditionType.TEMPLATE_ACCEPTED)
     if old is None or old.status == "True":
-        return draft  # nothing was ever wrong with it, or that has been said
+        return draft  # it was never refused, or the condition is True already
     words = "the API server would create pods of spec.template"
     return draft.condition(ConditionType.TEMPLATE_ACCEPTED, True, Reason.TEMPLATE_ACCEPTED, words)
 
@@ -88,12 +88,12 @@ def _rejected(draft: Draft, why: str) -> Draft:
 
 
 def _field_first(answer: str) -> str:
-    """The API server's answer to the dry run of a pod as one about the job: its field first, by its path in the job."""
+    """The API server's answer about a pod, as one about the job: the field comes first, by its path in the job."""
     return _POD_PATH.sub(r"spec.template.\1", _PREAMBLE.sub("", answer, count=1))
 
 
 def warn_of_sidecars(draft: Draft) -> Draft:
-    """Once, before the first member: a container beside container 0 outlives it, and keeps the pod's devices."""
+    """Warn once, before the first member, of containers beside container 0: they outlive it and keep its devices."""
     containers = (draft.snapshot.spec.template.get("spec") or {}).get("containers") or []
     if draft.blocked or draft.status.next_member or len(containers) < 2:
         return draft
@@ -106,7 +106,7 @@ def warn_of_sidecars(draft: Draft) -> Draft:
 
 
 def keep_template(draft: Draft) -> Draft:
-    """Store the template that has passed, then let go of earlier ones: what a crash left out is made up for here.
+    """Store the template that has passed, then drop earlier ones, also after a crash.
 
     A job that never had a run has none to lose, and its pods should not wait for one more write.
     """
@@ -118,5 +118,5 @@ def keep_template(draft: Draft) -> Draft:
         earlier = [one for one in snapshot.kept if one.name != name]
         return draft.act("a newer one is kept", *(DropTemplate(name=one.name, uid=one.uid) for one in earlier))
     if any(refusal.pod == name for refusal in snapshot.refusals):
-        return draft  # the job does without, and the operator's log says so
+        return draft  # the job goes on without it, and the operator's log has the refusal
     return draft.act("the last template that was accepted", KeepTemplate(name=name))
