@@ -28,7 +28,7 @@ _TERMINAL: Final[Mapping[str, Reason]] = {
     ErrorName.CORRUPT: Reason.CHECKPOINTS_DAMAGED,
     ErrorName.STORAGE_REFUSED: Reason.STORAGE_REFUSED,
 }
-"""Outcomes and errors after which another run of the same kind would end alike, whatever else has happened."""
+"""Outcomes and errors after which another run would end in the same way; they outrank all others."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class ExitCause:
     reason: Reason
     blamed: MemberOutcome | None = None
     step: int = 0
-    """The step that the run came to, as far as any member has told."""
+    """The step that the run reached, as far as members reported it."""
 
 
 def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> ExitCause:
-    """`planned`: members had been asked to leave. `late`: they were deleted, for their time was over."""
+    """How these members' run ended. `planned`: they had been asked to leave. `late`: they were deleted after that."""
     by_kind = {one.outcome: one for one in reversed(outcomes)}
     for name, reason in _TERMINAL.items():
         named = [one for one in outcomes if name in (one.outcome, one.error_name)]
         if named:
-            return ExitCause(reason, max(named, key=lambda one: one.commit_seq or 0))  # who knows most tells it
+            return ExitCause(reason, max(named, key=lambda one: one.commit_seq or 0))  # the one that knows most
     deaths = [one for one in outcomes if _is_code(one) or (one.infrastructure and (one.outcome or not planned))]
-    asked = planned and ExitKind.STOPPED in by_kind  # whoever met that one's end lost a peer that left as it was told
+    asked = planned and ExitKind.STOPPED in by_kind  # the others lost a peer that left as it was asked to
     first = min(deaths, key=order_of_death, default=None)
     if first and _is_code(first):
         return ExitCause(Reason.CODE_FAILURE, first)
@@ -69,7 +69,7 @@ def judge(outcomes: tuple[MemberOutcome, ...], *, planned: bool, late: bool) -> 
 
 
 def judge_standbys(failed: list[MemberOutcome]) -> ExitCause:
-    """However many ended before their run, it is one failure: of the code if one says so."""
+    """How members failed that ended before their run: one failure for all, of the code if any is."""
     code = [one for one in failed if _is_code(one)]
     return ExitCause(Reason.CODE_FAILURE, code[0]) if code else _outside(failed[0])
 
@@ -84,9 +84,9 @@ def _outside(one: MemberOutcome) -> ExitCause:
 
 
 def charge(draft: Draft, exit_cause: ExitCause, run: CurrentRun | PreviousRun | None = None) -> Draft:
-    """Count the failure, and give the job up where its budget is used up.
+    """Count the failure, and fail the job if its budget is used up.
 
-    `run` is the one that ended. Members of it may have ended in the run before, whose end costs no second time.
+    `run` is the one that ended. Some of its members may have ended in the previous run, whose end does not count twice.
     """
     words = describe(exit_cause.blamed)
     if exit_cause.reason is Reason.ROOT_TAKEN_OVER:
@@ -138,14 +138,14 @@ def _root_problem(draft: Draft, reason: Reason, words: str) -> RootProblem:
 
 
 def _is_counted(exit_cause: ExitCause, run: CurrentRun | PreviousRun | None) -> bool:
-    """Whether it is the end of a run that was counted by others of its members."""
+    """Whether the end of this run was already counted, by other members' outcomes."""
     if run is None or run.counted is None:
         return False
     return run.counted == run.run or (exit_cause.blamed is not None and exit_cause.blamed.run == run.counted)
 
 
 def _counted(draft: Draft, exit_cause: ExitCause) -> Failures:
-    """An out-of-memory kill that comes at a later step than the one before it is the first of a new row."""
+    """The counts with this failure. An out-of-memory kill at a later step than the last one begins a new row."""
     old, step = draft.status.failures, max(exit_cause.step, exit_cause.blamed.step if exit_cause.blamed else 0)
     in_a_row = 0
     if exit_cause.reason is Reason.OUT_OF_MEMORY:
@@ -168,7 +168,7 @@ def _counted(draft: Draft, exit_cause: ExitCause) -> Failures:
 
 
 def describe(outcome: MemberOutcome | None) -> str:
-    """A member's end for people: with the last lines of its traceback, where it left one."""
+    """A member's end for people, with the last lines of its traceback if it left one."""
     if outcome is None:
         return ""
     what = " ".join(part for part in (outcome.error_kind, outcome.error_name) if part)
@@ -177,7 +177,7 @@ def describe(outcome: MemberOutcome | None) -> str:
 
 
 def backoff_until(failures: Failures) -> datetime | None:
-    """When the next run may be started: 1 s after the first failure, twice as long after each further one."""
+    """When the next run may begin: 1 s after the first failure, twice as long after each further one."""
     if failures.last_time is None or failures.consecutive < 1:
         return None
     return doubled(failures.last_time, failures.consecutive)

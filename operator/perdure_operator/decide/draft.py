@@ -17,10 +17,10 @@ from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
 MESSAGE_LENGTH: Final = 4000
-"""A condition's message is shown whole by kubectl; what is longer loses its middle."""
+"""How long a condition's message may be, as kubectl shows it in full; a longer one loses its middle."""
 
 WAITING: Final = "waiting: "
-"""How a sentence for `explain` begins that only says what the condition Running says too."""
+"""How a sentence for `explain` begins that only repeats the condition Running."""
 
 PAUSE_AT_MOST_SECONDS: Final = 300
 
@@ -28,7 +28,7 @@ _ORDER: Final = {kind.value: place for place, kind in enumerate(ConditionType)}
 _FOREVER: Final = 10**9
 _SOONEST: Final = 0.05
 _MOST_DOUBLINGS: Final = 20
-"""A number that was counted for months is no reason to compute with thousands of digits."""
+"""A counter may have grown for months: without a bound its power of two would have thousands of digits."""
 
 
 def later(moment: datetime, seconds: float) -> datetime:
@@ -37,12 +37,12 @@ def later(moment: datetime, seconds: float) -> datetime:
 
 
 def doubled(since: datetime, times: int) -> datetime:
-    """The end of a pause that is 1 s the first time, twice as long each further time, and never long."""
+    """The end of a pause that is 1 s the first time, then twice as long each time, at most PAUSE_AT_MOST_SECONDS."""
     return later(since, doubled_seconds(times, 1, PAUSE_AT_MOST_SECONDS))
 
 
 def doubled_seconds(times: int, first: int, most: int) -> int:
-    """The pause after so many tries in vain (at least one): `first`, then twice as long each time, at most `most`."""
+    """The pause after `times` failed tries (at least one): `first`, then twice as long each time, at most `most`."""
     pause: int = first * 2 ** min(times - 1, _MOST_DOUBLINGS)
     return min(pause, most)
 
@@ -74,7 +74,7 @@ class Draft:
     standbys_wait: Waiting | None = None
     """Why the standbys of the next run do not take over now, or are not started, while the job trains."""
     blocked: bool = False
-    """True where no member may be created and no run planned in this round."""
+    """True if no member may be created and no run planned in this round."""
     policy: str = ""
     """The policy at work."""
 
@@ -105,7 +105,7 @@ class Draft:
 
     @property
     def newest_plan(self) -> RunPlan | None:
-        """The plan that members have been told last."""
+        """The newest plan that members have."""
         if self.status.next and self.status.next.plan:
             return self.status.next.plan
         return self.status.current.plan if self.status.current else None
@@ -138,7 +138,7 @@ class Draft:
     def allot(self, members: tuple[str, ...]) -> Draft:
         """With these names for the next run."""
         upcoming = self.status.next or NextRun(run=next_run(self.status))
-        times = {} if members else {"enough": None, "in_vain_since": None}  # of those who were there
+        times = {} if members else {"enough": None, "in_vain_since": None}  # they are about members
         return self.update(next=upcoming.model_copy(update={"members": members, **times}))
 
     def set_aside(self, names: tuple[str, ...]) -> Draft:
@@ -161,7 +161,7 @@ class Draft:
         return self.but(reasons=(*self.reasons, text))
 
     def wake(self, at: datetime) -> Draft:
-        """To be looked at again at that time, unless it is over."""
+        """With another look at the job at that time, unless it has passed."""
         return self.but(wakes=(*self.wakes, at)) if at > self.now else self
 
     def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
@@ -194,17 +194,17 @@ class Draft:
         return self.update(conditions=tuple(sorted([*others, new], key=_weight)))
 
     def without(self, kind: ConditionType) -> Draft:
-        """Without this condition: there is nothing any more that it could tell of."""
+        """Without this condition: it does not apply any more."""
         left = tuple(one for one in self.status.conditions if one.type != kind)
         return self if left == self.status.conditions else self.update(conditions=left)
 
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
-        """The job is Completed or Failed, for good: no run is on and none follows."""
+        """With the job Completed or Failed for good: no run is on and none follows."""
         draft = self.update(current=None, previous=None, next=None, spares=None).condition(kind, True, reason, message)
         return draft.tell(reason, message, warning=kind is ConditionType.FAILED)
 
     def decision(self) -> Decision:
-        """What this draft has come to."""
+        """The decision that this draft has become."""
         seconds = [(at - self.now).total_seconds() for at in self.wakes]
         return Decision(
             status=self.status if self.status != self.snapshot.status else None,
@@ -216,10 +216,10 @@ class Draft:
 
 
 def _weight(condition: Condition) -> tuple[int, str]:
-    """What people look for comes first: the order of ConditionType."""
+    """A sort key in the order of ConditionType: what people look for comes first."""
     return _ORDER.get(condition.type, len(_ORDER)), condition.type
 
 
 def next_run(status: TrainingJobStatus) -> int:
-    """A run number above every one that was used or seen in the log."""
+    """A run number above all that were used or seen in the log."""
     return max(status.run, status.opened) + 1

@@ -1,7 +1,7 @@
-"""What those are told who ask by an Eviction that a pod goes: that it is on its way, until when, and when it has gone.
+"""Responses to Evictions that ask for a pod to leave: that it is on its way, until when, and when it is done.
 
-Kubernetes hands an Eviction that nobody has answered for 20 minutes on to others, and wants no answer more often than
-every 20 seconds. What has been said is in the Eviction itself: a new leader goes on from there.
+Kubernetes passes an Eviction without an answer for 20 minutes on to others, and wants no answer more often than every
+20 seconds. The Eviction itself shows the answers so far: a new leader goes on from there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from perdure_operator.state.snapshot import EvictionView, PodView
 
 AGAIN_SECONDS: Final = 60
 SOONEST_SECONDS: Final = 20
-"""A new message waits so long, and an answer that was refused is not tried again before."""
+"""How long a new message, or another try after a refused answer, waits."""
 
 _TURN: Final = "Active"
 
 
 def answer(draft: Draft) -> Draft:
-    """One Eviction of each pod of the job's, while it is the operator's turn.
+    """Answer one Eviction of each of the job's pods, while it is the operator's turn.
 
-    Kubernetes makes no second one for a pod. Whoever may make some makes the operator write no more for it.
+    Kubernetes creates no second one for a pod. A user who creates many cannot make the operator write more.
     """
     pods = {pod.uid: pod for pod in own(draft.snapshot).values()} if draft.snapshot.evictions else {}
     turns = defaultdict[str, list[EvictionView]](list)
@@ -43,14 +43,14 @@ def answer(draft: Draft) -> Draft:
 
 
 def _first(eviction: EvictionView) -> tuple[bool, bool, str]:
-    """For the order of several: the one that was answered before stays the one."""
+    """A sort key for several: the one that was answered before comes first."""
     return eviction.withdrawn, not (eviction.heartbeat or eviction.tried), eviction.name
 
 
 def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
     leaving, done = _leaving(draft, pod), _done(draft, pod)
     if eviction.withdrawn and not (leaving or done):
-        return draft  # Kubernetes cancels it, and nobody goes
+        return draft  # Kubernetes cancels it, and the pod stays
     words, expected = (done, None) if done else _on_its_way(draft, pod, leaving)
     due = _due(draft, eviction, words, done=bool(done))
     if due > draft.now:
@@ -70,7 +70,7 @@ def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
 
 def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> datetime:
     last, tried = eviction.heartbeat, eviction.tried
-    if tried and (last is None or last < tried):  # it was refused, or nobody knows what became of it
+    if tried and (last is None or last < tried):  # it was refused, or its result is unknown
         return later(tried, SOONEST_SECONDS)
     if last is None or done:
         return draft.now
@@ -78,8 +78,8 @@ def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> dat
 
 
 def _done(draft: Draft, pod: PodView) -> str:
-    """Why there is nothing more that the operator does for this Eviction, "" where there is."""
-    if pod.phase in ("Succeeded", "Failed"):  # of one that is deleted Kubernetes knows by itself
+    """Why the operator does no more for this Eviction, "" if it does."""
+    if pod.phase in ("Succeeded", "Failed"):  # Kubernetes sees a deleted pod on its own
         return f"{pod.name} has ended"
     if not lets_go(draft.snapshot):
         return "the job's members do not leave on request: see its spec.disruption.signals and the operator's signals"
@@ -89,7 +89,7 @@ def _done(draft: Draft, pod: PodView) -> str:
 
 
 def _leaving(draft: Draft, pod: PodView) -> Intent | None:
-    """What the pod was asked to leave for, and how long it may take; None where it was not asked."""
+    """The intent for which the pod was asked to leave, with its deadline; None if it was not asked."""
     current, previous, upcoming = draft.current, draft.status.previous, draft.status.next
     if previous and any(member.uid == pod.uid for member in previous.members):
         return previous.intent
@@ -101,7 +101,7 @@ def _leaving(draft: Draft, pod: PodView) -> Intent | None:
 
 
 def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str, datetime | None]:
-    """In words, and when it will have ended, where anything is known of that."""
+    """What the pod does, in words, and when it will have ended, if that is known."""
     current, deadline = draft.current, leaving.deadline if leaving else None
     if pod.deleting:
         return f"{pod.name} is being deleted", pod.deletion_deadline
@@ -122,6 +122,6 @@ def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str
 
 
 def _needs(draft: Draft, limit: int) -> float:
-    """How long members take to save and leave: as long as they took last, at most as long as they may."""
+    """How many seconds members take to save and leave: as long as they took last, at most as long as they may."""
     measured = draft.status.exit_seconds
     return limit if measured is None else min(measured, limit)

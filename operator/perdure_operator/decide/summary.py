@@ -1,4 +1,4 @@
-"""What status says to people: conditions, phase, counts. No decision is taken from what is written here."""
+"""What status shows to people: conditions, phase, counts. The operator decides nothing from these."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _WARNINGS: Final = frozenset(
         Reason.UNSCHEDULABLE,
     }
 )
-"""What a person should act on."""
+"""Reasons that a person should act on."""
 _ENDING: Final = {
     Disruption.SIZE_CHANGE: Phase.RESCALING,
     Disruption.MEMBER_LOST: Phase.RECOVERING,
     Disruption.NODE_FAULT: Phase.RECOVERING,
     Disruption.RUN_LOST: Phase.RECOVERING,
 }
-"""What a job does whose run ends for this reason."""
+"""The phase of a job whose run ends for this reason."""
 
 
 def summarise(draft: Draft) -> Draft:
-    """The last policy: describes what the others have decided."""
+    """Describe what the policies have decided; runs last."""
     members = own(draft.snapshot)
     planned = [member.name for member in draft.newest_plan.members] if draft.newest_plan else []
     alive = [name for name in planned if name in members and not terminated(members[name])]
@@ -74,7 +74,7 @@ def _running(draft: Draft) -> Draft:
         if why is None:
             return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, message)
         if status.current.outcomes and draft.standbys_wait and _offers(draft):
-            message = f"{message}; {_awaited(draft.standbys_wait)}"  # the run that is offered may train, or nobody
+            message = f"{message}; {_awaited(draft.standbys_wait)}"  # the offered run may train, or no run
             return draft.condition(ConditionType.RUNNING, None, why[0], message)
         return draft.condition(ConditionType.RUNNING, True, why[0], f"{message}; {why[1]}")
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
@@ -85,25 +85,25 @@ def _running(draft: Draft) -> Draft:
 
 
 def _warn_once(draft: Draft, kind: ConditionType, reason: Reason, message: str) -> Draft:
-    """With an event where the condition, which has not been changed yet, had another reason."""
+    """Add an event if the condition, which has not been changed yet, had another reason."""
     old = draft.status.find(kind)
     return draft if old and old.reason == reason else draft.tell(reason, message, warning=True)
 
 
 def _awaited(waiting: Waiting) -> str:
-    """Who is awaited and why, in the policy's words; then until when, or what else ends the wait; then what to do."""
+    """What the job waits for and why, in the policy's words; then what ends the wait; then what a person can do."""
     known = REASONS[waiting.reason]
     limit = f"no time limit: {known.ends}" if known.ends else ""
     return "; ".join(part for part in (waiting.message, limit, f"to do: {_begun(known.remedy)}") if part)
 
 
 def _begun(sentence: str) -> str:
-    """As a part of another sentence."""
+    """The sentence as a part of another one."""
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def _assigned(draft: Draft, current: CurrentRun) -> str:
-    """What is known of a run that is on, and what is not: a member tells how far it came when it ends."""
+    """What is known about the current run: a member reports how far it came only when it ends."""
     plan, step, ended = current.plan, draft.status.step, {one.name for one in current.outcomes}
     names, size = [member.name for member in plan.members], len(plan.members)
     first = next((name for name in names if name not in ended), "".join(names[:1]))
@@ -129,13 +129,13 @@ def _taken_over(draft: Draft, current: CurrentRun) -> str:
 
 
 def _selector(draft: Draft) -> str:
-    """The members of this very job: no standbys, no pods written off, none of an earlier job of this name."""
+    """The selector of this job's members: no standbys, no pods given up, none of an earlier job of this name."""
     labels = {LABEL_JOB: draft.snapshot.name, names.LABEL_UID: draft.snapshot.uid, LABEL_ROLE: Role.MEMBER.value}
     return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 def _all_assigned(draft: Draft) -> bool:
-    """The members of the run that is on know their ranks, and are asked for nothing but to go over alive."""
+    """Whether the current run's members have their ranks, and no request other than a live hand-over."""
     if draft.current is None or (draft.intent and draft.intent.leave):
         return False
     return draft.waiting is None or (draft.waiting.reason is Reason.ASSIGNING and _offers(draft))
@@ -147,7 +147,7 @@ def _offers(draft: Draft) -> bool:
 
 
 def _disruption(draft: Draft) -> tuple[Reason, str] | None:
-    """What asks the run that is on for something, or what the next one follows from: its kind, and in words."""
+    """Why the current run has to end or change, or why the last one did: the reason, and the words."""
     why = draft.intent or draft.status.next
     return (Reason(why.disruption), why.cause) if why and why.disruption else None
 
@@ -160,7 +160,7 @@ def _disrupted(draft: Draft) -> Draft:
 
 
 def _move(draft: Draft, cause: str) -> str:
-    """How it is gone about: what standbys wait for, or why none took over."""
+    """How the move proceeds: what standbys wait for, or why none took over."""
     intent = draft.intent
     if intent is None:
         return cause
@@ -187,7 +187,7 @@ def _move(draft: Draft, cause: str) -> str:
 
 
 def _no_limit(draft: Draft, intent: Intent) -> str:
-    """What ends the wait, where no time does."""
+    """What ends a wait that has no time limit."""
     if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
         members = len(draft.current.plan.members)
         return f"no time limit: nobody has to leave, and they are awaited until spec.replicas is {members} again"
@@ -199,7 +199,7 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
 
 
 def _meanwhile(draft: Draft) -> str:
-    """What the members do, as far as anybody has told."""
+    """What the members do meanwhile, as far as they have reported it."""
     upcoming = draft.status.next
     if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
@@ -215,7 +215,7 @@ def _protected(draft: Draft) -> Draft:
         if draft.current is None and (
             draft.snapshot.budget is None or draft.status.find(ConditionType.PROTECTED) is None
         ):
-            return draft.without(ConditionType.PROTECTED)  # there is nobody to protect
+            return draft.without(ConditionType.PROTECTED)  # no member needs protection
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
         if strangers:
@@ -236,7 +236,7 @@ def _protected(draft: Draft) -> Draft:
 
 
 def _tolerates_everything(draft: Draft) -> bool:
-    """Whether the template has a toleration of every key."""
+    """Whether the template tolerates every taint."""
     tolerations = (draft.snapshot.spec.template.get("spec") or {}).get("tolerations") or []
     return any(one.get("operator") == "Exists" and not one.get("key") for one in tolerations)
 
@@ -260,10 +260,10 @@ def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
 
 
 def _sized(draft: Draft) -> Draft:
-    """What an autoscaler asks for and what the job has are two numbers: people are told both."""
+    """Show both numbers: the size that an autoscaler asks for, and the size that the job has."""
     spec, plan = draft.snapshot.spec, draft.newest_plan
     if plan is None:
-        return draft.without(ConditionType.SIZED)  # the size of nothing
+        return draft.without(ConditionType.SIZED)  # no run, no size
     if spec.elastic is None:
         known = draft.status.find(ConditionType.SIZED) is not None
         words = f"spec.elastic is not set: {spec.replicas} members are wanted, and no other number"
@@ -280,7 +280,7 @@ def _sized(draft: Draft) -> Draft:
 
 
 def _how_it_grows(draft: Draft, grows: bool) -> str:
-    """Until when others are awaited; of those that an offered run has nobody is."""
+    """Until when the job waits for more members; it waits for none if the offered run has them all."""
     growth = draft.status.growth
     if not grows or _offers(draft):
         return ""
@@ -291,7 +291,7 @@ def _how_it_grows(draft: Draft, grows: bool) -> str:
 
 
 def _spares(draft: Draft, asked: int) -> str:
-    """How many are warm, and what keeps the others."""
+    """How many spares are warm, and why the others are not."""
     if not asked:
         return ""
     pods = own(draft.snapshot)
@@ -312,7 +312,7 @@ def _spares(draft: Draft, asked: int) -> str:
 
 
 def _understood(draft: Draft) -> Draft:
-    """Refusing a job for a field would let its nodes' drains hang: it goes on without."""
+    """Name fields that the operator does not know and ignores: if it refused the job, its nodes' drains would hang."""
     unknown = draft.snapshot.unknown_fields
     old = draft.status.find(ConditionType.SPEC_UNDERSTOOD)
     if unknown:
