@@ -26,7 +26,7 @@ EXACT = {
     "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
 }
 LONG = "structure.compiled"
-AGAIN = "each resumed run would begin it anew"
+AGAIN = "each resumed run would start it from scratch"
 TOLD = {
     "language.merged_adapters": f"steps change an unregistered Linear (weight): {AGAIN}; register it",
     "generative.forgotten_annealing": f"steps change annealer, an unregistered Annealer (current): {AGAIN}; keep",

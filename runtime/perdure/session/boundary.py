@@ -1,9 +1,10 @@
-"""Where a run may stop: when the script asks for its next batch, or when the body of an epoch is done.
+"""Decides where a run may stop: when the script requests its next batch, or when an epoch's body ends.
 
-A step only marks itself done and votes: whatever the script does after it, a scheduler's step say, belongs to it. What
-the ranks have agreed on is done at the next hand-out of a source that trains, right before the batch is drawn; that
-is where the random generators are captured. After an epoch's last batch nothing is done until its body is over: a
-resumed run would run the body's rest without any batch. Only a request with a deadline, or a poll, may save there.
+`step()` only counts the step and votes, because what the script does after it, such as a scheduler's step, belongs to
+that step. The session carries out what the ranks agreed on when a training source hands out its next batch, right
+before it draws the batch; there it captures the random generators. After an epoch's last batch nothing happens until
+the body ends, because a resumed run would execute the rest of the body without a batch. Only a request with a deadline,
+or a poll, may save there.
 
 Called by the sources of `Session`, by its steps and polls, and by perdure.session.job at every epoch's end.
 """
@@ -34,50 +35,51 @@ from perdure.wire import Env
 from perdure.wire.channel import SaveFailed
 
 PRESSING: Final = 0.25
-"""An evaluation between two steps goes on until no more than this part of a request's time is left."""
+"""An evaluation between two steps continues until only this fraction of a request's time is left."""
 PRESSING_SECONDS: Final = 10.0
 _STEP: Final = CheckpointCall.STEP
-"""Of each step, and Python looks an enum's members up by a function."""
+"""Looked up once, because every step needs it and Python looks up enum members through a function."""
 
 
 class Boundary:
-    """Saves where that is due, and leaves where all leave."""
+    """Makes the checkpoints that are due, and leaves when all ranks leave."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._progress = run.progress
         self.exhausted = False
-        """Whether some rank has said `step(exhausted=True)`."""
+        """True once a rank has called `step(exhausted=True)`."""
         self.leaving = False
-        """Whether the ranks have agreed to leave."""
+        """True once the ranks have agreed to leave."""
         self.told = False
-        """Whether this rank's script has been told that it will be, and may leave its loop for that."""
+        """True once this rank's script has seen the request to leave. It may leave its loop because of it."""
         self.has_left = False
-        """Whether all is saved and the script has been told so, instead of being left: it gets no further batch."""
+        """True once everything is saved and `should_stop` has returned True. The script gets no further batch."""
         self._departing: BaseException | None = None
-        """What was raised to leave the script, or because that failed."""
+        """The exception that left the script, or that replaced it because leaving failed."""
         self.handing = LiveHandover(run)
         self.newcomer: Newcomer | None = None
-        """While this process is to join a living run, and has not had its first batch."""
+        """Set while this process waits to join a living run, until its first batch."""
         self._due = ""
-        """Why a checkpoint is due."""
+        """Why a checkpoint is due; empty if none is."""
         self._saves = SaveRequests(run.settings.request_file, run.settings.check_seconds)
         self._stepped = False
         self._request_traced = False
         self.begin_evaluation: Callable[[str], None] = lambda _: None
-        """Has the run opened where an evaluation begins outside of the epoch loops."""
+        """Opens the run if an evaluation begins outside of the epoch loops."""
         self._eye = Fingerprints()
         self._stood: Fingerprint | None = None
-        """The weights behind the last step of an epoch, while its rest is on."""
+        """The weights after an epoch's last step, while the rest of its body runs."""
         self._said_other = False
         self._lost: PeerLost | None = None
-        """A peer that was lost in a step: what the script does after the step still belongs to it."""
+        """A peer that was lost during a step. It is raised at the next request for a batch, because what the script
+        does after the step still belongs to it."""
 
-    # What the sources tell.
+    # Called by the sources.
 
     @property
     def epoch(self) -> int | None:
-        """The epoch being trained, of all loops."""
+        """The number of the current epoch, over all loops."""
         return self._progress.epoch
 
     def begin_pass(self, source: Source[Any]) -> None:
@@ -87,7 +89,7 @@ class Boundary:
         self._progress.begin_pass(source)
 
     def batch_requested(self, source: Source[Any]) -> None:
-        """The script asks for its next batch: what is due is done, if this is a place for it."""
+        """The script requests its next batch: does what is due, if the run may stop here."""
         if self._run.registry.unclaimed:
             settle(self._run)
         stops = self._progress.batch_requested(source)
@@ -100,21 +102,22 @@ class Boundary:
         joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
             return
-        self._run.images.stand(anew=joins)
+        self._run.images.stand(after_takeover=joins)
         if self._lost:
             raise self._lost
         if self.leaving:
             self.leave()
-        if self._run.agreement.attempt and self.epoch is not None:  # behind the goal no run is taken over
+        if self._run.agreement.attempt and self.epoch is not None:  # after the goal no run is taken over
             if self._run.checkpointer.pin:
-                self.save_if_due()  # those who come do not know of it
+                self.save_if_due()  # newcomers do not know the pin
             self._hand_over(source)
         self.save_if_due()
 
     def _have_own_weights(self, doing: str) -> bool:
-        """Whether the models have the weights that the epoch's last step has left. Collective where all are to act.
+        """Whether the models have the weights that the epoch's last step left. Collective if all ranks have to act.
 
-        An evaluation may put others in, an average's say, and put these back behind it: nothing is saved meanwhile.
+        An evaluation may replace them, for example by an average, and restore them afterwards. Nothing is saved
+        meanwhile.
         """
         if self._stood is None or self.epoch is None:
             return True
@@ -124,19 +127,20 @@ class Boundary:
         if not have and self.leaving and not self._said_other:
             self._said_other = True
             self.warn(
-                "asked to leave, and the weights are others than behind the last step, as where an evaluation puts an "
-                "average in: nothing is saved before they are back"
+                "asked to leave, but the weights differ from those after the last step, as when an evaluation uses an "
+                "average: nothing is saved until they are back"
             )
         return have
 
     def _streams(self) -> Mapping[str, Any]:
-        """What the script has registered that can be iterated: its position is saved, wherever it stands."""
+        """Registered objects that can be iterated. A checkpoint saves their positions, whichever batch they are at."""
         others = self._run.registry.others
         own = (OWN_VALUES, OWN_STOPPING)
         return {name: one for name, one in others.items() if name not in own and isinstance(one, Iterable)}
 
     def _vote_in_evaluation(self, source: Source[Any], *, stops: bool) -> None:
-        """Between two batches of an evaluation; if the run `stops` there, its position is the evaluation's."""
+        """Votes between two batches of an evaluation. If the run `stops` there, its position is within the
+        evaluation."""
         self.go_on()
         if self._run.joining:
             return
@@ -155,7 +159,7 @@ class Boundary:
         self._stepped = True
 
     def _first_batch(self, source: Source[Any], newcomer: Newcomer) -> bool:
-        """Whether this process, which was to join a living run, is one of its ranks now."""
+        """Whether this process, which waited to join a living run, is now one of its ranks."""
         if not newcomer.first_batch(source.name):
             return False
         self.newcomer = None
@@ -164,20 +168,20 @@ class Boundary:
         return True
 
     def _hand_over(self, source: Source[Any]) -> None:
-        """All old ranks were ready to change their ranks when they last checked; the newest word counts."""
+        """Hands over: all old ranks were ready when they last checked. The newest word counts."""
         run = self._run
         self._note(run.agreement.collect())
-        self._stood = None  # as those who come have it
+        self._stood = None  # newcomers have none either
         if not self.leaving and run.agreement.attempt:
             try:
                 with run.pulse.paused():
                     self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
             except BaseException as error:
-                self._departing = error  # a leaver's script that has caught it is no rank any more
+                self._departing = error  # if a leaver's script catches it, the process is still no rank any more
                 raise
         if self.leaving:
             self.leave()
-        self._run.images.stand(anew=True)
+        self._run.images.stand(after_takeover=True)
 
     def handed(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
@@ -193,11 +197,11 @@ class Boundary:
             self._save_in_case()
 
     def warn(self, words: str) -> None:
-        """What a person ought to know; every rank sees the same."""
+        """Prints a warning. All ranks call this; rank 0 prints."""
         if self._run.rank == 0:
             say(words)
 
-    # What the script tells.
+    # Called by the script.
 
     def step(self, *, exhausted: bool) -> None:
         """One optimizer step is done."""
@@ -218,7 +222,7 @@ class Boundary:
         run.reports.call_due()
 
     def poll(self) -> None:
-        """The script is in a long evaluation, say."""
+        """The script offers a place to leave, for example within a long evaluation."""
         self._poll("polls")
 
     def _poll(self, doing: str) -> None:
@@ -233,7 +237,8 @@ class Boundary:
             self._save_in_case()
 
     def should_stop(self) -> bool:
-        """The script is between two batches and asks whether this is where it leaves: then all is saved. Collective."""
+        """Whether the script leaves its batch loop here, between two batches. If so, everything is saved.
+        Collective."""
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         if not self.has_left and self.leaving and self._progress.may_save:
             self._progress.sums.settle()
@@ -243,18 +248,18 @@ class Boundary:
         return self.has_left
 
     def mark(self, pin: str | None = None) -> None:
-        """The script wants a checkpoint, pinned under a name if it gives one."""
+        """The script requests a checkpoint, pinned if it gives a name."""
         checkpointer, pin = self._run.checkpointer, None if pin is None else check_pin(pin)
         self._check_at_once(CheckpointCall.SAVE if pin is None else CheckpointCall.PIN)
         self._due = "script"
         if pin is not None:
             checkpointer.pin = pin
-            self._progress.saved = False  # not with this pin
+            self._progress.saved = False  # what is saved lacks this pin
 
-    # What the epoch loops tell.
+    # Called by the epoch loops.
 
     def leave(self) -> NoReturn:
-        """All ranks save and leave. A script that has caught that stands where it was: it is raised again."""
+        """Saves and leaves, on all ranks. Raises the same exception again if the script has caught it."""
         self.go_on()
         self.handing.leaving()
         try:
@@ -264,25 +269,25 @@ class Boundary:
             raise
 
     def go_on(self) -> None:
-        """Raises what the script has caught, if it goes on where it was to leave: batches it never got would count."""
+        """Raises again what the script has caught on its way out. Otherwise batches would count that it never got."""
         if self._departing is not None:
             raise self._departing
 
     def end_epoch(self) -> None:
-        """The body of an epoch is done: whoever was asked to leave meanwhile is heard."""
+        """An epoch's body is done: reads requests to leave that came meanwhile."""
         self._stood = None
         self._check_at_once(CheckpointCall.END)
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"
 
     def save_if_due(self, *, goal: bool = False) -> None:
-        """Makes the checkpoint that is due, if any; at the training's `goal`, or before."""
+        """Makes the checkpoint that is due, if any. `goal`: the training has reached its goal."""
         due, self._due = self._due, ""
         if due and not self._progress.saved:
             self.save(due, goal=goal)
 
     def save(self, reason: str, *, goal: bool = False) -> None:
-        """Makes a checkpoint; a store that fails is reported, and training goes on."""
+        """Makes a checkpoint. If the store fails, that is reported and training continues."""
         run = self._run
         try:
             with run.pulse.paused():
@@ -297,15 +302,15 @@ class Boundary:
             run.schedule.failed(run.checkpointer.failures, run.checkpointer.wasted)
 
     def _tell_failures(self) -> None:
-        """The agent is told of checkpoints that have failed in a row, also where training ends of it."""
-        pen = self._run.checkpointer
-        if pen.failures:
-            self._run.tell(SaveFailed(pen.failures, pen.trouble))
+        """Tells the agent how many checkpoints failed in a row, also when training ends because of that."""
+        checkpointer = self._run.checkpointer
+        if checkpointer.failures:
+            self._run.tell(SaveFailed(checkpointer.failures, checkpointer.trouble))
 
-    # What the ranks say.
+    # The ranks' votes.
 
     def _check(self, kind: CheckpointCall, *, exhausted: bool = False) -> None:
-        """Once all have agreed to leave, nothing is said any more."""
+        """Votes, and reads what the ranks voted at an earlier check. Does nothing once all have agreed to leave."""
         self._run.requests.look()
         self._trace_request()
         if not self.leaving and not self._run.joining and not self._lost:
@@ -321,7 +326,7 @@ class Boundary:
                 self._lost = error
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
-        """The same where all are to read what all say right here."""
+        """The same, but all ranks read here what all of them vote here."""
         self._run.requests.look()
         self._trace_request()
         if self._lost:
@@ -346,15 +351,16 @@ class Boundary:
         return any(self._run.peers.gather("polls between two steps", _is_pressing(self._run.requests.current)))
 
     def _save_in_case(self) -> None:
-        """Somebody may kill the run before it can leave as it should: then this is what is left. Collective."""
+        """Saves if the request has a deadline, because the run may be killed before it can leave in order.
+        Collective."""
         if not self._progress.saved and any(
             self._run.peers.gather("may save before it can leave", self._run.requests.left() is not None)
         ):
-            say(f"asked to leave: step {self._progress.step} is saved in case there is no time for what comes first")
+            say(f"asked to leave: step {self._progress.step} is saved now, in case time runs out before the next batch")
             self.save("in case")
 
     def _trace_request(self) -> None:
-        """Once, with the time at which the request was seen rather than that of this check."""
+        """Traces the request once, with the time at which it was seen instead of this check's."""
         request = self._run.requests.current
         if request and not self._request_traced:
             self._request_traced = True

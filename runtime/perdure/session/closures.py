@@ -1,8 +1,9 @@
-"""Gives an optimizer that evaluates the loss itself, by a closure, the loss of all ranks.
+"""Gives optimizers that evaluate the loss themselves, through a closure, the loss of all ranks.
 
-A line search ends by the loss. Where each rank decides by its own one, the ranks call the closure unequally often, and
-then wait for each other in collectives that do not belong together. The mean over ranks is what the gradients, a mean
-over ranks too, are of: with it all ranks decide alike, as one process would with the whole batch. Owned by `Session`.
+A line search ends depending on the loss. If each rank used its own loss, the ranks would call the closure unequally
+often, and then wait for each other in collectives that do not match. The gradients are a mean over ranks, so this gives
+the closure's loss as that mean too: all ranks decide alike, as one process with the whole batch would. Owned by
+`Session`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from perdure.session.exchanging import mean
 from perdure.state.holding import with_held
 
 TORCH: Final = "torch.optim."
-"""Optimizers from there call a closure once and do not read the loss, but for LBFGS."""
+"""Optimizers of this package call a closure once and do not read the loss, except LBFGS."""
 
 
 class Closures:
@@ -38,12 +39,13 @@ class Closures:
         self._hooks = register_optimizer_step_pre_hook(share), register_optimizer_step_post_hook(_end)
 
     def end(self) -> None:
-        """No optimizer is watched any more."""
+        """Stops watching optimizers."""
         for hook in self._hooks:
             hook.remove()
 
     def _shared(self, optimizer: Optimizer, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The arguments of its step, with a closure that returns the mean over ranks; None where they stay."""
+        """The arguments of its step, with a closure that returns the mean over ranks; None to leave them as they
+        are."""
         closure = _closure(arguments, named)
         if not callable(closure) or isinstance(closure, Shared) or not _may_read_losses(optimizer):
             return None
@@ -55,7 +57,7 @@ class Closures:
         return (arguments[0], shared, *arguments[2:]), named
 
     def _is_registered(self, optimizer: Optimizer) -> bool:
-        """Another one may be this rank's own, one that searches for an input say."""
+        """Whether it is registered. Another one may be this rank's own, for example to optimize an input."""
         registered = [one for one in self._run.registry.named.values() if isinstance(one, Optimizer)]
         return any(one is optimizer for one in registered) or any(one is optimizer for one in with_held(registered))
 
@@ -68,10 +70,10 @@ class Shared:
         self._calls = 0
 
     def __call__(self) -> Any:
-        """The mean over ranks of what the closure returns, in its form. Collective; UserError on all ranks where they
-        do not call it equally often."""
+        """Returns the mean over ranks of what the closure returns, in its form. Collective; UserError on all ranks if
+        they call it unequally often."""
         self._calls += 1
-        if self._calls > 1:  # before it: one that is not made on all ranks would wait in the model's collectives
+        if self._calls > 1:  # first, because a call that some ranks do not make would wait in the model's collectives
             self._exchanged(f"makes call {self._calls}", None)
         loss = self._closure()
         own = loss.item() if isinstance(loss, Tensor) else loss
@@ -81,7 +83,7 @@ class Shared:
         whole = mean(losses)
         if not isinstance(loss, Tensor):
             return whole
-        shared = loss.clone()  # with the graph of this rank's, for an optimizer that asks for gradients itself
+        shared = loss.clone()  # with this rank's graph, for an optimizer that computes gradients itself
         shared.detach().fill_(whole)
         return shared
 
@@ -94,7 +96,7 @@ class Shared:
         for rank, (other, _) in enumerate(told):
             if other != told[0][0]:
                 raise UserError(
-                    f"behind step {self._run.progress.step} the ranks call an optimizer's closure unequally often: "
+                    f"after step {self._run.progress.step} the ranks call an optimizer's closure unequally often: "
                     f"rank 0 {told[0][0]}, rank {rank} {other}: the gradients that it leaves have to be the same on "
                     f"all ranks: call what session.wrap returned in it, and decide by nothing that is a rank's own"
                 )

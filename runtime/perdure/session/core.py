@@ -1,8 +1,8 @@
-"""What stands behind a `Session`: it ties the rooms below together, and holds no rule of its own.
+"""What stands behind a `Session`: connects the rooms below, and holds no rule of its own.
 
-How a process joins its run (joining) and goes on from a commit (resuming), where the run may stop (boundary), what
-the work is (job), how a process leaves (leaving), and who is told (reporting). One thread uses it. Made by `Session`,
-used by it, by perdure.session.functions, and by the adapters through perdure.session.driven.
+Those say how a process joins its run (joining) and continues from a commit (resuming), where the run may stop
+(boundary), what the work is (job), how a process leaves (leaving) and what it reports (reporting). For one thread. Made
+by `Session`, used by it, by perdure.session.functions, and by the adapters through perdure.session.driven.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Asks:
-    """What asks the run to save and leave, and what ends it: the options of `Session.from_env`."""
+    """The options of `Session.from_env` that make the run save and leave, or fail."""
 
     signals: Sequence[int]
     file: str | Path | None
@@ -68,7 +68,7 @@ def join(
     seed: int,
     timeout: float,
 ) -> Core:
-    """Joins the run this process was started for; returns when all its ranks are connected."""
+    """Joins the run that this process was started for. Returns when all its ranks are connected."""
     with shown_in_words():
         limit = read_limit(asks.max_save_failures)
         exit_requests = ask_signals(asks.signals), None if asks.file is None else ExitFile(Path(asks.file))
@@ -120,7 +120,7 @@ class Core:
         current.opened(self)
 
     def restore(self) -> None:
-        """Opens the run in the log and puts everything registered where the newest commit left it, once."""
+        """Opens the run in the log and restores everything registered from the newest commit, once."""
         run = self.run
         if self.preview:
             self.preview.restore()
@@ -137,7 +137,7 @@ class Core:
                 )
 
     def describe(self) -> Description:
-        """What this session is about to do, as it stands now."""
+        """What this session is about to do, as of now."""
         return describe(
             self.run,
             loop=self.loops.begun,
@@ -157,17 +157,17 @@ class Core:
             self._held = None
 
     def add_hook(self, name: str, hook: Hook) -> Hook:
-        """Has `hook` called at the moment of this name."""
+        """Calls `hook` at the moment of this name."""
         self.warn_of_generators(f"the hook {name!r}", hook)
         return self.run.hooks.add(name, hook)
 
     def warn_of_generators(self, whose: str, thing: Any) -> None:
-        """Of those that a dataset or a hook draws from, and no checkpoint holds."""
+        """Warns about random generators that a dataset or a hook draws from and that no checkpoint holds."""
         for path in own_generators(thing) if self.run.rank == 0 else ():
             say(in_no_checkpoint(whose, path))
 
     def end(self, error: BaseException | None) -> None:
-        """The script's `with` is left. What is told here is what counts, whatever the script does with the error."""
+        """The script has left its `with`. The outcome told here counts, whatever the script does with the error."""
         if isinstance(error, Exit) or exit_status(error) == 0:
             self._finish()
             self.close()
@@ -184,7 +184,7 @@ class Core:
         run = self.run
         current.closed(self)
         atexit.unregister(self._at_exit)
-        if hasattr(run, "pulse"):  # else it has met nobody
+        if hasattr(run, "pulse"):  # otherwise it is connected to no rank
             run.pulse.stop()
         run.requests.before_first_step(None)
         run.requests.release()
@@ -207,8 +207,8 @@ class Core:
             self.loops.finish(status)
 
     def _report_last(self) -> None:
-        """What counts is told by then: nobody waits for what the script still has to say."""
-        if not self.run.joining and not self.preview:  # else it has trained nothing
+        """Makes the last timed reports. The outcome is told already, so nothing waits for them."""
+        if not self.run.joining and not self.preview:  # otherwise it has trained nothing
             self.run.reports.end()
 
     def _explained(self, error: BaseException) -> BaseException:
@@ -223,13 +223,13 @@ class Core:
         return tell_error(run.reporter, lambda: run.ending(kind), error, requested_early)
 
     def _at_exit(self) -> None:
-        """The interpreter's end: a script without `with` has done its work, unless it has failed."""
+        """The interpreter ends: a script without `with` is done, unless it has failed."""
         self._watch.tell_last_error()
         if self._watch.status == 0:
             try:
                 known = self._main is None or has_ended(self._main) or self._watch.exited
                 self._finish(Status.EXPECTED if known else Status.UNKNOWN)
-            except BaseException as error:  # noqa: BLE001 - nobody else would tell
+            except BaseException as error:  # noqa: BLE001 - nothing else would print it
                 sys.excepthook(type(error), error, error.__traceback__)
         if self._watch.status:
             tell_failed(self.run)
@@ -237,6 +237,6 @@ class Core:
         self.close()
 
     def _leave_to_child(self) -> None:
-        """A forked child is no rank: how it ends is nobody's outcome."""
+        """A forked child is no rank, and its end no outcome."""
         atexit.unregister(self._at_exit)
         self._watch.stop()

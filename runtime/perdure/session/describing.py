@@ -1,4 +1,4 @@
-"""Looks at a session and says what it is about to do. Changes nothing, and talks to no other rank.
+"""Describes what a session is about to do. Changes nothing, and talks to no other rank.
 
 Called by `perdure.describe`.
 """
@@ -34,9 +34,8 @@ def describe(
     deterministic: bool,
     seed: int,
 ) -> Description:
-    """What it is about to do. `loop` is the number of the script's loop that has this goal, from 1; `start` is where it
-    would begin, if that is known.
-    """
+    """What the session is about to do. `loop` is the number of the loop with this goal, from 1; `start` is where the
+    training would begin, if that is known."""
     return Description(
         root=run.store.uri,
         rank=run.rank,
@@ -62,7 +61,7 @@ def _findings(run: Run) -> list[Finding]:
 
 
 def _start_of(run: Run) -> StartPoint:
-    """Where it stands, or would begin: then the log is read."""
+    """Where the training stands. If the run is not open, the log tells where it would begin."""
     if run.opening is None and not run.joining:
         return would_start(look_ahead(run.settings, run.store), run.store.uri)
     commit = run.opened_checkpointer.commit if run.opened_checkpointer else None
@@ -71,7 +70,7 @@ def _start_of(run: Run) -> StartPoint:
 
 
 def would_start(outlook: Outlook, root: str) -> StartPoint:
-    """The same of a run that is not open."""
+    """Where a run that is not open would begin."""
     entry, event = outlook.entry, outlook.event
     if entry is None or event is None:
         return StartPoint(outlook.run, False, 0, 0, goal=outlook.goal)
@@ -87,7 +86,7 @@ def _loop_of(run: Run, goal: Goal | None, number: int) -> Loop | None:
 
 
 def _phases_of(hooks: Hooks) -> tuple[Moment, ...]:
-    """The hooks that are given, by moment."""
+    """The registered hooks, by moment."""
     named = [(name, tuple(hooks.names(name))) for name in HookName]
     return tuple(Moment(name.value, functions) for name, functions in named if functions)
 
@@ -107,7 +106,7 @@ def _registered_of(run: Run) -> tuple[Registered, ...]:
 
 
 def scripts_own(run: Run) -> dict[str, Any]:
-    """What the script has registered, and not the session."""
+    """Objects that the script has registered, without those of the session."""
     return {name: thing for name, thing in run.registry.named.items() if name not in (OWN_VALUES, OWN_STOPPING)}
 
 
@@ -125,7 +124,7 @@ def _registered(name: str, thing: Any, *, by_rank: bool) -> Registered:
 
 
 def _once(state: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Each tensor of a state_dict; one that is there under two names, once."""
+    """Each tensor of a state_dict, once even if it has two names."""
     found: dict[str, Tensor] = {}
     split(dict(state), "", found)
     seen = {

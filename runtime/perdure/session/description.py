@@ -18,17 +18,17 @@ class StartPoint:
     """Where the training stands, or would begin."""
 
     run: int
-    """The run's number; one that is not open yet would have it."""
+    """The run's number, or the number that it would get."""
     opened: bool
-    """Whether the run is open in the log: then `step` and `epoch` are those of now."""
+    """Whether the run is open in the log; then `step` and `epoch` are the present ones."""
     step: int
     """Optimizer steps done, of all runs together."""
     epoch: int
     """Finished epochs, of all loops and runs together."""
     commit: int | None = None
-    """The number in the log of the commit that it goes on from, or of the newest one; None without one."""
+    """Number in the log of the commit that the run continues from, or of the newest one; None without a commit."""
     uri: str = ""
-    """The root of that commit, where it is another one."""
+    """The root of that commit, if it is another root."""
     made: str = ""
     """When that commit was made, UTC; empty where the run is open."""
     goal: Mapping[str, Any] | None = None
@@ -55,11 +55,11 @@ class Loop:
     number: int
     """From 1, in the order in which the script makes them."""
     limits: Mapping[str, float]
-    """What ends it by a number: epochs, max_steps, max_seconds."""
+    """Limits by number: epochs, max_steps, max_seconds."""
     conditions: tuple[str, ...]
-    """What else does, by name."""
+    """The other conditions that end it, by name."""
     done: int
-    """Its epochs that are finished."""
+    """Finished epochs of it."""
 
     def __str__(self) -> str:
         ends = [*(f"{name} {value:g}" for name, value in self.limits.items()), *self.conditions]
@@ -68,7 +68,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of the training at which something of the script's own is called, in the order of the moments."""
+    """A moment of the training, and the script's functions that are called then."""
 
     name: str
     """As in `session.on(name)`."""
@@ -81,13 +81,13 @@ class Handed:
 
     name: str
     batches: int
-    """Of an epoch."""
+    """Batches in an epoch."""
     samples: int | None
-    """Of the dataset; None for numbers of steps."""
+    """Samples in the dataset; None for `session.steps`."""
     batch: int
-    """Samples of a global batch, of all ranks together."""
+    """Samples in a global batch, of all ranks together."""
     shares: tuple[int, ...]
-    """Samples of a whole batch that each rank has, by rank."""
+    """Each rank's samples in a full batch, by rank."""
     shuffle: bool
     drop_last: bool
 
@@ -109,20 +109,20 @@ class Handed:
 
 @dataclass(frozen=True)
 class Registered:
-    """What belongs to the state of training."""
+    """An object that belongs to the training state."""
 
     name: str
     kind: str
     """The name of its class."""
     tensors: int
     bytes: int
-    """Of its tensors as they are now: an optimizer has none before its first step."""
+    """Size of its tensors now; an optimizer has none before its first step."""
     parameters: int | None = None
-    """How many numbers a module's parameters have; None for what is no module."""
+    """Numbers in a module's parameters; None for other objects."""
     trained: int | None = None
-    """Those of them that require a gradient."""
+    """How many of these require a gradient."""
     by_rank: bool = False
-    """Whether each rank has its own, which is saved by rank: `register(merge={...})`."""
+    """Whether each rank saves its own, as with `register(merge={...})`."""
 
     def __str__(self) -> str:
         size = f"{self.tensors} tensor{'s' * (self.tensors != 1)}, {_size(self.bytes)}" if self.tensors else "no tensor"
@@ -134,47 +134,47 @@ class Registered:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with the script."""
+    """A mistake in the script."""
 
     name: str
-    """Of the kind, for programs: unregistered-parameters, say."""
+    """Its kind, for programs, such as `unregistered-parameters`."""
     text: str
     """The object, what is wrong with it, and the remedy."""
     certain: bool = True
-    """False for what may be meant so."""
+    """False if the script may intend it."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a session is about to do. `str` gives the text for people, `plain()` what JSON takes."""
+    """What a session is about to do. `str()` gives text for people, `plain()` gives JSON."""
 
     root: str
     """Where the checkpoints are."""
     rank: int
-    """Of the process that describes."""
+    """Rank of the process that describes."""
     world: int
     """How many processes the run has."""
     device: str
     deterministic: bool
     seed: int
     every: Mapping[str, float]
-    """How often a checkpoint is made: steps, seconds, epochs."""
+    """How often a checkpoint is made, in steps, seconds and epochs."""
     keep: int
-    """How many are kept."""
+    """How many checkpoints are kept."""
     exits: tuple[str, ...]
     """What asks the run to save and leave."""
     start: StartPoint
     loop: Loop | None
-    """The loop that is on, or was the last; None before the first."""
+    """The current loop, or the last one; None before the first."""
     phases: tuple[Moment, ...]
-    """The hooks, in the order of their moments."""
+    """The hooks, by moment."""
     loaders: tuple[Handed, ...]
     registered: tuple[Registered, ...]
     findings: tuple[Finding, ...] = ()
-    """What is wrong, as far as it can be seen."""
+    """Mistakes, as far as they can be seen."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The same as values for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

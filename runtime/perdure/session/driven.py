@@ -1,6 +1,6 @@
-"""A Session whose loop a framework drives: what its adapter says of itself, and looks up, beyond what a script does.
+"""A Session whose loop a framework drives: what its adapter needs beyond what a script does.
 
-The one door of perdure.adapters to the rooms below the session: what they need of those is named here.
+Adapters reach the rooms below the session through this module alone.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ __all__ = [
 
 
 def drive(session: Session, framework: str) -> None:
-    """`framework` drives the loop: its ranks change in place, by a save and a new start, never between two batches."""
+    """`framework` drives the loop: its ranks change in place, by a save and a restart, never between two batches."""
     run = core_of(session).run
     run.driven_by = framework
     tell_attached(run)
 
 
 def keep(session: Session, name: str, state: Stateful, before_save: Callable[[], None]) -> None:
-    """Saves what the framework itself keeps, under `name`. `before_save` is called on all ranks where a save, or the
-    rehearsal of one, is about to read it: there the ranks may put together what each has of its own.
+    """Saves the framework's own state under `name`. All ranks call `before_save` when a save, or its rehearsal, is
+    about to read that state; there they may combine what each rank has.
 
-    Rank 0's state_dict is saved, whatever the others' are.
+    Rank 0's state_dict is saved, whatever those of the others are.
     """
     run = core_of(session).run
     run.registry.add(name, state, loose=True)
@@ -62,9 +62,10 @@ def keep(session: Session, name: str, state: Stateful, before_save: Callable[[],
 
 
 def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[Any]:
-    """What `own` gives on each rank, by rank, tensors on the CPU: anything that a checkpoint can hold. Collective.
+    """Returns what `own` gives on each rank, by rank, with tensors on the CPU: anything that a checkpoint can hold.
+    Collective.
 
-    An error on one rank is one on all of them; `name` is what it is called there.
+    An error on one rank is raised on all; it refers to the value as `name`.
     """
     run = core_of(session).run
     _, told = on_all(run.peers, f"tells {name}", lambda: (None, encode(own(), name)))
@@ -77,11 +78,12 @@ def root(session: Session) -> str:
 
 
 def sums_in_rank_order(session: Session) -> bool:
-    """Whether gradients are to be added in one order, as a restart makes another one of more than two ranks'."""
+    """Whether gradients have to be added in rank order. With more than two ranks, a restart changes the order
+    otherwise."""
     return core_of(session).deterministic and session.world > WORLD_WITH_ONE_ORDER
 
 
 def offers_hand_over(session: Session) -> bool:
-    """Whether somebody who does not know better may start a process that is to join this run while it trains."""
+    """Whether a process may be started to join this run while it trains, by an operator that does not know better."""
     settings = core_of(session).run.settings
     return settings.live and settings.run is not None

@@ -1,10 +1,10 @@
-"""What a script holds beside what it has registered, and training changes: schedulers, scalers, averages, others.
+"""Finds what a script trains with and has not registered: schedulers, scalers, averages, other objects.
 
-No object of these knows its session, so they are looked for among all that lives. Nobody can prove that one counts
-for the training: a script may place a scheduler by the step itself. So each of these findings is doubtful, and what a
-registered object holds, in any attribute, is taken for saved with it. Of a module parameters count, plain numbers, and
-the buffers of layers that compute something, and no copy of weights that are registered: neither a metric's sums nor a
-network that is copied anew is state of the training.
+Such objects do not know their session, so this module looks among all living objects. It cannot prove that one belongs
+to the training (a script may set a scheduler by the step), so each of these findings is doubtful. What a registered
+object holds, in any attribute, counts as saved with it. Of a module count parameters, plain numbers and the buffers of
+layers that compute something, but no copies of registered weights: neither a metric's sums nor a network that is copied
+again is training state.
 
 Called by perdure.session.describing, and by perdure.session.unregistered_check at the steps at which it looks.
 """
@@ -34,31 +34,31 @@ from perdure.state.variables import variables
 from perdure.state.write_detection import elements_of
 
 TENSORS: Final = 4096
-"""So many outside registered objects are compared."""
+"""How many tensors outside registered objects are compared."""
 SAID: Final = 3
-"""So many findings of one kind: a script that has more of them has forgotten them alike."""
+"""How many findings of one kind are reported. A script with more has forgotten them all alike."""
 FRAMEWORKS: Final = frozenset({"perdure", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
-"""Their own objects are state of the training where the session or an adapter says so."""
+"""Their objects are training state only where the session or an adapter says so."""
 GENERATORS: Final = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DRAWN: Final = "drawn"
 _TORCHS: Final = (nn.Module, Optimizer, LRScheduler, GradScaler)
 _BESIDE: Final = "_non_persistent_buffers_set"
 _SAVED: Final = ("state", "param_groups", "defaults")
-"""Of an optimizer."""
+"""What an optimizer's state_dict holds."""
 _KEEP: Final = "keep its state in session.state, or register what has it in a state_dict"
 _ITEMS: Final = 64
 _DEPTH: Final = 3
-_ANEW: Final = "each resumed run would begin it anew"
+_ANEW: Final = "each resumed run would start it from scratch"
 _REMEDY: Final = "register it, unless the script restores it itself"
 
 
 def forgotten(registered: Mapping[str, Any]) -> list[Finding]:
-    """Schedulers, scalers and averages in no registered object."""
+    """Unregistered schedulers, scalers and averages."""
     return list(_settled(registered).findings(registered, trained=False))
 
 
 def _settled(registered: Mapping[str, Any], *, trained: bool = False) -> _Loose:
-    """What nobody holds any more sets no rate."""
+    """Looks again after a garbage collection, because unreachable schedulers set no rate."""
     loose = _Loose(registered)
     if not any(loose.findings(registered, trained=trained)):
         return loose
@@ -67,7 +67,7 @@ def _settled(registered: Mapping[str, Any], *, trained: bool = False) -> _Loose:
 
 
 def _is_placed(scheduler: LRScheduler) -> bool:
-    """Whether the script has begun it at a step other than the first: it knows where the training stands."""
+    """Whether the script has begun it at a later step. Then the script restores it."""
     if parts := getattr(scheduler, "_schedulers", ()):
         return any(map(_is_placed, parts))
     place, steps = getattr(scheduler, "last_epoch", None), getattr(scheduler, "_step_count", None)
@@ -75,7 +75,7 @@ def _is_placed(scheduler: LRScheduler) -> bool:
 
 
 class Changes:
-    """What no registered object holds, noted after one step and compared after a later one."""
+    """Unregistered state, noted after one step and compared after a later one."""
 
     def __init__(self, registered: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
         """`kept`: the script's values in session.state."""
@@ -88,9 +88,9 @@ class Changes:
     def findings(
         self, registered: Mapping[str, Any], kept: Mapping[str, Any], told: Iterable[Tensor], newer: Changes
     ) -> Iterator[Finding]:
-        """Of what has changed since, but for modules with one of the parameters `told`; and of what may change yet.
+        """Reports what has changed since, except modules with one of the parameters `told`, and what may change yet.
 
-        `newer`: as it was one step ago, for a network may be a copy of what the weights were then.
+        `newer`: the state one step ago, because a network may be a copy of the weights of that time.
         """
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
@@ -121,8 +121,8 @@ class Changes:
 def _variables(
     registered: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]:
-    """Generators, and what is stepped and has no state_dict, in variables of the script's: how to get it, its name, and
-    what can be compared of it. By its id. A generator that stands where session.state says is kept there."""
+    """Variables of the script with a generator, or with an object that has `step` and no state_dict. By id: how to get
+    it, its name, and what can be compared. A generator whose state is in session.state counts as saved."""
     found: dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]] = {}
     saved = {_spelled(value) for value in kept.values()}
     for name, thing in variables():
@@ -139,14 +139,14 @@ def _variables(
 
 
 def _is_stepped(kind: type) -> bool:
-    """A schedule or an environment of the script's own."""
+    """Whether this is a schedule or an environment of the script's own."""
     if not callable(getattr(kind, "step", None)) or hasattr(kind, "state_dict"):
         return False
     return not any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
 
 
 def _drawn(generator: Any) -> str:
-    """Where it stands."""
+    """The generator's state."""
     if isinstance(generator, torch.Generator):
         return _spelled(generator.get_state())
     if isinstance(generator, random.Random):
@@ -160,7 +160,7 @@ def _spelled(state: Any) -> str:
 
 
 def _itself(thing: Any) -> Any:
-    """What is kept, so that no other one gets its id."""
+    """Keeps the object, so that no other one gets its id."""
     return thing
 
 
@@ -169,7 +169,7 @@ def _nothing() -> None:
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
-    """To compare with what has its id later; what cannot be referred to is not compared."""
+    """For the comparison with what has its id later. What has no weak reference is not compared."""
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -193,7 +193,7 @@ def _kind(thing: Any) -> str:
 
 
 class _Loose:
-    """What lives, counts as state, and is neither registered nor held by what is: with this session or another one."""
+    """Living objects that count as state, and that no session has registered, nor any registered object holds."""
 
     def __init__(self, registered: Mapping[str, Any]) -> None:
         found = living(_counts)
@@ -207,12 +207,12 @@ class _Loose:
         self._loose = [thing for thing in loose if id(thing) not in inner]
 
     def _of(self, kind: type[Any]) -> list[Any]:
-        """Those of one kind."""
+        """The loose objects of one kind."""
         return [thing for thing in self._loose if isinstance(thing, kind)][:SAID]
 
     def findings(self, registered: Mapping[str, Any], *, trained: bool) -> Iterator[Finding]:
-        """Of schedulers, scalers and averages. `trained`: steps are done, so a scaler that has scaled nothing belongs
-        to no loss of this training."""
+        """Findings about schedulers, scalers and averages. `trained`: steps are done, so a scaler that has scaled
+        nothing belongs to another loss."""
         named = {id(thing): name for name, thing in registered.items()}
         for thing in self._of(LRScheduler):
             if id(thing.optimizer) in self._kept and not _is_placed(thing):
@@ -225,7 +225,7 @@ class _Loose:
             yield _doubtful("average", f"an unregistered {_kind(thing)} keeps an average of weights")
 
     def states(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-        """What can change, each with what can be compared of it."""
+        """Objects that can change, each with the values to compare."""
         known = {_place(one) for module in self._modules() for one in _tensors(module).values()}
         left = TENSORS
         for thing in self._loose:
@@ -241,7 +241,7 @@ class _Loose:
                 yield thing, values
 
     def weights(self) -> set[bytes | None]:
-        """What the registered modules' tensors are now."""
+        """The present values of the registered modules' tensors."""
         return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
 
     def _modules(self) -> list[nn.Module]:
@@ -249,7 +249,7 @@ class _Loose:
 
 
 def _counts(kind: type) -> bool:
-    """Whether objects of this type can be state of a training, or tell what is registered."""
+    """Whether objects of this type may be training state, or know what is registered."""
     if issubclass(kind, Registry):
         return True
     if issubclass(kind, _TORCHS):
@@ -274,20 +274,20 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _computes(part: nn.Module) -> bool:
-    """A loss with a centre or a normalization does, and a metric sums up what others compute."""
+    """A loss with a centre or a normalization does; a metric sums up what other layers compute."""
     return type(part).forward is not nn.Module.forward and not (hasattr(part, "compute") or hasattr(part, "reset"))
 
 
 def _numbers(module: nn.Module) -> dict[str, str]:
-    """How much a layer drops, how fast it forgets: what a script may change with the steps, by name."""
+    """Numbers that a script may change with the steps, such as a dropout rate or a momentum, by name."""
     own = [(f"{path}.".lstrip("."), vars(part)) for path, part in module.named_modules() if _computes(part)]
     found = {f"{path}{name}": value for path, values in own for name, value in values.items() if name[:1] != "_"}
     return {name: repr(value) for name, value in found.items() if type(value) in (int, float)}
 
 
 def _unsaved(thing: Any) -> Mapping[str, Any]:
-    """What a registered object may hold beside its state_dict: a module's numbers and its buffers that are not
-    persistent, what an optimizer keeps in attributes, all of what has no state at all, as most metrics have none."""
+    """What a registered object may hold outside of its state_dict: a module's numbers and non-persistent buffers, an
+    optimizer's attributes, and all of an object without any state, as most metrics are."""
     if isinstance(thing, nn.Module):
         parts = [(f"{path}.".lstrip("."), vars(part)) for path, part in thing.named_modules()]
         beside = {f"{path}{name}": own["_buffers"].get(name) for path, own in parts for name in own[_BESIDE]}
@@ -305,12 +305,13 @@ def _unsaved(thing: Any) -> Mapping[str, Any]:
 
 
 def _place(tensor: Tensor) -> int:
-    """Where its memory is, as a wrapper may have tensors of its own over the same; an id where it has none."""
+    """The address of its memory, because wrappers may have their own tensors over the same memory; an id if it has
+    none."""
     return (tensor.data_ptr() if tensor.layout is torch.strided else 0) or id(tensor)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Numbers and some elements of tensors, out of lists and mappings: nothing of the script's is called."""
+    """Numbers and some elements of tensors, from lists and mappings. Calls nothing of the script's."""
     if type(value) in (bool, int, float, str):
         return repr(value)
     if type(value) in (Tensor, nn.Parameter):

@@ -1,7 +1,6 @@
-"""What a script needs of its session now and then: functions of the package, `perdure.gather(session, value)`.
+"""What a script needs of its session now and then, as functions of the package: `perdure.gather(session, value)`.
 
-A plain script needs none of them. docs/how-to/index.md has one table of what there is; `perdure` loads each name when
-it is first used.
+A plain script needs none of them. docs/how-to/index.md lists them all; `perdure` loads each name when it is first used.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from perdure.session.session import Session, core_of
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the training stood when it was asked for."""
+    """Where the training stood at the time of the call."""
 
     run: int
-    """The run's number. It grows with each change of the members, also while this process goes on."""
+    """The run's number. It grows with each change of the members, also within one process."""
     epoch: int | None
     """The epoch being trained, counted within its loop; None outside."""
     epoch_resumed: bool
@@ -32,17 +31,17 @@ class Progress:
     finished_epochs: int
     """Epochs that are done, of all loops and runs together."""
     remaining: int | None
-    """Epochs of this loop that are not done, with the present one; None if their number is not known."""
+    """Epochs left of this loop, including the current one; None if their number is not known."""
     batch_index: int
-    """Batches of this epoch that an earlier run handed out, of the loader in whose middle the epoch was resumed."""
+    """Batches of this epoch that an earlier run has handed out, from the loader whose pass is resumed."""
     exhausted: bool
     """Whether some rank has called `step(exhausted=True)`: for scripts that bring samples of their own."""
     save_failures: int
-    """Periodic checkpoints that have failed in a row; 0 after one that succeeds."""
+    """How many periodic checkpoints failed in a row; 0 after one that succeeds."""
 
 
 def progress(session: Session) -> Progress:
-    """Where the training stands now: epochs, resumed or not, and what has failed."""
+    """Where the training stands now, and how many saves have failed."""
     core = core_of(session)
     done, goal, checkpointer = core.run.progress, core.loops.goal, core.run.opened_checkpointer
     return Progress(
@@ -58,7 +57,7 @@ def progress(session: Session) -> Progress:
 
 
 def restore(session: Session) -> None:
-    """Puts everything registered where the newest checkpoint left it, now. `epochs()` does it otherwise."""
+    """Restores everything registered from the newest checkpoint, now. Otherwise `epochs()` does it."""
     core_of(session).restore()
 
 
@@ -78,8 +77,8 @@ def describe(session: Session) -> Description:
 def poll(session: Session) -> None:
     """A place where a long evaluation may be interrupted. All ranks call it alike.
 
-    After an epoch's last batch, and before its first one, the run leaves here if it was asked to; a resumed run runs
-    that part again. Between two steps it leaves only when the time is nearly over.
+    After an epoch's last batch, and before its first one, the run leaves here if it was asked to; a resumed run repeats
+    that part. Between two steps it leaves only when the time is nearly over.
     """
     core_of(session).boundary.poll()
 
@@ -87,9 +86,9 @@ def poll(session: Session) -> None:
 def should_stop(session: Session) -> bool:
     """Whether to leave the batch loop. Call it last in the loop's body, after `step()`, on all ranks.
 
-    When it returns True everything is saved, it stays True, and the script gets no further batch: the rest of the
-    exit's time is its own. Without it the next batch raises an exception that ends the script. It is False between
-    the batches of one step, and where this process hands its place over to another one.
+    When it returns True everything is saved, it stays True, and the script gets no further batch. The script may use
+    the rest of the time to exit. Without this call the next batch raises an exception that ends the script. It is False
+    between the batches of one step, and where this process hands its place over to another one.
 
     Raises:
         UserError: Before `epochs()`.
@@ -98,7 +97,7 @@ def should_stop(session: Session) -> bool:
 
 
 def exit_requested(session: Session) -> bool:
-    """Whether this rank has seen a request to leave: a hint. All ranks stop together, at a batch or a `poll`."""
+    """Whether this rank has seen a request to leave. It is a hint: all ranks stop together, at a batch or a `poll`."""
     core = core_of(session)
     core.run.requests.look()
     seen = core.run.requests.seen
@@ -124,7 +123,7 @@ def gather(session: Session, value: Any) -> list[Any]:
 
 
 def all_reduce(session: Session, value: Any, how: str = "sum") -> Any:
-    """The ranks' values as one, on all ranks: their "sum", "mean", "min" or "max".
+    """Reduces the ranks' values to one, on all ranks: their "sum", "mean", "min" or "max".
 
     `value` is a number, or a list, mapping or tensor of numbers, of one form on all ranks and at most 1 MiB as JSON.
     The result has that form; a tensor keeps its shape, dtype and device (the mean of integers has torch's default
@@ -167,7 +166,7 @@ def report(session: Session, **values: Any) -> None:
 
 
 def report_every(session: Session, seconds: float, fn: Callable[[], Mapping[str, Any] | None]) -> None:
-    """Calls `fn` every so many seconds, at the next `step()` or `poll`, and reports what it returns.
+    """Calls `fn` every `seconds` seconds, at the next `step()` or `poll`, and reports what it returns.
 
     It is called once more when this process has done its part: complete, leaving, or failed. Each rank has its own
     clock, so `fn` must not be collective. Random numbers that it draws do not count, and an error is only reported.

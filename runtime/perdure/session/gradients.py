@@ -1,8 +1,8 @@
-"""Tells a script that steps the session at each part of a larger batch: where it stops between two, gradients are lost.
+"""Warns a script that calls `session.step()` for each part of a larger batch: a stop in between loses gradients.
 
-A batch after which no optimizer has stepped leaves gradients. The script may drop them, after a spike say; what comes
-next shows it: gradients that were dropped are other tensors then, those that are added to are the same ones, written to
-once more. Owned by `Session`.
+A batch without an optimizer step leaves gradients. The script may drop them, for example after a spike. The next batch
+shows which: dropped gradients come back as other tensors, accumulated ones are the same tensors, written to once more.
+Owned by `Session`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.loop.run import Run
 from perdure.session.describing import scripts_own
 
 LOOKED_AT: Final = 4
-"""So many parameters are looked at: a script adds to the gradients of all, or of none."""
+"""How many parameters are watched: a script accumulates the gradients of all, or of none."""
 
 
 class _Noted(NamedTuple):
@@ -29,12 +29,12 @@ class _Noted(NamedTuple):
 
 
 class HeldGradients:
-    """The gradients that a step of the session has left to the next batch."""
+    """The gradients that a step of the session has left for the next batch."""
 
     def __init__(self) -> None:
         self._noted: list[_Noted] = []
         self._has_stepped = False
-        """Whether an optimizer has, since the session's last step."""
+        """True if an optimizer has stepped since the session's last step."""
         self._found: Tensor | None = None
         own = weakref.ref(self)
 
@@ -46,7 +46,7 @@ class HeldGradients:
         self._hook = register_optimizer_step_pre_hook(note)
 
     def stepped(self, run: Run) -> bool:
-        """The session's step is done; whether something was found, and said, so that nobody looks any more."""
+        """The session's step is done. Returns True after it has reported a finding; then nothing is left to watch."""
         self._look()
         left, self._has_stepped = not self._has_stepped, False
         self._noted = list(_noted(run.registry.parameters())) if left else []
@@ -56,16 +56,16 @@ class HeldGradients:
         warn(
             f"session.step() was called where no optimizer had stepped, and the next batch was added to the gradients "
             f"that were there, of {_name_of(self._found, scripts_own(run))}: they are in no checkpoint, so a run that "
-            f"stops in between trains something else: call session.step() behind optimizer.step() alone"
+            f"stops in between trains something else: call session.step() only after optimizer.step()"
         )
         return True
 
     def end(self) -> None:
-        """No optimizer is watched any more."""
+        """Stops watching optimizers."""
         self._hook.remove()
 
     def _look(self) -> None:
-        """While the gradients are there: a script drops them behind its optimizer's step."""
+        """Looks while the gradients exist, because scripts drop them after the optimizer's step."""
         added = (one.parameter for one in self._noted if _is_added_to(one))
         self._found, self._noted = next(added, self._found), []
 

@@ -1,7 +1,7 @@
-"""The work of a whole job: epoch loops one after the other, and what is recorded when there is nothing left to train.
+"""Runs a job's epoch loops one after the other, and records when there is nothing left to train.
 
-A loop that has reached its goal is committed at once; that the job is complete is recorded where the script's work
-ends, which is later: another loop may follow, or an export. Called by `Session`.
+A loop that has reached its goal is committed at once. That the job is complete is recorded later, where the script's
+work ends, because another loop or an export may follow. Called by `Session`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from perdure.wire.channel import Committed
 
 
 class Status(Enum):
-    """What is known of the status a script ends with, where its work is done."""
+    """What is known about the script's exit status where its work is done."""
 
     GOOD = 1
     EXPECTED = 2
-    """It will be 0: the agent sees it itself, and later."""
+    """It will be 0. The agent sees it later, by itself."""
     UNKNOWN = 3
 
 
@@ -46,34 +46,34 @@ class EpochLoops:
         self._boundary = boundary
         self._restore = restore
         self.begun = 0
-        """How many the script has begun."""
+        """How many loops the script has begun."""
         self._trained = False
-        """Whether an epoch was begun in this run."""
+        """True if this run has begun an epoch."""
         self._raised = False
-        """Whether something was raised in the body of a loop."""
+        """True if the body of a loop has raised."""
         self._unsettled = False
-        """Whether the last loop was left without telling how: as by a break, if the script goes on."""
+        """True while it is unknown how the last loop was left. If the script goes on, it was a `break`."""
         self._reached: dict[str, Any] | None = None
-        """What the last loop has reached, and why it stopped before that; None while it is on."""
+        """What the last loop has reached, and why it stopped early; None while a loop runs."""
         self._quiet = contextlib.ExitStack()
-        """Silence of the others means nothing between the loops."""
+        """Entered between the loops, where the silence of other ranks means nothing."""
         self._passed: list[int] | None = None
-        """How often the parameters were written to when the first loop was passed over."""
+        """How often each parameter had been written to when the first loop was skipped."""
         self._told_left_over: set[str] = set()
         self._evaluated: set[str] = set()
-        """The loaders that were evaluated on outside of the loops."""
+        """Names of loaders that were evaluated on outside of the loops."""
         self._reopened = False
-        """Whether the run goes on behind its goal, for an evaluation."""
+        """True if the run continues after its goal, for an evaluation."""
         self._trouble: BaseException | None = None
-        """What went wrong where nothing can be raised."""
+        """An error from where nothing can be raised. The session's next call raises it."""
         self.goal: Goal | None = None
-        """Of the loop that is on."""
+        """The current loop's goal."""
         boundary.begin_evaluation = self.begin_evaluation
 
     def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
         """The epochs that are left of this loop. UserError if nothing could ever end it.
 
-        `in_all`: the goal's epochs, and the numbers, are those of all loops together.
+        `in_all`: the goal's epochs, and the numbers, count over all loops.
         """
         self._come_to(goal, stop)
         first = self._progress.epochs_before(self.begun) if in_all else 0
@@ -100,7 +100,7 @@ class EpochLoops:
         self._reach(goal)
 
     def _come_to(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
-        """The script comes to a loop: the run is open then, and everything restored."""
+        """The script begins a loop: opens the run and restores everything, unless that is done."""
         if self._boundary.has_left:
             raise Exit(leaving_status(self._run))
         if self._raised:
@@ -109,8 +109,8 @@ class EpochLoops:
             self._settle()
         if self._progress.epoch is not None:
             raise UserError(
-                "session.epochs() is called inside of an epoch: one loop after the other is fine, one within the "
-                "other has no position that could be saved"
+                "session.epochs() is called inside of an epoch: loops may follow each other, but a loop within "
+                "another has no position that could be saved"
             )
         self._run.stopping.begin(goal, stop)
         self._restore()
@@ -119,7 +119,7 @@ class EpochLoops:
             raise Exit(leaving_status(self._run))
 
     def begin_evaluation(self, name: str) -> None:
-        """A pass over an evaluation of this name begins. Outside of the loops it opens the run and restores."""
+        """An evaluation of this name begins. Outside of the loops this opens the run and restores."""
         if self._unsettled:
             self._settle()
         if self._progress.epoch is not None:
@@ -136,8 +136,9 @@ class EpochLoops:
             self._reopened = True
 
     def _check_untouched(self) -> None:
-        """UserError if the script has written to what was restored: the run that began this loop did so before."""
-        # What was registered since comes behind.
+        """UserError if the script has changed restored parameters between two loops: the checkpoint has that change
+        already."""
+        # Objects that were registered since come last in the list.
         if self._passed is not None and self._passed != self._run.registry.versions()[: len(self._passed)]:
             raise UserError(
                 "the script has changed parameters between two epochs() loops, and this run resumes in the second: its "
@@ -160,7 +161,7 @@ class EpochLoops:
         return bool(ended) or (goal.epochs is not None and done >= goal.epochs)
 
     def finish(self, status: Status) -> None:
-        """The script's work is done: this is recorded, if its last loop has reached its goal. Collective."""
+        """The script's work is done. Records that if the last loop has reached its goal. Collective."""
         if self._run.joining:
             raise HandoverFailed(
                 "the script has ended before its first batch, while the living run it was to join still trains: "
@@ -171,7 +172,7 @@ class EpochLoops:
             return
         self._end_evaluations()
         if self._reached is not None:
-            self._boundary.save_if_due(goal=True)  # behind its last loop the script has wanted one more, to be pinned
+            self._boundary.save_if_due(goal=True)  # after its last loop the script has requested one more, with a pin
         if self._reached is not None and (self._trained or not self._completed_before):
             self._collect()
         self._run.reports.end()
@@ -183,12 +184,12 @@ class EpochLoops:
             self._say_left()
 
     def _end_evaluations(self) -> None:
-        """The script's work is done where it was evaluated behind its last loop, or did nothing else."""
+        """Ends the run if the script has evaluated after its last loop, or has done nothing else."""
         if self.begun == 0 and self._evaluated:
             self._end_turn()
             self._reached = {"evaluated": sorted(self._evaluated)}
         elif self._reopened and self._reached is not None:
-            # What was trained is saved, and an evaluation that is done may be done again; a pin has to be made yet.
+            # The training is saved, and an evaluation can be repeated. Only a pin is still to be made.
             self._progress.saved = self._run.checkpointer.pin is None
             self._end_turn()
 
@@ -198,21 +199,21 @@ class EpochLoops:
         return self._run.opening is not None and self._run.opening.goal is not None
 
     def _collect(self) -> None:
-        """What the script wants done with what was trained; rank 0 alone has a use for it all."""
+        """Runs the hooks for the end of the training. Only rank 0 needs the trained state."""
         run = self._run
         if run.rank == 0 and run.hooks.has(HookName.COLLECT):
             run.hooks.run(HookName.COLLECT, collected(run.state(), leave_out=OWN_VALUES))
         run.hooks.run(HookName.EXIT)
 
     def _settle(self) -> None:
-        """The script goes on outside of a loop that it has not run to its end: as after a `break`. Collective."""
+        """The script has left a loop early, as by `break`, and goes on after it. Collective."""
         self._unsettled = False
         if self._progress.epoch is not None and not self._raised and self._trouble is None:
             self._break()
         self._raise_trouble()
 
     def _say_left(self) -> None:
-        """Of a script that ends as if all were well."""
+        """Warns about a script that ends within its epoch loop as if it were done."""
         commit = self._run.checkpointer.commit
         say(
             f"the script has ended in its epoch loop at step {self._progress.step}, by sys.exit() or an error it has "
@@ -246,19 +247,19 @@ class EpochLoops:
     def _say_not_recorded(self) -> None:
         if self._run.rank == 0:
             say(
-                "the script ends by SystemExit, with a status that only its parent will know: that the job is complete "
-                "is not recorded, so another run does again what stands below the training; use `with` the session"
+                "the script ends by SystemExit, with a status that only its parent process learns: the job "
+                "is not recorded as complete, so another run repeats what follows the training; use `with` the session"
             )
 
     def _begin(self) -> None:
-        """Another loop has something to train."""
+        """A loop begins that has something to train."""
         self._run.stopping.clock.start()
         if self._reached is not None and not self._reopened:
             self._reopen("loop")
         self._reached, self._reopened, self._trained = None, False, True
 
     def _reopen(self, reason: str) -> None:
-        """Goes on behind a goal: what was committed last ended the run's turn in the log."""
+        """Continues after a goal, whose commit has ended the run in the log."""
         if self._boundary.leaving:
             self._run.tell(self._run.ending(ExitKind.CHECKPOINTED))
             raise Exit(leaving_status(self._run))
@@ -283,7 +284,7 @@ class EpochLoops:
             self._tell_left_over(str(source), left)
         if reasons:
             self._stop(reasons)
-        run.images.stand(behind_epoch=True)  # what follows may take long, a save say
+        run.images.stand(behind_epoch=True)  # what follows may take long, a save for example
         self._boundary.end_epoch()
         if self._is_over(goal):
             return
@@ -292,13 +293,14 @@ class EpochLoops:
         self._boundary.save_if_due()
 
     def _stand_behind_epoch(self) -> None:
-        """A peer is lost, and the epoch's body is done on this rank: an image is of that."""
+        """A peer is lost, but this rank has finished the epoch's body: the image is of that state."""
         with contextlib.suppress(UserError):
             self._progress.finish_epoch()
             self._run.images.stand()
 
     def _leave(self, how: Departure) -> None:
-        """The script has left its loop before the last epoch; if it did so when all was saved, that is all."""
+        """The script has left its loop before the last epoch. If everything was saved by then, there is nothing to
+        do."""
         if self._boundary.has_left:
             return
         match how:
@@ -314,7 +316,8 @@ class EpochLoops:
         self._run.stopping.end()
 
     def _break(self) -> None:
-        """The script has left its loop: the epoch counts, and the loop is over. Nothing can be raised here."""
+        """The script has left its loop: the epoch counts, and the loop is over. Keeps errors, because nothing can be
+        raised here."""
         run, progress, goal = self._run, self._progress, self.goal
         try:
             self._boundary.end_epoch()
@@ -333,7 +336,8 @@ class EpochLoops:
             self._trouble = error
 
     def _say_not_counted(self) -> None:
-        """A script that has seen the request may have left its loop for it, or because it was done: nobody can tell."""
+        """Says that the epoch does not count: the script may have left its loop for the request, or because it was
+        done."""
         if self._run.rank == 0:
             say(
                 f"the script has left its epoch loop at step {self._progress.step} while it was asked to leave: the "
@@ -342,31 +346,32 @@ class EpochLoops:
             )
 
     def _left_for_request(self) -> bool:
-        """Whether the request is why the script has left its loop, rather than having come just then. Collective."""
+        """Whether the script has left its loop because of the request, which may also have come just then.
+        Collective."""
         return self._boundary.leaving and any(
             self._run.peers.gather("has left its epoch loop, asked to leave", self._boundary.told)
         )
 
     def _reach(self, goal: Goal) -> None:
-        """The loop has reached its goal, and that beats a request to leave."""
+        """The loop has reached its goal. That takes precedence over a request to leave."""
         self.goal = None
         self._run.stopping.clock.stop()
         saved, ended = self._progress.saved, self._progress.loop_ended
         self._end_turn()
         if (
             saved and self._run.checkpointer.commit and self.begun > self._progress.loop
-        ):  # else a later loop was on when the commit was made
+        ):  # otherwise a later loop was running when the commit was made
             self._say_complete()
         self._reached = {**goal.limits(), **({"stop": list(ended)} if ended else {})}
 
     def _end_turn(self) -> None:
-        """Nothing is left to train, or to evaluate: the run's last commit, if it is not made."""
+        """Makes the run's last commit, unless it is made: nothing is left to train or to evaluate."""
         run, progress = self._run, self._progress
         self._reopened = False
         self._quiet.enter_context(run.pulse.paused())
         run.requests.before_first_step(None)
         self._boundary.handing.goal_reached()
-        run.spread_buffers()  # an evaluation or an export below the loop would have each rank's own
+        run.spread_buffers()  # otherwise an evaluation or an export after the loop would have each rank's own buffers
         if not progress.saved:
             run.checkpointer.final(progress.position(), "goal", self._time_for_goal())
             progress.saved = True
@@ -407,7 +412,8 @@ class EpochLoops:
             raise self._trouble
 
     def _release_requests(self) -> None:
-        """With an agent SIGTERM stays harmless: the agent's limit bounds what the script still does, an export say."""
+        """Gives the signals back. With an agent SIGTERM stays harmless: the agent limits how long the script may go
+        on."""
         if self._run.settings.report_fd is None:
             self._run.requests.release()
         else:

@@ -1,8 +1,8 @@
-"""What a script registers, before its run has begun or late: an optimizer for what is unfrozen in the third epoch, say.
+"""Registers a script's objects, also late: for example an optimizer for layers that are unfrozen in the third epoch.
 
-A checkpoint says which of its objects were registered late. A script that goes on from it registers these late again,
-and each gets what the checkpoint holds of it right then. That has to be before the first step, as the training that was
-saved had them by then; until then they are kept, and saved with the rest. Called by `Session` and the boundary.
+A checkpoint records which of its objects were registered late. A resumed script registers them late again, and gets
+their state from the checkpoint at once. It has to do so before the first step, because the saved training had them by
+then. Until then that state is kept, and saved with the rest. Called by `Session` and the boundary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.state.merging import Merge, check_merges
 def register(
     run: Run, things: Mapping[str, Any], *, absent: str | None, rename: Mapping[str, str], merge: Mapping[str, Merge]
 ) -> None:
-    """Adds these to what is saved and restored; the parameters are those of `Session.register`."""
+    """Adds objects to what is saved and restored. The parameters are those of `Session.register`."""
     if absent not in (None, "refuse", "keep"):
         raise UserError(f"register(absent={absent!r}): write absent='keep' or absent='refuse'")
     merges = check_merges(merge, list(things))
@@ -35,10 +35,11 @@ def register(
 def register_late(
     run: Run, things: Mapping[str, Any], rename: Mapping[str, str], merges: Collection[str], absent: str | None
 ) -> None:
-    """Adds these; what the checkpoint holds of them they have when this returns, and else they begin as they are.
+    """Adds objects late. When this returns they have their state from the checkpoint, or begin as they are if it has
+    none.
 
-    With `absent="refuse"` a checkpoint that the run goes on from has to hold them. UserError for that, for what no
-    checkpoint could hold, and for `merges`, the names of what is to be each rank's own.
+    With `absent="refuse"` the checkpoint that the run resumes from has to hold them. UserError for that, for objects
+    that no checkpoint can hold, and for `merges`, the names of objects that would be each rank's own.
     """
     if merges:
         raise UserError(f"register(merge=...): register {', '.join(merges)} before epochs(): it is each rank's own")
@@ -55,21 +56,21 @@ def register_late(
         )
     if registry.loaded and (lacking or kept) and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join([*lacking, *kept])}{_left(run)}")
-    if run.settings.preview:  # which looks at the whole itself
+    if run.settings.preview:  # the preview checks all objects itself
         registry.rename(rename)
     else:
         stage(run.state(), 0, 1)
 
 
 def settle(run: Run, *, strict: bool = False) -> None:
-    """What the script has added to registered modules and optimizers gets what the checkpoint holds of it."""
+    """Restores from the checkpoint what the script has added to registered modules and optimizers."""
     if run.registry.settle(strict=strict):
         run.images.renew()
 
 
 def check_claimed(run: Run) -> None:
-    """A step is done. UserError if the training that was saved had objects that this one did without, or if the script
-    has changed groups of an optimizer as no later run could load it."""
+    """A step is done. UserError if the saved training had objects that this one lacks, or if the script has changed an
+    optimizer's groups in a way that no later run could load."""
     settle(run, strict=True)
     if names := run.registry.unclaimed:
         raise UserError(
@@ -79,7 +80,7 @@ def check_claimed(run: Run) -> None:
 
 
 def awaits(names: Sequence[str]) -> str:
-    """What such a checkpoint asks of the script."""
+    """What a checkpoint with these objects expects of the script."""
     return (
         f"the checkpoint holds {_some(names)}, which the script registered, made or added when its run had begun: a "
         f"resumed run does so again before its first step, as in `if epoch >= 3 and late is None`"
@@ -92,4 +93,4 @@ def _some(names: Sequence[str]) -> str:
 
 def _left(run: Run) -> str:
     names = run.registry.unclaimed
-    return f" (it holds {', '.join(names)}, which nobody has registered yet)" if names else ""
+    return f" (it holds {', '.join(names)}, which are not registered yet)" if names else ""

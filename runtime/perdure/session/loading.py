@@ -1,7 +1,7 @@
-"""A commit's parts without a Session: for an evaluation, an export, a warm start.
+"""Reads parts of a commit without a Session: for an evaluation, an export, a warm start.
 
-No other process takes part, whatever world has made the commit. What is asked for comes whole and verified, or not at
-all. `perdure.load` and `perdure.history` are these functions.
+No other process takes part, whatever world has made the commit. The result is complete and verified, or an error.
+`perdure.load` and `perdure.history` are these functions.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from perdure.wire import Wanted
 from perdure.wire.settings import as_uri
 
 _HIDDEN: Final = {OWN_STOPPING, LATE}
-"""What no script has registered, and has no use for."""
+"""The session's own objects, of no use to a script."""
 
 
 class Checkpoint(Mapping[str, dict[Any, Any]]):
-    """What `load` has read: for each name the state_dict of what was registered under it, or of each rank its own, by
-    number. Tensors are on the CPU."""
+    """What `load` has read: for each name the state_dict of the registered object, or of each rank, by number. Tensors
+    are on the CPU."""
 
     def __init__(self, commit: Commit, states: Mapping[str, dict[Any, Any]], missing: tuple[str, ...]) -> None:
         self.commit = commit
-        """Which commit it is of."""
+        """The commit that was read."""
         self.missing = missing
-        """The names that were asked for and are not in it; with `strict=False` alone."""
+        """Requested names that the commit does not hold; only with `strict=False`."""
         self._states = states
 
     def __getitem__(self, name: str) -> dict[Any, Any]:
@@ -69,18 +69,18 @@ def load(
     pin: str | None = None,
     strict: bool = True,
 ) -> Checkpoint:
-    """What was registered under `names`, all of it without them, as it stands in a commit of the root `uri`.
+    """Reads what was registered under `names`, by default everything, from a commit of the root `uri`.
 
-    The newest commit; or the newest of so many finished `epoch`s (and no batch more) or of so many `step`s, that of
-    entry `seq`, or the one that is pinned as `pin`; `perdure.history` lists them. Each state_dict has what the object's
-    `load_state_dict` takes: a module's tensors by name without `module.`, an optimizer's with its parameters by number.
-    Tensors are new ones on the CPU, in the dtype and shape in which they were saved; of nothing but `names` a block is
-    read. `session` is `session.state`. Of what is registered with `merge=` it has the state_dict of each rank, by its
-    number.
+    By default that is the newest commit. Otherwise it is the newest one of so many finished `epoch`s (and no batch
+    more) or of so many `step`s, that of entry `seq`, or the one that is pinned as `pin`; `perdure.history` lists them.
+    Each state_dict has what the object's `load_state_dict` takes: a module's tensors by name without `module.`, an
+    optimizer's with its parameters by number. Tensors are new ones on the CPU, with the dtype and shape in which they
+    were saved. Only blocks of `names` are read. `session` is `session.state`. For an object registered with `merge=`
+    there is the state_dict of each rank, by its number.
 
-    UserError where there is no such commit, or it does not hold a name: with `strict=False` that is told, and in
-    `missing`. Corrupt if anything of it is damaged; no older commit is taken instead. StorageRefused, or StorageError,
-    if the store does not let one read: keys and endpoint are those of the environment.
+    UserError if there is no such commit, or if it does not hold a name; with `strict=False` such names are logged, and
+    are in `missing`. Corrupt if any of it is damaged; no older commit is taken instead. StorageRefused, or
+    StorageError, if the store cannot be read: keys and endpoint are those of the environment.
     """
     store = open_store(as_uri(uri), os.environ)
     listed = find(store, Wanted(epoch, step, seq, pin))
@@ -106,9 +106,10 @@ def load(
 
 
 def history(uri: str | Path) -> list[Commit]:
-    """The commits of the root `uri` that can be loaded, newest first; what retention has taken is not among them.
+    """The commits of the root `uri` that can be loaded, newest first. Commits that retention has deleted are not
+    listed.
 
-    UserError where nothing was ever trained; StorageRefused, or StorageError, if the store does not let one read.
+    UserError if nothing was ever trained there. StorageRefused, or StorageError, if the store cannot be read.
     """
     return [listed.commit for listed in list_commits(open_store(as_uri(uri), os.environ))]
 

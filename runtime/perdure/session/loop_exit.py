@@ -1,14 +1,13 @@
-"""How a script has left its epoch loop, by `break` (or `return`) or because something was raised in its body, and how
-it has ended as a whole.
+"""Tells how a script has left its epoch loop, by `break` (or `return`) or by an exception, and how it has ended.
 
-A generator is closed alike in both cases, while the frame of the loop still stands at the instruction that did it.
-That tells: `break` takes the iterator off the stack, by an instruction that raises nothing itself. An iterator that
-somebody has kept is closed later, from elsewhere, and tells nothing.
+A generator is closed in the same way in both cases, while the frame of the loop is still at the instruction that did
+it. That instruction tells: `break` takes the iterator off the stack, by an instruction that raises nothing itself. An
+iterator that is kept elsewhere is closed later, from other code, and tells nothing.
 
 In the same way the frame of the script's main module tells whether it has come to its end: a SystemExit ends the
-interpreter without a word to anybody, and its status is known to the parent alone.
+interpreter silently, and only the parent process learns its status.
 
-Why it is done so: docs/decisions/012. Called by perdure.session.job and by the Session.
+Decision 012 has the reasons (docs/decisions). Called by perdure.session.job and by the Session.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 
 _TAKES_OFF: Final = frozenset({"POP_TOP", "POP_ITER"})
 _DROPS: Final = frozenset({"DELETE_FAST", "DELETE_NAME", "STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
-"""Instructions that let go of a variable's value, whatever happened in a loop over it."""
+"""Instructions that release a variable's value, whatever happened in a loop over it."""
 
 _ENDS: Final = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 
@@ -32,16 +31,16 @@ class Departure(Enum):
     BREAK = 1
     RAISED = 2
     UNKNOWN = 3
-    """Its iterator was kept, and closed when the loop was over already."""
+    """Its iterator was kept, and closed after the loop was over."""
 
 
 def loop() -> int:
-    """Tells apart the loop that the calling generator hands its next value to."""
+    """Identifies the loop that the calling generator hands its next value to."""
     return id(_frame(2))
 
 
 def departure(consumer: int) -> Departure:
-    """How the loop `consumer` was left, whose iterator, the calling generator, is being closed."""
+    """How the loop `consumer` was left. Called while its iterator, the calling generator, is being closed."""
     frame = _frame(2)
     if frame is None or frame.f_lasti < 0:
         return Departure.UNKNOWN
@@ -52,7 +51,7 @@ def departure(consumer: int) -> Departure:
 
 
 def main_frame() -> FrameType | None:
-    """The frame of the main module's own code, which the caller was called from; None where it was not."""
+    """The frame of the main module, if the caller was called from it; otherwise None."""
     frame = _frame(1)
     while frame and not (frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"):
         frame = frame.f_back
@@ -60,12 +59,12 @@ def main_frame() -> FrameType | None:
 
 
 def has_ended(frame: FrameType) -> bool:
-    """Whether a frame that runs no longer has come to its end, instead of being left by an exception."""
+    """Whether a frame that no longer runs has come to its end. Otherwise an exception left it."""
     return frame.f_lasti >= 0 and dis.opname[frame.f_code.co_code[frame.f_lasti]] in _ENDS
 
 
 def _frame(above: int) -> FrameType | None:
-    """Of the caller's `above`-th caller."""
+    """The frame of the caller's `above`-th caller."""
     frame = inspect.currentframe()
     for _ in range(above + 1):
         frame = frame.f_back if frame else None

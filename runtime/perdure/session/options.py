@@ -1,7 +1,7 @@
-"""Options that are spelt wrong, told where they are given: by the option's name, and the right one it is nearest to.
+"""Reports misspelt options where they are given, with the nearest option that exists.
 
-What a function passes on to torch would otherwise fail late and far away, in a loader's first batch say, or on several
-ranks only. Python 3.11 tells nobody the right name. Only names are looked at, no values. Called by `Session`.
+An option that is passed on to torch would otherwise fail late and far away, for example in a loader's first batch, or
+on some ranks only. Python 3.11 suggests no name. Only names are checked, no values. Called by `Session`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def checked(*beyond: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A method whose options are looked at first; what it does not know itself, one of `beyond` takes."""
+    """Checks a method's options before each call. Options that the method does not have belong to one of `beyond`."""
 
     def wrapped(method: Callable[P, T]) -> Callable[P, T]:
         known = [name for function in (method, *beyond) for name in _options(function)]
@@ -36,7 +36,7 @@ def checked(*beyond: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[
 
 
 def read_limit(count: int | None) -> int | None:
-    """How many checkpoints may fail in a row. UserError for what is no such number."""
+    """How many checkpoints may fail in a row. UserError for anything but a whole number of 1 or more."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise UserError(f"max_save_failures is {count!r}: give a whole number of 1 or more, or None for no limit")
     return count

@@ -1,9 +1,8 @@
-"""A session that only says what it would do: `perdure describe -- python train.py` runs the script up to its first
-batch.
+"""The session of `perdure describe -- python train.py`: runs the script up to its first batch, and describes the rest.
 
-Nothing is opened, restored, saved or trained, and no hook is called: the script makes what it makes, the log is read,
-and the process leaves with status 0 where the script asks for its first batch, where its first loop has nothing left
-to train, or at its end. Made by `Session`, in the place of its boundary and its epoch loops.
+It opens, restores, saves and trains nothing, and calls no hook. The process exits with status 0 where the script
+requests its first batch, where its first loop has nothing left to train, or at its end. Made by `Session`, instead of
+its boundary and its epoch loops.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from perdure.wire.names import PREVIEW_JSON, PREVIEW_TEXT
 
 
 class Preview:
-    """What takes the place of a training."""
+    """Takes the place of a training."""
 
     def __init__(self, run: Run, describe: Callable[[], Description], folder: Path) -> None:
-        """`folder` is where rank 0 leaves the description."""
+        """Rank 0 leaves the description in `folder`."""
         self._run = run
         self._describe = describe
         self._folder = folder
         self.boundary = _Boundary(run, self)
         self.loops = _EpochLoops(run, self.boundary, self)
         self.start: StartPoint | None = None
-        """Where the training would begin, once that was looked for."""
+        """Where the training would begin, once that is known."""
         self.done = False
-        """Whether it is described."""
+        """True once it is described."""
         self.refused: list[Finding] = []
-        """What the training would be refused for."""
+        """Why the training would be refused."""
         self._outlook: Outlook | None = None
 
     def restore(self) -> None:
-        """Finds where the training would begin, and stands there; nothing else is loaded."""
+        """Finds where the training would begin, and sets that position. Loads nothing."""
         if self.start:
             return
         run = self._run
@@ -67,30 +66,30 @@ class Preview:
         run.opening = Opening(outlook.run, outlook.run, outlook.goal, None)
 
     def tell(self) -> None:
-        """Describes, once, and is told by no rank before all are there. Collective."""
+        """Describes the session, once. Returns when all ranks have done so. Collective."""
         if self.done:
             return
         self.restore()
         self.done, run = True, self._run
         run.pulse.stop()
         described = self._describe()
-        if not any(finding.certain for finding in described.findings):  # else the same is found in other words
+        if not any(finding.certain for finding in described.findings):  # otherwise this finds the same in other words
             self._rehearse()
         described = replace(described, findings=(*described.findings, *self.refused))
         if run.rank == 0:
             (self._folder / PREVIEW_TEXT).write_text(str(described))
             (self._folder / PREVIEW_JSON).write_text(json.dumps(described.plain()))
-        run.peers.gather("has described its training", None)  # rank 0 is not to leave while another is still on its way
+        run.peers.gather("has described its training", None)  # rank 0 must not leave while another is still on its way
         run.tell(run.ending(ExitKind.STOPPED))
 
     def end(self) -> None:
-        """The script is at its end, and has asked for no batch."""
+        """The script has ended without requesting a batch."""
         if not self.loops.begun:
             self._refuse("no-epochs", "the script has no epochs(): nothing is trained, and nothing is completed")
         self.tell()
 
     def _rehearse(self) -> None:
-        """A save and a restore, without writing or reading a tensor: what they would refuse is noted."""
+        """Rehearses a save and a restore, without writing or reading a tensor, and notes what they would refuse."""
         run = self._run
         if not scripts_own(run):
             self._refuse("nothing-registered", NOTHING_REGISTERED)
@@ -119,7 +118,7 @@ class Preview:
         self.refused.append(Finding(name, text))
 
     def begin_loop(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
-        """Leaves where nothing could ever end it."""
+        """Leaves if nothing could ever end the loop."""
         with self._noting("no-end"):
             self._run.stopping.begin(goal, stop)
         if self.refused:

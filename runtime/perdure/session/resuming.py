@@ -1,4 +1,4 @@
-"""How a run goes on from the newest commit: it is opened in the log, then everything is put where it was left.
+"""Continues from the newest commit: opens the run in the log, then restores everything registered.
 
 Called once, by perdure.session.core.
 """
@@ -38,7 +38,7 @@ NOTHING_REGISTERED: Final = (
 
 
 def resume(run: Run, *, seed: int) -> None:
-    """Opens the run and restores. Collective; `seed` is for random states that cannot be resumed."""
+    """Opens the run and restores. Collective. `seed` is for random states that cannot be resumed."""
     run.seed, settings = seed, run.settings
     inheritance = Inheritance(run.peers, settings.held_image)
     opening = open_run(settings, run.store, run.peers, lambda: give_up(run), inheritance.offers)
@@ -66,7 +66,7 @@ def resume(run: Run, *, seed: int) -> None:
             _go_on_from(run, state, loaded.position, loaded.world, seed)
             run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
-        if opening.origin and loaded:  # its own from here on: the other root may retire that commit
+        if opening.origin and loaded:  # a commit of this root's own, because the other root may delete that one
             run.checkpointer.begin_with(loaded.position, f"from {opening.origin.uri}", settings.rendezvous)
         run.images.begin()
     rescued_of, behind = opening.image.run if opening.image else 0, loaded.behind if loaded else None
@@ -75,33 +75,35 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
     if why := obstacle(run) or hidden_obstacle() or kept_world(run):
-        tell_attached(run, why)  # else it would be offered in vain
+        tell_attached(run, why)  # otherwise the operator would offer hand-overs in vain
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
         say(NOTHING_REGISTERED)
     _tell_script(run, loaded)
 
 
 def receive(run: Run, *, seed: int) -> Newcomer | None:
-    """Puts everything where the living run stands that this process is to join; it is no rank of it yet.
+    """Gives this process the state of the living run that it is to join. It is no rank of that run yet.
 
     None if the newer run begins in place instead.
     """
     run.seed = seed
     newcomer = Newcomer(run)
-    stage_together(run.peers, run.state())  # what could not be saved is refused while nobody stands still for it
+    stage_together(run.peers, run.state())  # refuse what cannot be saved before other ranks stop and wait for it
     with run.timings.part("rendezvous"):
         state = newcomer.receive()
     if state is None:
         return None
     header, number = newcomer.header, run.settings.run or 0
-    _begin(run, Opening(number, 0, header.goal, None))  # it has not read that anybody has opened it, and it may not be
+    _begin(
+        run, Opening(number, 0, header.goal, None)
+    )  # it has not read that the run is open in the log, and it may not be
     with run.timings.part("restore"):
         run.progress.sums.resume(state.rank or {})
         _go_on_from(run, state, header.position, newcomer.old_world, seed)
         run.checkpointer.commit = header.commit
         run.images.begin()
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
-    # No commit was made here: it is named by where the living run stands, behind the newest that there is.
+    # This process made no commit. The id names where the living run stands, after its newest commit.
     run.hooks.run(HookName.RESUMED, CommitRef(header.commit.seq if header.commit else 0, header.position.step))
     if newcomer.old_world != run.world:
         run.hooks.run(HookName.RANKS)
@@ -117,7 +119,7 @@ def _begin(run: Run, opening: Opening) -> None:
 
 
 def _with_merged(run: Run, state: State, parts: Sequence[Mapping[str, Any]]) -> State:
-    """With what this rank goes on with of the states that were each rank's own. Collective, if there are any."""
+    """Adds this rank's share of the states that were each rank's own. Collective, if there are any."""
     if not any(parts):
         return state
     held = [*state.objects, *state.shared, *state.replicated]
@@ -156,7 +158,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
 
 
 def _go_on_from(run: Run, state: State, position: Position, world: int, seed: int) -> None:
-    """`world` is how many ranks that state was of."""
+    """`world` is the number of ranks that the state is from."""
     run.registry.load(state)
     if run.registry.kept and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join(run.registry.kept)}")

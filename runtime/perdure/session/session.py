@@ -53,7 +53,7 @@ class Session:
     ) -> Session:
         """Joins the run that this process was started for. Returns when all ranks are connected.
 
-        A process group that exists already is used, and left to whoever made it.
+        A process group that exists already is used, and stays with its owner.
 
         Args:
             root: Where checkpoints live if the environment does not say: a folder or a URI.
@@ -265,15 +265,15 @@ class Session:
         return weighted(self._core.run, loss, n, of)
 
     def step(self, *, exhausted: bool = False) -> None:
-        """Marks one optimizer step as done. Nothing is saved here: that happens when the next batch is asked for."""
+        """Marks one optimizer step as done. Saves happen later, when the script requests its next batch."""
         self._core.step(exhausted=exhausted)
 
     def save(self, pin: str | None = None) -> None:
-        """Requests a checkpoint, made when the next batch is asked for or the epoch's body ends. All ranks call it.
+        """Requests a checkpoint, for the next request for a batch or the end of the epoch's body. All ranks call it.
 
-        Behind the last loop only a pinned one is made, at the script's end. A commit with a `pin` (a name of at most
-        32 characters, 16 names at most) is kept until another one takes the name. A save that the store fails is
-        reported, and pins nothing. UserError for a bad name, or one too many.
+        After the last loop only a pinned one is made, at the script's end. A commit with a `pin` (a name of at most 32
+        characters, 16 names at most) is kept until another one takes the name. If the store fails the save, that is
+        reported, and nothing is pinned. UserError for a bad name, or one too many.
         """
         self._core.boundary.mark(pin)
 

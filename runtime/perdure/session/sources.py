@@ -1,6 +1,6 @@
-"""Where a script's batches come from: loaders over a dataset, and the numbers of steps for samples of its own.
+"""Makes a script's sources of batches: loaders over a dataset, and step numbers for samples of the script's own.
 
-Made for `Session.loader` and `Session.steps`, and added to the run's position, which a commit holds.
+For `Session.loader` and `Session.steps`. Each source is part of the run's position, which a commit holds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def loader_of(
     fingerprint: bool,
     options: dict[str, Any],
 ) -> Loader:
-    """The loader of that name, made if there is none. `order`: name, batch size, seed, shuffle and drop_last."""
+    """The loader of that name, made by the first call. `order`: name, batch size, seed, shuffle and drop_last."""
     name, batch_size, seed, shuffle, drop_last = order
     check_arguments(name, dataset, batch_size, options)
     run, size = core.run, len(dataset)  # type: ignore[arg-type]
@@ -72,7 +72,8 @@ def loader_of(
 
 
 def steps_of(core: Core, count: int) -> Steps:
-    """The numbers of so many steps, made if there are none, or others whose loop has not begun."""
+    """The step numbers from 0 to `count`-1. Another `count` makes a new source, unless the known one has handed out
+    numbers."""
     known = core.run.progress.source(STEPS)
     if isinstance(known, Steps) and (known.end == count or known.handed):
         return known

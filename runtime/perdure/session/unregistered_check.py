@@ -1,10 +1,10 @@
-"""Looks at the first two steps of a process, and says what they train that no checkpoint holds.
+"""Watches the first two steps of a process, and reports what they train that no checkpoint holds.
 
-What an optimizer has stepped on in both is trained, and whoever made the optimizer keeps it: one that lives for a
-single step, an inner loop's say, is not meant to be saved. After that nobody looks at optimizers any more.
+A parameter that an optimizer has changed in both steps is trained, if the script keeps that optimizer. One that lives
+for a single step, such as an inner loop's, need not be saved. After these steps optimizers are not watched any more.
 
-What else steps change is looked for, too, and that ever more rarely: a target network is synchronized every thousand
-steps, a schedule changes a number at an epoch's end. A look takes a tenth of a second. Owned by `Session`.
+This also looks for other things that steps change, at growing intervals: a target network is synchronized every
+thousand steps, a schedule changes a number at an epoch's end. A look takes a tenth of a second. Owned by `Session`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from perdure.session.validating import findings
 
 STEPS: Final = 2
 FURTHER: Final = 4
-"""Further looks are at so many times as many steps each."""
+"""Each further look comes after this many times as many steps."""
 CERTAIN: Final = frozenset({"unregistered-parameters", "unregistered-optimizer"})
-"""What an optimizer's steps prove."""
+"""Findings that an optimizer's steps prove."""
 
 
 class FirstSteps:
-    """The optimizers that have taken a step in each of the session's first ones."""
+    """The optimizers that have stepped in each of the session's first steps."""
 
     def __init__(self) -> None:
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        """Since the session's last step."""
+        """Those that have stepped since the session's last step."""
         self._always: weakref.WeakSet[Optimizer] | None = None
         self._steps = 0
         self._next = STEPS
         self._first: Changes | None = None
-        """What no registered object holds, as it was after the first step."""
+        """Unregistered state after the first step."""
         self._newer: Changes | None = None
-        """As it was after the step before the one at which to look."""
+        """The same, one step before the next look."""
         self._told: set[str] = set()
         own = weakref.ref(self)
 
@@ -69,12 +69,12 @@ class FirstSteps:
             self._newer = None
 
     def _found(self, registered: dict[str, Any], kept: Mapping[str, Any], always: list[Optimizer]) -> Iterator[Finding]:
-        """What is wrong for certain, and what seems to be forgotten."""
+        """Certain findings, and what seems to be forgotten."""
         yield from (finding for finding in findings(registered, [], always) if finding.name in CERTAIN)
         if self._first and self._newer:
             trained = [parameter for one in always for group in one.param_groups for parameter in group["params"]]
             yield from self._first.findings(registered, kept, trained, self._newer)
 
     def end(self) -> None:
-        """No optimizer is watched any more."""
+        """Stops watching optimizers."""
         self._hook.remove()

@@ -1,7 +1,7 @@
-"""What is wrong with what a script has registered, as far as can be seen: trained and not saved, or trained twice.
+"""Finds mistakes in what a script has registered: what is trained but not saved, or trained twice.
 
-Only what training would lose, or would be refused, counts as certain. A module that a registered object holds in an
-attribute is taken for saved with it; an optimizer only if the holder's state_dict asks for its state. Called by
+A finding is certain only if training would lose something, or be refused. A module in an attribute of a registered
+object counts as saved with it; an optimizer counts only if the holder's state_dict reads its state. Called by
 perdure.session.describing, and by perdure.session.unregistered_check with the optimizers that have stepped.
 """
 
@@ -25,7 +25,7 @@ from perdure.state.registry import Registry
 def findings(
     registered: Mapping[str, Any], wrapped: Sequence[nn.Module], optimizers: Iterable[Optimizer]
 ) -> list[Finding]:
-    """Of what is registered, by name, what `session.wrap` was given, and optimizers that train, registered or not."""
+    """Checks the registered objects by name, the models given to `session.wrap`, and the optimizers that train."""
     named = {name: thing for name, thing in registered.items() if isinstance(thing, Optimizer)}
     kept = _Kept(registered)
     loose = [one for one in optimizers if not kept.keeps(one)]
@@ -37,8 +37,8 @@ def findings(
 
 
 def live_optimizers(own: Registry) -> list[Optimizer]:
-    """All that this process has, but for what another session of it has registered."""
-    gc.collect()  # what nobody holds any more trains nothing
+    """All optimizers of this process, without those that another of its sessions has registered."""
+    gc.collect()  # unreachable optimizers train nothing
     things = living(lambda kind: issubclass(kind, Optimizer | Registry))
     others = [one.things for one in things if isinstance(one, Registry) and one is not own]
     named = [thing for registered in others for thing in registered if isinstance(thing, Optimizer)]
@@ -54,7 +54,7 @@ class _Kept:
         self.saved: set[Tensor] = set()
         """Parameters of registered modules."""
         self.parameters: set[Tensor] = set()
-        """Those, and of modules that a registered object holds."""
+        """Those, and the parameters of modules that registered objects hold."""
         for thing in registered.values():
             if isinstance(thing, nn.Module):
                 self.saved.update(thing.parameters())
@@ -64,7 +64,7 @@ class _Kept:
                 self.parameters.update(*(inner.parameters() for _, inner in walk(thing) if _is_module(inner)))
 
     def keeps(self, optimizer: Optimizer) -> bool:
-        """Whether its state is saved: its own, or that of the optimizer that it steps by, as a framework's wrapper."""
+        """Whether its state is saved: its own, or that of the optimizer it wraps, as in frameworks."""
         if id(optimizer) in self.optimizers:
             return True
         inners = [one for one in held(optimizer).values() if id(one) in self.optimizers]
@@ -80,7 +80,7 @@ def _is_of_any(state: Any, optimizers: Iterable[Optimizer]) -> bool:
 
 
 def _tensors(state: Mapping[Any, Any]) -> bool:
-    """Whether there are any."""
+    """Whether the state holds any tensor."""
     return any(isinstance(value, Tensor) for values in state.values() for value in values.values())
 
 
@@ -101,14 +101,14 @@ def _unregistered(loose: Sequence[Optimizer], kept: _Kept) -> Iterator[Finding]:
         if outside:
             yield Finding(
                 "unregistered-parameters",
-                f"an unregistered {kind} trains {_count(outside)} in no registered module: each resumed run "
-                f"would begin them anew; register the module and the optimizer",
+                f"an unregistered {kind} trains {_count(outside)} in no registered module: each resumed run would "
+                f"start them from scratch; register the module and the optimizer",
             )
         elif trained and _keeps_state(optimizer):
             yield Finding(
                 "unregistered-optimizer",
-                f"an unregistered {kind} trains {_count(trained)} of registered modules: each resumed run would begin "
-                f"its state anew; register it, too",
+                f"an unregistered {kind} trains {_count(trained)} of registered modules: each resumed run would start "
+                f"its state from scratch; register it, too",
             )
 
 
@@ -120,20 +120,20 @@ def _unregistered_models(wrapped: Sequence[nn.Module], kept: _Kept, told: set[Te
             yield Finding(
                 "unregistered-parameters",
                 f"session.wrap was given a {type(unwrapped(model)).__name__} with {_count(outside)} to train in no "
-                f"registered module: each resumed run would begin them anew; register the model",
+                f"registered module: each resumed run would start them from scratch; register the model",
             )
 
 
 def _shared(labelled: Mapping[str, Optimizer]) -> Iterator[Finding]:
-    """Two that train one after the other are right to do so, and nobody can see that before."""
+    """Optimizers that share parameters. If they train one after the other that is right, but it cannot be seen here."""
     for (one, first), (other, second) in combinations(labelled.items(), 2):
         if first in with_held([second]) or second in with_held([first]):
-            continue  # it steps by that one
+            continue  # it steps through that one
         both = set(_trained(first)) & set(_trained(second))
         if both:
             yield Finding(
                 "shared-parameters",
-                f"{one} and {other} both train {_count(both)}: each steps on its own idea of them; give each "
+                f"{one} and {other} both train {_count(both)}: each keeps its own state of them; give each "
                 f"parameter to one optimizer, unless they train one after the other",
                 certain=False,
             )
@@ -161,12 +161,12 @@ def _owned(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:
-    """What it may change of a model: a plain tensor is an input that is searched for, an adversarial one say."""
+    """Parameters that it may change. A plain tensor is an input to be optimized, an adversarial one for example."""
     return [one for one in _owned(optimizer) if isinstance(one, nn.Parameter) and one.requires_grad]
 
 
 def _keeps_state(optimizer: Optimizer) -> bool:
-    """Whether anything would be lost with it; before its first step, as far as its class tells."""
+    """Whether anything would be lost with it. Before its first step its class decides."""
     if optimizer.state:
         return _tensors(optimizer.state)
     return not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups)

@@ -11,7 +11,7 @@ from torch import nn
 from perdure import Session
 from tests.unit.runtime.session.training import Join, samples
 
-TOLD = "call session.step() behind optimizer.step() alone"
+TOLD = "call session.step() only after optimizer.step()"
 Body = Callable[[int, torch.optim.Optimizer, Session], None]
 
 
