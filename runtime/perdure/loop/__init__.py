@@ -1,19 +1,19 @@
-"""One process's place in one run: where training stands, what it is asked, what it tells, and how it leaves.
+"""One process's place in one run: where training stands, what it is asked for, what it reports, and how it leaves.
 
 data/       which sample goes where, and the loader a script iterates
 position/   steps, epochs, each loader's place, sums, and what ends a loop
 telemetry/  one stream of events, and its sinks
 
-run        what the rooms of a session share
-requests   where a request to save and exit comes from
-asking     signals and a file of the script's own that ask for it
-saving     a save that somebody asks for while training goes on
-hooks      what a script has been asked to be told of
-reporting  what the end of a process means, and who is told
-reports    what the script tells of its training
-result     what a training has come to
-imaging    what is kept in memory for the others, should this process be lost
-allowance  what that may take of the training's time
-leaving    how a process leaves before the goal
-ending     how the ranks end together after it
+run                 what the rooms of a session share
+requests            where a request to save and exit comes from
+asking              signals and a file of the script's own that request an exit
+saving              saves that are requested while training continues
+hooks               the script's functions for certain moments of its training
+reporting           what the end of a process means, and reports it
+reports             the script's own timed reports
+result              the result that a script sets
+survivor_snapshots  images for the next run, in case a peer is lost
+copy_budget         how much of the training's time copies for images may take
+leaving             how a process leaves before the goal
+ending              how the ranks end together after it
 """

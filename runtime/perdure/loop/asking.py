@@ -1,8 +1,8 @@
-"""What a script lets ask for an exit beside SIGTERM and Ctrl-C: signals of its own choice, and a file.
+"""Further sources of a request to exit: signals that the script names, and a file.
 
-The file is JSON, with `GracefulExit` equal to 1 as the only word that counts, the name that MindSpore's scripts look
-for. Whoever writes it may be half done, or wrong: that is told once, and never raised, as training knows better than
-to end for a file. Called by perdure.loop.requests.
+The file is JSON and requests an exit while `GracefulExit` equals 1, the name that MindSpore's scripts use. It may be
+incomplete or malformed. That is reported once and never raised, because training must not end for such a file. Called
+by perdure.loop.requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.errors import UserError
 
 WORD: Final = "GracefulExit"
 _MOST_BYTES: Final = 64 * 1024
-"""Of a file that asks: it says one word."""
+"""How much of the file is read; it needs one key."""
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -35,7 +35,8 @@ _NEVER: Final = {
 
 
 def exit_signals(given: Iterable[Any]) -> tuple[signal.Signals, ...]:
-    """Those that ask: SIGTERM always, and `given`. Ctrl-C asks in its own way. UserError for one that cannot."""
+    """The signals that request an exit: SIGTERM, and those in `given`. Ctrl-C is handled apart. UserError for a signal
+    that cannot be caught."""
     if isinstance(given, int | str):
         raise UserError(f"exit_signals={given!r}: give a list of signals, exit_signals=[signal.SIGUSR1]")
     known = [_signal(number) for number in given]
@@ -53,15 +54,15 @@ def _signal(number: Any) -> signal.Signals:
 
 
 class ExitFile:
-    """A file that asks for an exit as long as it says so."""
+    """A file that requests an exit as long as it says so."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._told = ""
-        """What was last found wrong with it."""
+        """The problem that was reported last."""
 
     def asks(self) -> bool:
-        """Whether it asks now. Never an error: what is wrong with it is said, once until something else is."""
+        """Whether the file requests an exit now. Raises nothing: each new problem with the file is reported once."""
         try:
             asks, problem = _reads(_content(self.path)), ""
         except FileNotFoundError:
@@ -75,7 +76,7 @@ class ExitFile:
 
 
 def _content(path: Path) -> bytes:
-    """Whatever lies there, a pipe that nobody writes to say, nobody waits for it."""
+    """The file's content. Does not block, even if the path is a pipe without a writer."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(file, _MOST_BYTES)
@@ -84,7 +85,7 @@ def _content(path: Path) -> bytes:
 
 
 def _reads(content: bytes) -> bool:
-    """Whether these bytes ask. ValueError if they are nothing that could."""
+    """Whether these bytes request an exit. ValueError if they are no JSON object."""
     found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""What being ready for a loss may take of the training's time. Pure: every time is the caller's.
+"""Limits the training time that copies for images may take. Pure: the caller gives every time.
 
-It is the wall's time that counts, for that is what the training stands still: so a busy node can make a cheap copy look
-dear for a while. Whoever has taken too much pauses, and is tried again: each time twice as long after, as long as that
-is in vain. Called by perdure.loop.survivor_snapshots.
+Wall time counts, because that is how long training stands still; so on a busy node a cheap copy may seem expensive for
+a while. After spending too much an activity pauses, and is then tried again. Each pause in a row is twice as long as
+the one before. Called by perdure.loop.survivor_snapshots.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 
 LEAST_SPENT_SECONDS: Final = 1.0
 MOST_SPENT: Final = 0.02
-"""Of the time since it was begun, what it may take, once it has taken the second above."""
+"""The fraction of the time since the beginning that it may take, once it has used the seconds above."""
 LEAST_PAUSE_SECONDS: Final = 60.0
 MOST_PAUSE_SECONDS: Final = 3600.0
 GOOD_SECONDS: Final = 600.0
-"""Whoever has kept within it for so long begins with the shortest pause again."""
+"""After keeping the limit for this long, an activity begins with the shortest pause again."""
 
 
 class CopyBudget:
-    """One activity's."""
+    """The budget of one activity."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -34,7 +34,7 @@ class CopyBudget:
         return self._until is not None
 
     def spend(self, begun: float, now: float) -> float:
-        """It has taken from `begun` until `now`: for how many seconds it pauses then, mostly none."""
+        """Notes an activity from `begun` until `now`. Returns for how many seconds to pause, usually 0."""
         if self._since is None:
             self._since, self._spent = begun, 0.0
         self._spent += now - begun

@@ -1,8 +1,8 @@
-"""The ranks at the end of a script: a job is complete when the work of every one of them is done.
+"""Waits at the end of a script until all ranks are done. Only then a job is complete.
 
-What a script does after its training may take one rank an hour, an export say, while the others have nothing to do.
-So they wait here, by keys in the run's store, and not in a collective, which has a time limit. A rank that fails says
-so; one that is killed falls silent, and its pulse (perdure.group.heartbeat) tells. Called by the session.
+After the training one rank may work for an hour, for example on an export, while the others have nothing to do. They
+wait here, through keys in the run's store, because a collective has a time limit. A rank that fails says so. One that
+is killed falls silent, which its heartbeat (perdure.group.heartbeat) shows. Called by the session.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.1
 SILENCE_SECONDS: Final = 300.0
-"""A rank that works for so long without letting its other threads run is taken for dead."""
+"""A rank that stops its other threads for this long is taken for dead."""
 FAILED_SECONDS: Final = 5.0
-"""How long one that has failed tries again to say so: where rank 0's node is gone it is to make room for the next run,
-and whoever waits for it notices its silence."""
+"""How long a failed rank tries to report that. If rank 0's node is gone, this one has to make room for the next run,
+and the others notice its silence."""
 
 DONE: Final = "done"
 FAILED: Final = "failed"
 
 
 def wait_for_all(run: Run) -> None:
-    """Returns when the work of every rank is done. PeerLost if one of them fails or falls silent."""
+    """Returns when all ranks are done. PeerLost if one of them fails or falls silent."""
     if run.world == 1:
         return
     try:
@@ -45,7 +45,9 @@ def wait_for_all(run: Run) -> None:
     except PeerLost:
         if not _launcher_is_gone(run):
             raise
-    run.peers.gather("has seen that all are done", None)  # the store is needed until all have seen that all are done
+    run.peers.gather(
+        "has seen that all are done", None
+    )  # the store is needed until all ranks have seen that all are done
 
 
 def _wait_by_keys(run: Run) -> None:
@@ -59,7 +61,7 @@ def _wait_by_keys(run: Run) -> None:
 
 
 def _launcher_is_gone(run: Run) -> bool:
-    """Whether torchrun, which has the store, was killed: its ranks live on, and have only their collectives left."""
+    """Whether torchrun, which has the store, was killed. Its ranks live on, but only their collectives work."""
     if not run.settings.master_is_elsewhere:
         return False
     try:
@@ -70,7 +72,7 @@ def _launcher_is_gone(run: Run) -> bool:
 
 
 def tell_failed(run: Run) -> None:
-    """The others need not wait for this rank. Where they are gone, nobody is told."""
+    """Tells the others not to wait for this rank. If they are gone, does nothing."""
     if run.world > 1 and (run.found or dist.is_initialized()):
         with contextlib.suppress(RuntimeError, PeerLost):
             _store(run, FAILED_SECONDS).set(_key(run.rank), FAILED)
@@ -89,7 +91,7 @@ def _key(rank: int) -> str:
 
 
 def _store(run: Run, seconds: float = SILENCE_SECONDS) -> Store:
-    """A connection of its own. PeerLost if nobody listens, or can be reached for so long."""
+    """A connection of its own. PeerLost if the store refuses connections, or cannot be reached for that long."""
     try:
         store = ask_again(partial(reach, run.settings), seconds)
     except OSError as error:
@@ -99,9 +101,9 @@ def _store(run: Run, seconds: float = SILENCE_SECONDS) -> Store:
 
 
 def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
-    """What `connect` gives, in the first try that does not run out of time; after so many seconds its error is raised.
+    """Returns what `connect` gives. After a timeout it tries again; after `seconds` it raises the error.
 
-    A try may run out of time for the sake of a name server alone: docs/decisions/036.
+    A name server alone may cause a timeout: see docs/decisions/036.
     """
     until = time.monotonic() + seconds
     while True:
@@ -113,7 +115,7 @@ def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
 
 
 class _Silence:
-    """How long nothing was heard of the ranks that still work."""
+    """How long each rank that still works has been silent."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,6 +1,6 @@
-"""How a process leaves its run before the goal: with a save at one step, or without one where nothing was trained.
+"""How a process leaves its run before the goal: with a save at one step, or without one if nothing was trained.
 
-Whether to leave is decided elsewhere (perdure.session.boundary). Called by the session's rooms.
+perdure.session.boundary decides whether to leave. Called by the session's rooms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.loop.telemetry.events import Leaving
 from perdure.wire import ExitKind
 
 UNFINISHED: Final = 75
-"""EX_TEMPFAIL of sysexits.h: the work is not done, and the same command goes on with it."""
+"""EX_TEMPFAIL of sysexits.h: the work is not done, and the same command continues it."""
 
 
 class Exit(SystemExit):
@@ -30,22 +30,23 @@ class Exit(SystemExit):
 
 
 def leaving_status(run: Run) -> int:
-    """What a process that leaves exits with: an agent is told how the run has ended, a shell has the status alone.
+    """The exit status of a process that leaves. An agent learns the outcome in other ways; a shell has only the status.
 
-    With 0, `python train.py && python export.py` would export what is half trained.
+    With status 0, `python train.py && python export.py` would export a half-trained model.
     """
     return UNFINISHED if run.settings.report_fd is None else 0
 
 
 def save_and_leave(run: Run, saved: Callable[[], None]) -> NoReturn:
-    """All ranks save and leave, at one place; `saved` may keep this process for a while. Collective."""
+    """Saves and leaves, on all ranks at the same place. `saved` may keep this process for a while. Collective."""
     save_finally(run)
     saved()
     raise Exit(leaving_status(run))
 
 
 def save_finally(run: Run) -> None:
-    """The run's last commit, at one place of all ranks. Collective; UserError if they stand at different ones."""
+    """Makes the run's last commit, with all ranks at the same place. Collective; UserError if they are at different
+    ones."""
     run.pulse.stop()
     request, position = run.requests.current, run.progress.position()
     if request:
@@ -67,19 +68,19 @@ def save_finally(run: Run) -> None:
 
 
 def tell_leaving(run: Run, cause: str) -> None:
-    """The script's hooks are called; one that ends the script itself does what is being done anyway."""
+    """Calls the script's `leaving` hooks. A hook may end the script: it leaves anyway."""
     with contextlib.suppress(SystemExit):
         run.hooks.run(HookName.LEAVING, cause)
     run.reports.end()
 
 
 def place(position: Position) -> str:
-    """Where a rank stands, to be compared and for people."""
+    """A rank's position as text, for comparison and for people."""
     return f"step {position.step} of epoch {position.epoch}, {json.dumps(position.cursors, sort_keys=True)}"
 
 
 def check_places(places: list[str]) -> None:
-    """UserError unless all ranks stand at the same place."""
+    """UserError unless all ranks are at the same place."""
     for rank, place in enumerate(places):
         if place != places[0]:
             raise UserError(
@@ -89,16 +90,17 @@ def check_places(places: list[str]) -> None:
 
 
 def give_up(run: Run) -> None:
-    """Before the run is open: leaves if anybody asked to."""
+    """Leaves before the run is open, if an exit was requested."""
     if run.requests.seen:
         _stopped(run, "asked to leave before the run was open")
         raise Exit(leaving_status(run))
 
 
 def stop_without_step(run: Run) -> None:
-    """In the requests' thread: nothing was trained, so there is nothing to save, and the main thread may hang.
+    """Leaves at once from the requests' thread: nothing was trained, so there is nothing to save, and the main thread
+    may hang.
 
-    Rank 0 alone, as the log is its own: another rank may be a step behind one that is done.
+    Only on rank 0, which owns the log: another rank may be a step behind.
     """
     if run.rank != 0:
         return
@@ -108,7 +110,8 @@ def stop_without_step(run: Run) -> None:
 
 
 def lose_peers(run: Run, why: str) -> None:
-    """From any thread: the main thread may wait in a collective for ever. The store may be cut off too."""
+    """Ends this process after it has lost its peers. From any thread: the main thread may hang in a collective, and the
+    store may be cut off too."""
     run.images.leave()
     run.tell(run.ending(ExitKind.PEER_LOST))
     say(why)
@@ -125,6 +128,6 @@ def _stopped(run: Run, why: str) -> None:
 
 
 def _leave_at_once(status: int) -> NoReturn:
-    """From any thread, whatever the others do: nothing is undone, only what was printed is written."""
+    """Exits from any thread, whatever the others do. Flushes what was printed, and undoes nothing."""
     sys.stdout.flush()
     os._exit(status)

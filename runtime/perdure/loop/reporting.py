@@ -1,9 +1,10 @@
-"""What the end of a process means, and who is told: one Exiting on the agent's pipe, written before anything is undone.
+"""Finds out what the end of a process means, and reports it: one Exiting on the agent's pipe, before anything is
+undone.
 
-An exception that reaches the top of the script is looked at once: a lost peer (gloo raises RuntimeError inside the
-user's backward as well), a newer writer, a store that failed, a user's mistake, or the script's own error. Only the
-last two are anybody's fault here. Used by the session; `Reporter` is its only way to the agent. It ends nothing: that
-is perdure.loop.leaving.
+An exception that reaches the top of the script is classified once: a lost peer (gloo raises RuntimeError, also in the
+user's backward pass), a newer writer, a store failure, a user's mistake, or an error of the script. Only the last two
+are faults of this process. Used by the session; `Reporter` is its only way to the agent. perdure.loop.leaving ends the
+process.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
 NO_GROUP: Final = "Default process group has not been initialized"
-"""torch's words for that."""
+"""torch's message for that."""
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
     r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
 )
-"""How a collective says that it lost another rank: its exceptions have no class of their own for it."""
+"""Messages of collectives that lost another rank: their exceptions have no class for it."""
 
 
 _FENCED: Final = {RootTakenOver: ExitKind.ROOT_TAKEN_OVER, HandoverRefused: ExitKind.HANDOVER_FAILED}
 
 
 def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
-    """The outcome an uncaught exception stands for."""
+    """The outcome of an uncaught exception."""
     causes = list(_causes(error))
     fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
     if fenced:
@@ -70,7 +71,7 @@ def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
 
 
 def _name(kind: type[BaseException]) -> str:
-    """A script's own class that happens to be called like one of ours does not mean what ours means."""
+    """A script's class with the name of one of ours does not mean the same."""
     name = kind.__name__
     return f"{kind.__module__}.{kind.__qualname__}" if name in set(ErrorName) else name
 
@@ -91,25 +92,25 @@ def _is_lost_peer(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> BaseException:
-    """The error of a process that was to join a living run, or what it means where torch cannot know that."""
+    """The error of a process that was to join a living run, or an explanation that torch could not give."""
     if not isinstance(error, ValueError) or NO_GROUP not in str(error):
         return error
     return UserError(
         "this process joins a living run, and has no process group before its first batch: what needs one (a "
-        "DistributedDataParallel, new_group or a collective of the script's own) goes behind the first batch; wrap the "
+        "DistributedDataParallel, new_group or a collective of the script's own) goes after the first batch; wrap the "
         "model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
     )
 
 
 class Reporter(Events):
-    """The stream of this process; its agent is the first to hear. Without an agent nobody is told."""
+    """The event stream of this process. The agent is the first sink, if there is an agent."""
 
     def __init__(self, fd: int | None) -> None:
         super().__init__(AgentPipe(fd))
 
 
 def exit_status(error: BaseException | None) -> int:
-    """What an interpreter that ends by this exception exits with; 0 without one."""
+    """The exit status of an interpreter that ends by this exception; 0 without one."""
     if error is None:
         return 0
     if not isinstance(error, SystemExit):
@@ -120,9 +121,10 @@ def exit_status(error: BaseException | None) -> int:
 def tell_error(
     reporter: Reporter, state: Callable[[], Exiting], error: BaseException, asked_early: Callable[[], bool]
 ) -> ExitKind:
-    """Reports that the script has failed, with `state` for everything but its outcome, which is returned.
+    """Reports that the script has failed, and returns the outcome. `state` gives everything else that is reported.
 
-    `asked_early`: whether the run is to leave before its first step. Rank 0 goes at once then, and is no loss.
+    `asked_early`: whether the run was asked to leave before its first step. Rank 0 then leaves at once, so its loss is
+    no failure.
     """
     now = state()
     outcome, failure = classify(error)
@@ -137,7 +139,7 @@ def tell_error(
 
 
 def shown(error: BaseException, otherwise: Callable[[], object]) -> None:
-    """One message without a traceback for what the user can mend; anything else is shown as it was before."""
+    """Prints one message without a traceback for an error that the user can fix. Shows other errors as before."""
     if isinstance(error, PerdureError):
         print(f"perdure: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     else:
@@ -146,7 +148,7 @@ def shown(error: BaseException, otherwise: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def shown_in_words() -> Iterator[None]:
-    """What goes wrong here, before a Watch is there, is one message too if it ends the script."""
+    """Errors here, before there is an ExitWatch, are printed as one message too if they end the script."""
     try:
         yield
     except PerdureError:
@@ -156,10 +158,10 @@ def shown_in_words() -> Iterator[None]:
 
 
 class ExitWatch:
-    """Reports an uncaught exception, and knows with which status the interpreter ends, as far as that can be known.
+    """Reports an uncaught exception, and knows the interpreter's exit status, as far as it can be known.
 
-    A mistake that the user can mend is shown as one message without a traceback. `sys.exit` is watched because an
-    exit handler is not told the status.
+    An error that the user can fix is shown as one message without a traceback. `sys.exit` is watched, because an exit
+    handler does not get the status.
     """
 
     def __init__(
@@ -167,25 +169,25 @@ class ExitWatch:
         tell: Callable[[BaseException], ExitKind],
         explain: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> None:
-        """`tell` reports an error; the outcome it stands for. `explain` gives the error that is reported, and shown."""
+        """`tell` reports an error and returns its outcome. `explain` gives the error that is reported and shown."""
         self._tell, self._explain = tell, explain
         self.status = 0
-        """Not 0 once the script has failed."""
+        """Not 0 if the script has failed."""
         self.exited = False
-        """Whether it has called sys.exit."""
+        """True if the script has called sys.exit."""
         self._hook, self._exit = sys.excepthook, sys.exit
         self._own_hook, self._own_exit = self._uncaught, self._exiting
         sys.excepthook, sys.exit = self._own_hook, self._own_exit
 
     def stop(self) -> None:
-        """Gives back what was there before, unless somebody else has taken it since."""
+        """Restores what was there before, unless it was replaced since."""
         if sys.excepthook is self._own_hook:
             sys.excepthook = self._hook
         if sys.exit is self._own_exit:
             sys.exit = self._exit
 
     def tell_last_error(self) -> None:
-        """At the interpreter's end: an uncaught exception that a hook of the script's own has kept for itself."""
+        """Reports, at the interpreter's end, an uncaught exception that a hook of the script has not passed on."""
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self.status = 1

@@ -1,9 +1,9 @@
 """What a script reports of its training: `perdure.report` and `perdure.report_every`.
 
-Values go to whoever listens: a line of rank 0 for people, the trace, the hooks `reported`. Functions are called by the
-main thread between two acts of the script, at its steps and polls, so they may look at everything it has; once more
-when this process has done its part, however that ends. They are no part of the training: what they draw is not drawn,
-and one that fails is told of, and nothing else. Owned by the session's Run.
+Reported values go to a line of rank 0, to the trace and to the `reported` hooks. The main thread calls the script's
+functions at its steps and polls, so they may look at everything it has; and once more when this process has done its
+part, however that ends. These functions are no part of the training: random numbers that they draw do not count, and a
+failure is only reported. Owned by the session's Run.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Report = Callable[[], Mapping[str, Any] | None]
 
 
 def read_values(values: Mapping[str, Any]) -> dict[str, Value]:
-    """The values of one report, as plain ones. UserError for what is none."""
+    """The values of one report, as plain ones. UserError for values that cannot be reported."""
     if not values:
         raise UserError("report(): nothing is given: name what is reported, as in perdure.report(session, loss=loss)")
     return {name: _plain(name, value) for name, value in values.items()}
 
 
 def _plain(name: str, value: Any) -> Value:
-    """A tensor or an array of one element is a number."""
+    """A tensor or an array of one element counts as a number."""
     if type(name) is not str:
         raise UserError(f"report: {name!r} is no name of a value: give a string")
     item = getattr(value, "item", None)
@@ -50,7 +50,7 @@ def _plain(name: str, value: Any) -> Value:
 
 
 class Reports:
-    """The functions of one session that are called now and then."""
+    """The timed report functions of one session."""
 
     def __init__(self, tell: Callable[[Mapping[str, Any]], None], now: Callable[[], float] = time.monotonic) -> None:
         """`tell` reports values."""
@@ -61,7 +61,7 @@ class Reports:
         self._ended = False
 
     def add(self, seconds: float, report: Report) -> None:
-        """One more, to be called every so many seconds. UserError for what cannot be."""
+        """Adds a function that is called every `seconds` seconds. UserError for a bad argument."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise UserError(f"report_every({seconds!r}, ...): give seconds, more than 0")
         if not callable(report):
@@ -72,7 +72,7 @@ class Reports:
         self._next.append(self._now() + seconds)
 
     def call_due(self) -> None:
-        """Those whose time has come; what is no fault of theirs is raised, a peer that is gone say."""
+        """Calls the functions that are due. Raises an error that is not their fault, such as a lost peer."""
         if not self._every or (now := self._now()) < min(self._next):
             return
         for number, (seconds, report) in enumerate(self._every):
@@ -81,7 +81,7 @@ class Reports:
                 called(f"report_every({seconds:g}, {name_of(report)})", partial(self._report, report))
 
     def end(self) -> None:
-        """All of them, once more and for the last time; raises nothing."""
+        """Calls all of them for the last time. Raises nothing."""
         if self._ended:
             return
         self._ended = True

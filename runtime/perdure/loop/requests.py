@@ -1,8 +1,8 @@
 """Where a request to save and exit comes from: SIGTERM with the agent's request file, Ctrl-C, or what the script names.
 
-A handler written in Python runs only between two bytecodes of the main thread, which may be inside a collective for
-minutes. So a small thread listens on the signal wakeup pipe as well: it is what lets a run end that has not finished
-a step. Noting a request changes nothing by itself; the session acts on it at its next check.
+A Python signal handler runs only between two bytecodes of the main thread, which may be in a collective for minutes. So
+a thread also listens on the signal wakeup pipe. It lets a run end that has not finished a step. Noting a request
+changes nothing by itself: the session acts on it at its next check.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from perdure.loop.asking import WORD, ExitFile
 from perdure.wire.channel import SIGTERM, Request, read_request
 
 EARLY_SECONDS: Final = 1.0
-"""How far apart the ranks may hear of one request; they are killed 2 s after it, where no step is done."""
+"""How far apart the ranks may learn of one request. If no step is done, they are killed 2 s after it."""
 
 
 @dataclass(frozen=True)
 class ExitRequest:
-    """A request this process has noticed."""
+    """A request that this process has noticed."""
 
     at: float
-    """time.monotonic() of the first sight."""
+    """time.monotonic() when it was noticed."""
     cause: str
     deadline: float | None
-    """time.monotonic() until when the save may take; None: until somebody interrupts it."""
+    """time.monotonic() until which the save may take; None: until somebody interrupts it."""
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left."""
+        """Seconds left; None without a deadline."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
 
 class Requests:
-    """The request sources of one process."""
+    """The sources of requests of one process."""
 
     def __init__(
         self, file: Path | None, grace: float, *, look_seconds: float = 0.0, launcher_kills: bool = False
     ) -> None:
-        """`file` is the agent's, `grace` what a signal without one leaves.
+        """`file` is the agent's request file; `grace` is the time in seconds after a signal without that file.
 
-        A file of the script's own is looked at every `look_seconds` at most. `launcher_kills`: a Ctrl-C comes from a
-        launcher, which gives no more time than after SIGTERM, and passes on no second one.
+        A file of the script's own is read every `look_seconds` at most. `launcher_kills`: Ctrl-C comes from a launcher,
+        which allows no more time than after SIGTERM, and passes on no second one.
         """
         self._file = file
         self._grace = grace
@@ -62,49 +62,48 @@ class Requests:
         self._signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
         self._exit_file: ExitFile | None = None
         self._notes: list[ExitRequest] = []
-        """The first counts. The handler and the thread both add to it, and only appending is safe without a lock."""
+        """The first one counts. The handler and the thread both append, which is safe without a lock."""
         self._previous: dict[int, Any] = {}
         self._wakeup: tuple[int, int, int] | None = None
         self._lock = threading.Lock()
         self._before_first_step: Callable[[], None] | None = None
         self._early = True
-        """No step is done, and the run may not be open yet."""
+        """True until a step is done; the run may not be open yet."""
         self._listener: Callable[[], None] = lambda: None
         self._image_wanted: Callable[[], None] = lambda: None
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What asks for an exit, for people."""
+        """What requests an exit, for people."""
         file = (f"the file {self._exit_file.path}",) if self._exit_file else ()
         interruption = () if self._ignores_interruption else ("Ctrl-C",)
         return (*(one.name for one in self._signals), *interruption, *file)
 
     @property
     def _ignores_interruption(self) -> bool:
-        """Shells without job control start background commands with SIGINT ignored, and it stays so. Not under a
-        launcher: torchrun takes it over in any case, passes it on, and kills ranks that do not leave.
-        """
+        """Shells without job control start background commands with SIGINT ignored, and that stays so. Not under a
+        launcher: torchrun catches it in any case, passes it on, and kills ranks that do not leave."""
         return signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not self._launcher_kills
 
     @property
     def seen(self) -> bool:
-        """Whether there is a request: a local hint, other ranks may not know yet."""
+        """Whether there is a request. It is local: other ranks may not know of it yet."""
         return bool(self._notes)
 
     @property
     def current(self) -> ExitRequest | None:
-        """The request as it stands now: the agent may have brought its deadline forward."""
+        """The request as it is now: the agent may have moved its deadline forward."""
         if not self._notes:
             return None
         first, told = self._notes[0], self._told()
         return ExitRequest(first.at, told.cause, told.deadline) if told else first
 
     def take(self, signals: Sequence[signal.Signals], file: ExitFile | None) -> None:
-        """Before `listen`: which signals ask, SIGTERM among them, and a file of the script's own."""
+        """Sets, before `listen`, which signals request an exit, SIGTERM among them, and a file of the script's own."""
         self._signals, self._exit_file = tuple(signals), file
 
     def look(self) -> None:
-        """At a check of the ranks: whether the script's own file asks."""
+        """Reads the script's own file, at a check of the ranks."""
         now = time.monotonic()
         if self._exit_file is None or self._notes or now - self._looked < self._look_seconds:
             return
@@ -113,18 +112,17 @@ class Requests:
             self._notes.append(ExitRequest(now, f"{WORD} in {self._exit_file.path}", None))
 
     def ask(self, cause: str) -> None:
-        """Asks by itself, with what SIGTERM leaves."""
+        """Requests an exit of this process, with the time that SIGTERM would leave."""
         self._note_termination(cause)
 
     def left(self) -> float | None:
-        """Seconds until it has to be done; None where nobody asks, or says until when."""
+        """Seconds until the exit has to be done; None without a request or a deadline."""
         request = self.current
         return request.left if request else None
 
     def listen(self) -> None:
-        """Take over SIGINT and the signals that ask, unless they are taken. Only the main thread can: in others this
-        does nothing.
-        """
+        """Takes over SIGINT and the signals that request an exit, unless that is done. Only the main thread can; in
+        others this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._take_interruption()
@@ -141,7 +139,7 @@ class Requests:
         threading.Thread(target=self._watch, args=(reader,), name="perdure-requests", daemon=True).start()
 
     def release(self) -> None:
-        """Gives the signals back: from here on they do what they did before."""
+        """Restores the signals' previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
@@ -152,7 +150,7 @@ class Requests:
             self._wakeup = None
 
     def release_interruption(self) -> None:
-        """Gives Ctrl-C back; the others are noted as before."""
+        """Restores the handler of Ctrl-C; the other signals are noted as before."""
         if signal.SIGINT in self._previous:
             signal.signal(signal.SIGINT, self._previous.pop(signal.SIGINT))
 
@@ -161,9 +159,8 @@ class Requests:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:
-        """A forked child's SIGTERM is its own; what is sent to all of a group reaches it too, Ctrl-C or what a batch
-        system sends, and it is needed until the save is done.
-        """
+        """A forked child handles SIGTERM by itself. It ignores signals that reach the whole process group, such as
+        Ctrl-C or a batch system's, because it is needed until the save is done."""
         if self._wakeup is None:
             return
         signal.set_wakeup_fd(self._wakeup[2])
@@ -175,19 +172,19 @@ class Requests:
         self._previous.clear()
 
     def on_request(self, act: Callable[[], None]) -> Callable[[], None]:
-        """`act` is called from another thread for each signal that asks this process to leave; no more what was before,
-        which goes back."""
+        """Calls `act` from another thread for each signal that asks this process to leave, instead of the function
+        before, which is returned."""
         before, self._listener = self._listener, act
         return before
 
     def on_image(self, act: Callable[[], None]) -> None:
-        """`act` is called from another thread when the run is lost, and this process may leave an image of it."""
+        """Calls `act` from another thread when the run is lost and this process may leave an image of it."""
         self._image_wanted = act
 
     def before_first_step(self, act: Callable[[], None] | None) -> None:
-        """`act` is called from another thread when a request comes, until this is called again with None.
+        """Calls `act` from another thread when a request comes, until this is called again with None.
 
-        Once None is set, `act` is not running and will not run.
+        After that call `act` is not running and will not run.
         """
         with self._lock:
             self._before_first_step, self._early = act, act is not None
@@ -195,9 +192,8 @@ class Requests:
             self._act()
 
     def came_early(self) -> bool:
-        """Whether a request has come before the first step, or does within EARLY_SECONDS: not every rank is told of it
-        in the same moment. Waits that long.
-        """
+        """Whether a request came before the first step, or comes within EARLY_SECONDS, because not every rank learns of
+        it at the same moment. Waits that long."""
         until = time.monotonic() + EARLY_SECONDS
         while self._early and not self.seen and time.monotonic() < until:
             time.sleep(EARLY_SECONDS / 100)

@@ -1,7 +1,7 @@
-"""`session.result`: what the training has come to, in a few figures, for whoever reads the job's status.
+"""`session.result`: what the training has achieved, in a few figures, for readers of the job's status.
 
-It is a part of the state of training: saved with it, and there again in the run that goes on. Rank 0's counts, which
-all ranks pass on at the run's end: whichever pod is asked says the same. Owned by the session's Run.
+It is part of the training state: saved with it, and restored. Rank 0's value counts. At the run's end all ranks report
+it, so that all pods say the same. Owned by the session's Run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.wire import ContractError, write_result
 
 
 class Result:
-    """One rank's."""
+    """One rank's result."""
 
     def __init__(self) -> None:
         self._text = "null"
@@ -27,16 +27,16 @@ class Result:
         return value
 
     def set(self, value: Mapping[str, Any] | None) -> None:
-        """UserError, with the place and the remedy, for what is no result; what was set before stays then."""
+        """Sets the result. UserError, with the place and the remedy, for what is no result; then the old one stays."""
         try:
             self._text = "null" if value is None else write_result(value)
         except ContractError as error:
             raise UserError(f"session.result: {error}") from None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: nothing where nothing is set."""
+        """What a checkpoint holds: nothing if no result is set."""
         return {} if self.value is None else {"result": self.value}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """A resumed run has what was saved."""
+        """Restores what was saved."""
         self.set(saved.get("result"))

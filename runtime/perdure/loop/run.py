@@ -1,7 +1,7 @@
-"""One process's place in one run: what the rooms of a session share, and nothing that decides.
+"""What one process of one run shares between the session's rooms. Decides nothing.
 
-Filled in twice: by perdure.live.joining, when the ranks are connected, and by perdure.session.resuming, when
-the run is open in the log. Made by `Session`.
+perdure.live.joining fills it when the ranks are connected, and perdure.session.resuming when the run is open in the
+log. Made by `Session`.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from perdure.wire.settings import Settings
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
 OWN_STOPPING: Final = "session_stopping"
-"""... and what the session itself keeps: what counts towards the end of a loop, and what came to that since."""
+"""The name for the session's own values: what counts towards the end of a loop, and what was added since."""
 
 
 class Kept:
-    """What the session itself keeps, under one name: a checkpoint of before holds a part of it."""
+    """The session's own state, under one name. A checkpoint of an older version holds a part of it."""
 
     def __init__(self, *kept: Stopping | Result | Sums | Datasets) -> None:
-        """No two of them have a value of one name."""
+        """No two of them use the same name for a value."""
         self._kept = kept
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it."""
+        """The values of all of them."""
         return {name: value for one in self._kept for name, value in one.state_dict().items()}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Each takes its own."""
+        """Restores each of them."""
         for one in self._kept:
             one.load_state_dict(saved)
 
@@ -102,34 +102,35 @@ class Run:
         own = Kept(self.stopping, self.result, self.progress.sums, self.progress.datasets)
         self.registry.add(OWN_STOPPING, own, loose=True)
         self.joining = settings.handover is not None
-        """Whether this process is to join a living run, and is no rank of it yet."""
+        """Whether this process waits to join a living run, and is no rank of it yet."""
         self.old_groups = OldGroups()
         self.hint = ""
-        """Why ranks may have come apart, where there is more to say than to anybody."""
+        """An extra hint for errors about ranks that have diverged."""
         self.seed = 0
-        """For random states that cannot be resumed."""
+        """Seeds random states that cannot be resumed."""
         self.max_save_failures: int | None = None
         """How many periodic checkpoints may fail in a row."""
         self.timeout = 0.0
-        """How long a collective may wait for a rank."""
+        """How long a collective may wait for a rank, in seconds."""
         self.found: object = None
-        """The store of the process group that was there before: kept, for the script may end the group early."""
+        """The store of the process group that existed before: kept, because the script may end the group early."""
         self.replicas: list[Replica] = []
         """The models that the script has wrapped."""
         self.driven_by = ""
-        """What drives the loop instead of the script, if anything does: it keeps the ranks that it began with."""
+        """The framework that drives the loop, if any. It keeps the ranks that it began with."""
         self.before_save: Callable[[], None] = lambda: None
-        """Called on all ranks where a save reads what it is to hold."""
+        """Called on all ranks when a save is about to read the state."""
         self.trace: Trace = NoTrace()
         self.opening: Opening | None = None
         self.opened_checkpointer: Checkpointer | None = None
         self.attempt: AttemptRecord | None = None
-        """What this process did and read of its newest hand-over."""
+        """What this process did and read in its newest hand-over."""
         self.read_opened = 0
-        """The highest run of which it has read `Opened` there."""
+        """The highest run of which it has read `Opened` in the log."""
 
     def open_store(self) -> None:
-        """Opens the store of its root, with the keys of the environment. UserError if there is no such store."""
+        """Opens the store of the checkpoint root, with the keys of the environment. UserError if there is no such
+        store."""
         self.store = open_store(self.settings.root, os.environ)
 
     @property
@@ -150,26 +151,26 @@ class Run:
         return self.opened_checkpointer
 
     def state(self) -> State:
-        """What a save made now holds."""
+        """The state that a save made now would hold."""
         return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())
 
     def state_to_save(self) -> State:
-        """The same, where all ranks are about to save it. Collective, if what drives the loop makes it so."""
+        """The same for a save by all ranks. Collective, if the framework that drives the loop makes it so."""
         self.before_save()
         return self.state()
 
     def spread_buffers(self) -> None:
-        """All ranks have rank 0's, as those have that resume from a save. Collective."""
+        """Gives all ranks rank 0's buffers, which they would have after a resume. Collective."""
         with peer_lost("buffers were spread"):
             spread_now(self.replicas)
 
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
-        """What of that is this rank's alone."""
+        """The part of the state that is this rank's alone."""
         kept = {**self.progress.sums.own(), **self.registry.own()}
         return {"rng": self.progress.generators.state(reading), "asked": self.stopping.requested, **kept}
 
     def let_go(self) -> None:
-        """Frees the groups, which ends the connections: whoever still waits for this rank is told by that."""
+        """Frees the groups. This closes the connections, so that ranks still waiting for this one get an error."""
         for replica in self.replicas:
             replica.let_go()
         self.peers, self.agreement, self.found = Solo(), Agreement(None), None
@@ -178,37 +179,37 @@ class Run:
         self.old_groups.clear()
 
     def tell(self, event: Event) -> None:
-        """Tells the agent, the trace and whoever else listens."""
+        """Reports an event to the agent, the trace and the other sinks."""
         self.reporter.tell(event)
 
     def tell_commit(self, *, goal: bool = False) -> None:
-        """Tells the agent of the newest commit, the last of the training at its `goal`, and whoever wants to know."""
+        """Reports the newest commit to the agent and the hooks. `goal`: it is the last one of the training."""
         if self.checkpointer.commit:
             self.tell(Committed(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
                 self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
 
     def report(self, values: Mapping[str, Any]) -> None:
-        """Tells of values that the script reports. UserError for what is none."""
+        """Reports values of the script. UserError for values that cannot be reported."""
         reported = Reported(self.progress.step, self.progress.epochs_done, read_values(values))
         self.tell(reported)
         with rng.untouched():
             self.hooks.run(HookName.REPORTED, reported)
 
     def set_result(self, value: Mapping[str, Any] | None) -> None:
-        """What the script gives as its result. UserError for what is none."""
+        """Sets the script's result. UserError for what is no result."""
         self.result.set(value)
         if self.rank == 0:
             self.tell_result()
 
     def share_result(self, of_rank_0: Mapping[str, Any] | None) -> None:
-        """The run ends: each rank passes on rank 0's, so that whichever pod is asked says the same."""
+        """The run ends: each rank reports rank 0's result, so that all pods say the same."""
         if self.rank != 0 and of_rank_0 != self.result.value:
             self.result.set(of_rank_0)
         self.tell_result()
 
     def tell_result(self) -> None:
-        """Tells the agent of it, where it does not know."""
+        """Tells the agent the result, unless it knows that already."""
         value = self.result.value
         if value != self._told_result:
             self._told_result = value

@@ -1,13 +1,13 @@
-"""What a rank leaves behind that has lost a peer: an image of where it stands, for the run that follows.
+"""Leaves an image of this rank's state when the rank loses a peer, so that the next run continues from there.
 
-Parameters and optimizer state stand where the last `optimizer.step()` has left them. Everything else moves with the
-step that is broken: buffers, random generators, what a script sets before its step. So that is copied at each place
-where the run may stop, as long as it is small; the image is of the last such place, if no optimizer has stepped since.
-Whoever writes it may be the main thread, which a lost peer has thrown out of the training, or another, while the main
-thread hangs in a collective: an optimizer that would step meanwhile waits.
+Parameters and optimizer state stay as the last `optimizer.step()` left them. Everything else changes within the broken
+step: buffers, random generators, whatever the script sets before its step. So that part is copied at each place where
+the run may stop, if it is small. The image is of the last such place, if no optimizer has stepped since. The main
+thread writes it when a lost peer has ended the training by an exception. If the main thread hangs in a collective,
+another thread writes it, and an optimizer that would step meanwhile waits.
 
-What cannot be had without harm is not had: then the newest commit counts, and a line says why. Owned by the session's
-Run; perdure.session.boundary tells it the places.
+If an image is not possible without harm, none is left. Then the newest commit counts, and a line says why. Owned by the
+session's Run; perdure.session.boundary reports the places.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from perdure.wire.channel import Imaged, Imaging
 from perdure.wire.settings import Settings
 
 SMALL_BYTES: Final = 16 * 2**20
-"""What moves between two steps is copied at each of them, if it is no more than this."""
+"""State that changes between two steps is copied at each of them, up to this size."""
 MARGIN_BYTES: Final = 64 * 2**20
-"""What an image leaves of the memory there is."""
+"""Memory that has to be left over beside an image."""
 PATIENCE_SECONDS: Final = 4.0
-"""How long a rank that is asked for an image in the middle of a step waits for the step's end: less than the agent."""
-TOO_LONG: Final = "what moves between two steps takes too long to be copied just now"
+"""How long an image waits for the end of the current step: less than the agent waits for the image."""
+TOO_LONG: Final = "copying what changes between two steps takes too long at present"
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class SafePoint:
     position: Position
     small: Small
     rank: Any
-    """What is this rank's own."""
+    """This rank's own state."""
     open: tuple[str, ...]
-    """Accumulators of which a rank that is lost may have held what nobody else knows."""
+    """Accumulators to which a lost rank may have added values that no other rank has."""
 
 
 class SnapshotSource(Protocol):
@@ -88,61 +88,61 @@ class SnapshotSource(Protocol):
         ...
 
     def own(self, reading: Reading = ...) -> dict[str, Any]:
-        """What is this rank's alone."""
+        """State that is this rank's alone."""
         ...
 
     def tell(self, event: Event) -> None:
-        """Tells the agent and whoever else listens."""
+        """Reports an event to the agent and the other sinks."""
         ...
 
 
 class SurvivorSnapshots:
-    """One process's; it leaves one at most."""
+    """The snapshots of one process. It leaves one image at most."""
 
     def __init__(self, run: SnapshotSource) -> None:
         self._run = run
         self._standing: SafePoint | None = None
         self._touched = False
-        """An optimizer has begun a step since."""
+        """True if an optimizer has begun a step since then."""
         self._unseen = False
-        """Before that place parameters have changed although no optimizer was seen to step."""
+        """True if parameters had changed by then although no optimizer was seen to step."""
         self._behind_epoch = False
-        """That place is the end of an epoch."""
+        """True if that place is the end of an epoch."""
         self._last = False
-        """This process may be the last that has the state, though it is its only rank."""
+        """True if this process may hold the only copy of the state, although it is the only rank."""
         self._renewed = False
-        """Since that place the script has registered more, or is about to."""
+        """True if the script has registered more since then, or is about to."""
         self._eye = Fingerprints()
         self._seen: Fingerprint | None = None
-        """What optimizers alone may change, as it was by then."""
+        """The parameters and optimizer tensors at that place."""
         self._never = "nothing is restored yet"
-        """Why there will be none at all."""
+        """Why this process will never leave an image; empty if it may."""
         self._alike: tuple[str, ...] = ()
-        """The random generators that drew the same numbers on all ranks when they began, as one world."""
+        """Random generators that drew the same numbers on all ranks at the beginning, for a world of this size."""
         self._world = 0
         self._ranks: tuple[Any, ...] = ()
-        """What is each rank's own at that place, encoded, where the ranks have told one another."""
+        """Each rank's own state at that place, encoded, if the ranks have exchanged it."""
         self._allowance = CopyBudget()
-        """For copying."""
+        """How much time copies may take."""
         self._generators = Reading(PythonGenerator().state, NumpyGenerator().state)
         self._left = False
         self._lock = threading.RLock()
-        """Held while the image is written, and by whoever changes what is in it."""
+        """Held while an image is written, and by whatever changes its content."""
         self._changed = threading.Condition(self._lock)
         self._awaited = False
-        """Whether somebody waits for a change."""
+        """True while a thread waits for a change."""
         self._hook: Any = None
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody keeps an image, should this rank lose a peer."""
-        # Else who dies leaves nobody behind that has the state.
+        """Whether this rank would leave an image if it lost a peer."""
+        # In a world of one, a process that dies leaves nobody behind to write an image.
         several = self._run.world > 1 or self._run.joining or self._last
         able = self._run.settings.image_file is not None and several and not self._never
         return able and not self._allowance.pauses(time.monotonic())
 
     def begin(self) -> None:
-        """Everything is restored: from here on there may be images, if nothing stands in the way. Collective."""
+        """Everything is restored: from now on there may be images, unless something prevents them. Collective."""
         run = self._run
         drawn = run.peers.gather("begins with what is restored", sums(run.progress.generators.state()))
         self._alike, self._world = () if run.joining else alike(drawn), run.world
@@ -155,25 +155,26 @@ class SurvivorSnapshots:
 
     @property
     def alike(self) -> tuple[str, ...]:
-        """The random generators that drew the same numbers on all ranks when they began, as the world that is now."""
+        """Random generators that drew the same numbers on all ranks at the beginning, if the world has not changed
+        since."""
         return self._alike if self._run.world == self._world else ()
 
     def join(self, alike: tuple[str, ...]) -> None:
-        """From here on this process is a rank of a world in which these generators are alike."""
+        """This process is now a rank of a world in which these generators are alike."""
         self._alike, self._world = alike, self._run.world
 
     def know(self, ranks: tuple[Any, ...]) -> None:
-        """At the place where this rank stands, what is each rank's own is this, encoded."""
+        """Sets each rank's own state, encoded, at the present place."""
         with self._lock:
             self._ranks = ranks
 
     def stand_in(
         self, run: int, rank: int, alike: tuple[str, ...], ranks: tuple[Any, ...] = (), own: Any = None
     ) -> None:
-        """This process is to be of a run that takes over `run`, holds all that rank `rank` holds there, and votes: an
-        image that is made before it knows what came of it is that rank's.
+        """Takes a snapshot as rank `rank` of run `run`, whose state this process holds, before it votes to take that
+        run over. An image that is written while the outcome of the vote is unknown is that rank's.
 
-        `own` is what was that rank's alone, where this process does not go on with it: it was the only one.
+        `own` is that rank's own state, if it was the only rank and this process does not continue with it.
         """
         self._look_again()
         if not self.wanted or self._left:
@@ -189,19 +190,19 @@ class SurvivorSnapshots:
             self._touched = self._renewed = False
 
     def hold_on(self) -> None:
-        """This rank ends right where it stands, and maybe nobody else has what it holds: a single one did not expect
-        that."""
+        """This rank ends where it stands, and may hold the only copy of the state. A world of one has taken no snapshot
+        so far."""
         if self._run.world == 1:
             self._last = True
             self.stand_in(self._run.settings.run or 0, 0, self.alike)
 
     def renew(self) -> None:
-        """The script is about to register more: how that was at the last place nobody knows."""
+        """The script is about to register more, whose state at the last place is unknown."""
         with self._lock:
             self._renewed = True
 
     def end(self) -> None:
-        """No optimizer is watched any more."""
+        """Stops watching optimizers."""
         if self._hook:
             self._hook.remove()
         self._eye.forget()
@@ -220,11 +221,11 @@ class SurvivorSnapshots:
             return f"buffers and averages have {size / 2**20:.0f} MiB: too much to be copied at each step"
         return ""
 
-    def stand(self, *, anew: bool = False, behind_epoch: bool = False) -> None:
-        """The run might stop right here: an image that is made later is of this place.
+    def stand(self, *, after_takeover: bool = False, behind_epoch: bool = False) -> None:
+        """The run might stop here: an image that is written later is of this place.
 
-        `anew`: another run has taken over at it. `behind_epoch`: what a script does to parameters before its next batch
-        it does once an epoch.
+        `after_takeover`: another run has taken over at this place. `behind_epoch`: once an epoch, the script may change
+        parameters before its next batch.
         """
         self._look_again()
         if not self.wanted or self._left:
@@ -232,21 +233,22 @@ class SurvivorSnapshots:
         with self._lock:
             before, self._seen = self._seen, self._glance()
             moved = self._touched or before is None or self._seen != before
-            known = before is not None and not anew and not self._behind_epoch
+            known = before is not None and not after_takeover and not self._behind_epoch
             self._unseen = moved and not self._touched and known
             self._behind_epoch = behind_epoch
             self._alike, self._ranks = self.alike, ()
             if self._run.progress.saved:
                 self._standing = None
-            elif moved or anew or self._renewed:
+            elif moved or after_takeover or self._renewed:
                 self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
-            # Else all since is done again from the place before: it may have failed, and the script have gone on.
+            # Otherwise the old place stays: an image of it repeats all since, even if a save failed and the script went
+            # on.
             self._touched = self._renewed = False
             if self._awaited:
                 self._changed.notify_all()
 
     def _look_again(self) -> None:
-        """What was registered since may be what no image can hold."""
+        """Objects registered since may be such that no image can hold them."""
         if self._renewed and not self._never:
             self._never = self._obstacle()
 
@@ -259,7 +261,7 @@ class SurvivorSnapshots:
         standing = self._copied(number, rank)
         pause = self._allowance.spend(begun, time.monotonic())
         if pause:
-            say(f"{TOO_LONG}: no image of this rank is left within the next {pause:.0f} s")
+            say(f"{TOO_LONG}: this rank leaves no image within the next {pause:.0f} s")
             return None
         return standing
 
@@ -279,9 +281,9 @@ class SurvivorSnapshots:
             self._touched = True
 
     def leave(self, patience: float = 0.0) -> None:
-        """Leaves the image, or says why there is none; once, whoever comes first.
+        """Leaves the image, or says why there is none. Only the first call does. From any thread.
 
-        `patience`: how long the end of a step may be waited for. From any thread.
+        `patience`: seconds to wait for the end of the current step.
         """
         if self._run.settings.image_file is None or self._run.reporter.ended:
             return
@@ -295,17 +297,17 @@ class SurvivorSnapshots:
                 step, why = self._written()
             except (PerdureError, OSError) as error:
                 step, why = None, str(error)
-            except Exception as error:  # noqa: BLE001 - of a script's own object: who leaves has an end to tell
+            except Exception as error:  # noqa: BLE001 - of a script's own object: an end is still to be reported
                 step, why = None, f"what is registered cannot be read: {error!r}"
             of = self._standing.stamp.run if self._standing and step is not None else 0
             self._run.tell(Imaged(step, why, of))
         if step is None:
-            say(f"no image of this rank is left: {why}")
+            say(f"this rank leaves no image: {why}")
         else:
             say(f"rank {self._run.rank} leaves an image of step {step}")
 
     def _written(self) -> tuple[int | None, str]:
-        """The step, or why there is none."""
+        """The image's step, or why there is none."""
         run, standing, path = self._run, self._standing, self._run.settings.image_file
         if self._never:
             return None, self._never
@@ -316,11 +318,11 @@ class SurvivorSnapshots:
         if self._renewed:
             return None, "the script has registered more since its last batch was handed out"
         if not self._stands():
-            return None, "it stands in the middle of a step"
+            return None, "it is in the middle of a step"
         if standing is None or path is None:
             return None, "nothing was trained since the last commit"
         if standing.open:
-            return None, f"what the lost rank has added to accumulators is lost with it: {', '.join(standing.open)}"
+            return None, f"what the lost rank added to accumulators is lost with it: {', '.join(standing.open)}"
         state = run.registry.state(standing.rank, standing.small)
         staged = stage.stage(state, 0, 1)
         run.tell(Imaging(staged.size))
@@ -330,11 +332,11 @@ class SurvivorSnapshots:
         of_lost = of_lost_rank([staged.state], self._alike)
         label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost, self._ranks)
         if not write_image(path, label, staged, self._stands):
-            return None, "it has gone on while it was written"
+            return None, "training went on while the image was written"
         return standing.stamp.step, ""
 
     def _stands(self) -> bool:
-        """Whether nothing that optimizers alone may change has changed since the last place."""
+        """Whether parameters and optimizer tensors are as they were at the last place."""
         return not self._touched and (self._seen is None or self._seen == self._glance())
 
 

@@ -1,8 +1,8 @@
-"""A loader that is evaluated on: any number of passes over it, each with a position, and no step uses any of it.
+"""A loader for evaluation: any number of passes, each with a position; no step uses its batches.
 
-A pass counts where the script makes it by itself, in an epoch or outside of the epoch loops: then a resumed run leaves
-out those that are done, in the order in which the script makes them, and goes on in the one that was broken. A pass
-within another loop's batch is a part of what that batch does, and is made from its beginning to its end.
+A pass counts if the script makes it by itself, in an epoch or outside of the epoch loops. A resumed run then skips the
+passes that are done, in the order in which the script makes them, and continues the one that was interrupted. A pass
+within another loop's batch is part of the work on that batch, and always runs from its beginning to its end.
 
 Made by `Session.loader(train=False)`; perdure.loop.position.progress tells it where the script is.
 """
@@ -16,16 +16,16 @@ from perdure.errors import UserError
 from perdure.loop.data.loader import Loader
 
 KIND: Final = "evaluation"
-"""`kind` of its cursor; the order of the samples is `order`."""
+"""`kind` of its cursor; `order` is the kind of the samples' order."""
 
 
 class ScriptPosition(NamedTuple):
-    """Where a script is: places that come later compare as greater."""
+    """Where a script is. Later places compare as greater."""
 
     loop: int
     """Epoch loops that the script has begun before this place."""
     epoch: int
-    """0 right before that loop; in it, 1 more than the epochs that are done, of all loops."""
+    """0 right before that loop; within it, 1 more than the finished epochs of all loops."""
 
 
 BEGINNING: Final = ScriptPosition(0, 0)
@@ -40,26 +40,26 @@ class Evaluation(Loader):
         """As a Loader."""
         super().__init__(*arguments, **options)
         self.place = BEGINNING
-        """The last place that a pass was counted at."""
+        """The place of the last pass that counted."""
         self.passes = 0
-        """Passes that are done there."""
+        """Passes that are done at that place."""
         self.resumed = False
-        """Whether an earlier run has left it at that place, and the script has not been there since."""
+        """Whether an earlier run left it at that place, and the script has not been there since."""
         self.counts = False
-        """Whether the pass that is on, or was the last, is one that counts."""
+        """Whether the current or last pass counts."""
         self._position = 0
-        """How far the pass that follows them has come."""
+        """The position in the pass after those."""
         self._begun: tuple[ScriptPosition, int] = BEGINNING, 0
-        """The passes that this process has begun at a place."""
+        """Passes that this process has begun at a place."""
         self._order = 0
         self._skipped = False
-        """Whether an earlier run has made the pass that is on."""
+        """Whether an earlier run has made the current pass."""
 
     def __iter__(self) -> Iterator[Any]:
         return self._walk(0)
 
     def put(self, cursor: Mapping[str, Any]) -> None:
-        """Goes on from a commit. UserError if that is not possible."""
+        """Continues from a commit. UserError if that is not possible."""
         if cursor.get("kind") != KIND:
             if cursor.get("consumed"):
                 raise UserError(
@@ -77,16 +77,16 @@ class Evaluation(Loader):
         return found | {"kind": KIND, "order": found["kind"], "place": list(self.place), "passes": self.passes}
 
     def awaits(self, place: ScriptPosition) -> bool:
-        """Whether an earlier run has left it at this place, or a later one, and the script is to come to it yet."""
+        """Whether an earlier run left it at this place or a later one, which the script has not reached yet."""
         return self.resumed and self.place >= place
 
     def drop(self, loop: int) -> None:
-        """An epoch of this loop begins: what was evaluated behind the loop was evaluated too early."""
+        """An epoch of this loop begins: evaluations after the loop were made too early."""
         if self.place.loop > loop:
             self.place, self.passes, self._position, self.resumed = ScriptPosition(loop, 0), 0, 0, False
 
     def enter(self, place: ScriptPosition, order: int, *, counts: bool) -> None:
-        """A pass begins there; it goes by the order of the epoch `order`."""
+        """A pass begins there, in the order of the epoch `order`."""
         self.counts, self._order = counts and place >= self.place, order
         if not counts:
             return self._start(0)
@@ -105,7 +105,7 @@ class Evaluation(Loader):
         return self._start(self._position)
 
     def settle(self) -> None:
-        """The script asks for the next batch: it has done with those before."""
+        """The script requests the next batch: it is done with those before."""
         self.consumed = self.handed
         if self.counts:
             self._position = self.consumed
@@ -116,11 +116,11 @@ class Evaluation(Loader):
             self.passes, self._position = self.passes + 1, 0
 
     def advance(self) -> list[int]:
-        """No step uses anything of it."""
+        """No step uses its batches."""
         return []
 
     def rewind(self, consumed: int = 0) -> None:
-        """An epoch is over; its passes have positions of their own."""
+        """An epoch is over. Passes keep their own positions."""
         self.current, self._ids = None, []
         self.left = self._ended = False
         self.consumed = self.handed = consumed

@@ -1,7 +1,7 @@
-"""Whether the ranks of a run have equal shares of a global batch, and what to say where they have not.
+"""Whether the ranks of a run have equal shares of a global batch, and what to report otherwise.
 
-All wait in each step for whoever has most. A size that divides the batch costs nothing more, and nobody but the loader
-knows the batch: so it is the loader that says so. Pure.
+In each step all ranks wait for the one with the largest share. A size that divides the batch costs nothing extra, and
+only the loader knows the batch, so the loader reports this. Pure.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from math import isqrt
 from typing import Final
 
 SHOWN: Final = 3
-"""So many numbers of ranks are named on each side of the one that there is."""
+"""How many numbers of ranks are named on each side of the present one."""
 
 
 def why_uneven(loader: str, batch: int, world: int) -> str:
-    """Which shares so many ranks have, and which numbers of ranks would have equal ones; "" where these have."""
+    """The ranks' shares, and which numbers of ranks would have equal ones; "" if the shares are equal."""
     least, more = divmod(batch, world)
     if not more:
         return ""
@@ -29,7 +29,7 @@ def why_uneven(loader: str, batch: int, world: int) -> str:
 
 
 def why_another(loader: str, batch: int, declared: int | None) -> str:
-    """That the job's sizes were chosen for another batch, "" where they suit this one."""
+    """Says that the job's sizes were chosen for another batch; "" if they suit this one."""
     if declared is None or batch % declared == 0:
         return ""
     return (
@@ -40,7 +40,7 @@ def why_another(loader: str, batch: int, declared: int | None) -> str:
 
 
 def near(batch: int, world: int) -> tuple[int, ...]:
-    """The numbers by which the batch can be divided that are nearest to this one on each side, ascending."""
+    """Divisors of the batch that are nearest to this number of ranks on each side, ascending."""
     small = [number for number in range(1, isqrt(batch) + 1) if batch % number == 0]
     all_of_them = sorted({*small, *(batch // number for number in small)})
     below = [number for number in all_of_them if number < world]

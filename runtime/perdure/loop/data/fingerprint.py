@@ -1,10 +1,10 @@
-"""What a dataset is known by: a few of its samples, hashed, so that another one under the same name is noticed.
+"""Identifies a dataset by hashes of a few samples, so that another one under the same name is noticed.
 
-An unseeded `random_split`, or a list of files in the order of the file system, gives each rank and each run another
-dataset of the same length, and a position in it then means other samples. Only a sample that reads twice as the same,
-with the generators at the same place, tells anything: what is drawn anew, or cannot be read, is left out.
+An unseeded `random_split`, or a list of files in the file system's order, gives each rank and each run another dataset
+of the same length, in which a position means other samples. Only a sample that reads the same twice, with the
+generators in the same state, tells anything. Samples with new random draws, and unreadable ones, are left out.
 
-Pure but for the reading, which the loader does where it reads its samples. Used by perdure.loop.data.loader.
+Pure except for the reading, which the loader does where it reads its samples. Used by perdure.loop.data.loader.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from perdure.errors import UserError
 
 PROBES: Final = 4
 SECONDS: Final = 0.5
-"""No further sample is read after so long."""
+"""After this time no further sample is read."""
 _BYTES: Final = 1 << 20
-"""Of each part of a sample so much is hashed."""
+"""How much of each part of a sample is hashed."""
 _DIGEST_BYTES: Final = 8
 
 ANOTHER: Final = (
     "positions then mean other samples: seed a random_split (generator=torch.Generator().manual_seed(0)), sort a list "
     "of files; if it is meant, pass session.loader(fingerprint=False)"
 )
-"""What is to be said where samples differ."""
+"""The advice where samples differ."""
 
 CHANGED: Final = (
     "the script changes this dataset while it trains, and here it is not as it was when this epoch began: set what "
     "changes by session.steps_done and the epoch above the batch loop, or keep it in session.state and set it from "
     "there; where that is so already, pass session.loader(fingerprint=False)"
 )
-"""The same of a dataset that was another one in another epoch of one process."""
+"""The advice for a dataset that the script changes between epochs."""
 
 Fingerprint = Mapping[str, str]
-"""Digests by sample number, as text: JSON has no other keys."""
+"""Digests by sample number. The number is text, because JSON has no other keys."""
 
 
 class Probes(list[int]):
-    """Sample numbers that are asked for only to be hashed: a list, as the sampler's are."""
+    """Sample numbers that are read only to be hashed. A list, like the sampler's."""
 
 
 def probes(samples: int) -> Probes:
-    """The numbers of the samples that are looked at, spread over the dataset."""
+    """The numbers of the samples to hash, spread over the dataset."""
     return Probes(sorted({number * (samples - 1) // (PROBES - 1) for number in range(PROBES)}))
 
 
 def take(read: Callable[[int], Any], numbers: Sequence[int]) -> Fingerprint:
-    """Digests of the samples that `read` gives, called twice for each."""
+    """Digests of the samples that `read` returns. Calls it twice for each."""
     begun, found = time.monotonic(), {}
     for number in numbers:
         digest = _try_to_hash(read, number)
@@ -65,15 +65,15 @@ def take(read: Callable[[int], Any], numbers: Sequence[int]) -> Fingerprint:
 
 
 def different(one: Fingerprint, other: Fingerprint) -> str:
-    """The number of the first sample that both know and know otherwise, "" where there is none."""
+    """The number of the first sample whose digests differ; "" if there is none."""
     common = sorted(one.keys() & other.keys(), key=int)
     return next((number for number in common if one[number] != other[number]), "")
 
 
 def between_ranks(by_rank: Sequence[Mapping[str, tuple[int, Fingerprint]]]) -> Mapping[str, str]:
-    """What is to be said of each loader of which all ranks have a dataset, and not the same one.
+    """What to report of each loader whose dataset differs between ranks, if all ranks have one.
 
-    UserError where they are not even of one length: the ranks would part at the end of the epoch.
+    UserError if lengths differ, because the ranks would come apart at the end of the epoch.
     """
     found: dict[str, str] = {}
     for rank, told in enumerate(by_rank):
@@ -94,13 +94,13 @@ def _try_to_hash(read: Callable[[int], Any], number: int) -> str:
         found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for part in _parts(read(number)):
             found.update(part)
-    except Exception:  # noqa: BLE001 - what a dataset raises: training tells it, if it ever asks for this sample
+    except Exception:  # noqa: BLE001 - a dataset's error: training raises it if it ever reads this sample
         return ""
     return found.hexdigest()
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """Bytes of all that can be told of a sample; of other objects the type alone."""
+    """Bytes of everything known about a sample; of other objects only the type."""
     size = f" {len(value)}" if isinstance(value, Mapping | list | tuple) else ""
     yield f"{type(value).__name__}{size}".encode()
     if isinstance(value, torch.Tensor):

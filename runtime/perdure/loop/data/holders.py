@@ -1,10 +1,10 @@
-"""What of the standard library a script has put around a source, where that makes a resumed run differ.
+"""Finds what a script has put around a source that makes a resumed run differ.
 
-`itertools.cycle` keeps the batches of a pass and hands them out again without asking; `enumerate` counts from a number
-of the script's; `zip` draws from what stands before a source before it asks that one. None asks its source for leave,
-but all hold its iterator, and the garbage collector knows who holds what. That takes tens of milliseconds where much is
-imported: so it is asked once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen.
-Called by perdure.loop.data.source.
+`itertools.cycle` keeps the batches of a pass and repeats them without a request; `enumerate` counts from a number of
+the script's; `zip` draws from what is before a source first. None of them asks the source, but all hold its iterator,
+and the garbage collector knows who holds what. Asking it takes tens of milliseconds if much is imported, so it is asked
+once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen. Called by
+perdure.loop.data.source.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from types import GeneratorType
 from typing import Any, Final
 
 _BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest, tuple)
-"""Those that only pass on what they get; zip and map keep their iterators in a tuple."""
+"""Iterators that only pass on what they get; zip and map keep theirs in a tuple."""
 _ZIPS: Final = (zip, itertools.zip_longest)
 _DEPTH: Final = 4
 
 
 def is_repeated(walk: Iterator[Any]) -> bool:
-    """Whether the pass that `walk` makes is kept by itertools.cycle, which hands it out again."""
+    """Whether itertools.cycle keeps the pass that `walk` makes, to repeat it."""
     return any(isinstance(holder, itertools.cycle) for holder in _holders(walk))
 
 
 def counted_from(walk: Iterator[Any]) -> int | None:
-    """The number at which an enumerate() around `walk` stands; None where there is none."""
+    """The number that an enumerate() around `walk` has reached; None without one."""
     for holder in _holders(walk):
         if isinstance(holder, enumerate):
             arguments: Any = holder.__reduce__()[1]
@@ -36,7 +36,7 @@ def counted_from(walk: Iterator[Any]) -> int | None:
 
 
 def drawn_before(walk: Iterator[Any]) -> list[Any]:
-    """The iterators that a zip() around `walk` asks before it, the first first."""
+    """The iterators that a zip() around `walk` draws from before it, in order."""
     holders = _holders(walk)
     ours = {id(one) for one in (walk, *holders)}
     kept = [one for holder in holders if isinstance(holder, _ZIPS) for one in gc.get_referents(holder)]
@@ -48,7 +48,7 @@ def drawn_before(walk: Iterator[Any]) -> list[Any]:
 
 
 def draws_from(iterator: Any, thing: Any) -> bool:
-    """Whether an iterator is this thing, or made by it, also through iterators that only pass on what they get."""
+    """Whether an iterator is this thing or comes from it, also through iterators that only pass on what they get."""
     made = [one for one in getattr(thing, "__dict__", {}).values() if isinstance(one, Iterator)]
     level = [iterator]
     for _ in range(_DEPTH):
@@ -60,10 +60,10 @@ def draws_from(iterator: Any, thing: Any) -> bool:
 
 
 def _holders(walk: Iterator[Any]) -> list[Any]:
-    """Whoever holds it, also through iterators that only pass on what they get.
+    """The holders of an iterator, also through iterators that only pass on what they get.
 
-    Nothing but these is kept: among all that refers to an object are the lists that are made here, and a list that
-    holds itself would keep a pass alive that the script has given up.
+    Keeps a reference to nothing else: lists made here refer to the object too, and a list that held itself would keep
+    alive a pass that the script has dropped.
     """
     found: list[Any] = []
     level: list[Any] = [walk]

@@ -1,9 +1,9 @@
-"""The loader a script iterates: perdure.loop.data.sampling's plan on top of torch's DataLoader.
+"""The loader that a script iterates: perdure.loop.data.sampling's plan on top of torch's DataLoader.
 
-Two promises beside the plan's: iterating draws nothing from the global random generators, and the sample ids travel
-with the items through dataset, workers and collation, so that what is recorded is what was in the batch.
+It adds two promises to the plan's. Iterating draws nothing from the global random generators. Sample ids travel with
+the items through dataset, workers and collation, so the ids on record are those that were in the batch.
 
-Made by `Session.loader`; it knows of the session only what `BatchHooks` says.
+Made by `Session.loader`; it knows the session only as `BatchHooks`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from perdure.loop.data.source import BatchHooks, Source
 
 
 class _Batch(NamedTuple):
-    """A collated batch and the ids that came with its items: a type whose parts torch's pin_memory reaches."""
+    """A collated batch and the ids of its items, as a type that torch's pin_memory handles."""
 
     ids: tuple[int, ...]
     value: Any
@@ -45,17 +45,16 @@ class _Fetched(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What was seen of a dataset where its samples are read, in a worker if there are any."""
+    """What a look at the dataset has found, in a worker if there are any."""
 
     fingerprint: Fingerprint
     generators: list[str]
-    """Made since the loader was: by worker_init_fn, or with the first sample."""
+    """Generators made since the loader was: by worker_init_fn, or with the first sample."""
 
 
 class _Numbered(Dataset[_Fetched]):
-    """Hands out whole batches, with their ids. In a worker it seeds the generators per sample: worker state cannot be
-    saved.
-    """
+    """Hands out whole batches, with their ids. In a worker it seeds the generators for each sample, because a worker's
+    state cannot be saved."""
 
     def __init__(self, dataset: Dataset[Any], seed: int, epoch: int) -> None:
         self.dataset = dataset
@@ -64,7 +63,7 @@ class _Numbered(Dataset[_Fetched]):
         self._draws = not draws_nothing(dataset)
 
     def __getitems__(self, numbers: list[int]) -> _Fetched:
-        """A batch, as torch's DataLoader asks for it, which gives what it gets to the collate function."""
+        """A batch, as torch's DataLoader requests it and gives it to the collate function."""
         if isinstance(numbers, Probes):
             return _Fetched([], [_Look(self._taken(numbers), own_generators(self.dataset))])
         dataset = self.dataset
@@ -77,7 +76,7 @@ class _Numbered(Dataset[_Fetched]):
         return _Fetched(numbers, [*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])])
 
     def _taken(self, numbers: Probes) -> Fingerprint:
-        """What is drawn here nobody sees: not the script, and not the workers' next samples, which are seeded."""
+        """Draws here affect neither the script nor the workers' next samples, which are seeded."""
         python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
             found = take(self._seeded, numbers)
@@ -92,7 +91,8 @@ class _Numbered(Dataset[_Fetched]):
 
 @dataclass(frozen=True)
 class _WorkerInit:
-    """Calls the script's function in a worker, where torch has put what numbers the samples into the worker's info."""
+    """Calls the script's function in a worker, with the script's dataset in the worker's info instead of the one that
+    numbers samples."""
 
     function: Callable[[int], None]
 
@@ -104,9 +104,9 @@ class _WorkerInit:
 
 
 def _seed_all(*parts: int) -> None:
-    """In 8 µs, for it may be done for each sample: torch.manual_seed looks at all kinds of devices, in a hundred.
+    """Takes 8 µs, because it may run for each sample: torch.manual_seed looks at all kinds of devices, in a hundred.
 
-    Not put off until somebody draws: who only asks for a state, or for torch.initial_seed(), leaves no trace.
+    It cannot wait for the first draw: code that only reads a state, or torch.initial_seed(), leaves no trace.
     """
     seed = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest())
     torch.default_generator.manual_seed(seed)
@@ -115,7 +115,7 @@ def _seed_all(*parts: int) -> None:
 
 
 class _Collate:
-    """Collates items and keeps their ids; a negative id marks the placeholder of an empty part."""
+    """Collates items and keeps their ids. A negative id marks the placeholder of an empty share."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -145,7 +145,7 @@ def _emptied(value: Any) -> Any:
 
 
 class Loader(Source[Any]):
-    """This rank's batches of the current epoch, from where the last finished step left off."""
+    """This rank's batches of the current epoch, continuing where the last finished step was."""
 
     def __init__(
         self,
@@ -159,48 +159,48 @@ class Loader(Source[Any]):
         sized_for: int | None = None,
         fingerprint: bool = False,
     ) -> None:
-        """`sized_for`: the global batch that the job's sizes were chosen for, where somebody has said.
+        """`sized_for`: the global batch for which the job's sizes were chosen, if that is given.
 
-        With `fingerprint` a few samples are read, and hashed, before the first batch.
+        With `fingerprint` a few samples are read and hashed before the first batch.
         """
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
         self.current: BatchShard | None = None
-        """The part that the script is working on."""
+        """The share that the script is working on."""
         self._ids: list[int] = []
         self._rank, self._world = rank, world
         self._sized_for = sized_for
         self._judged = 0
-        """The number of ranks whose shares were looked at."""
+        """The number of ranks whose shares were checked."""
         self._looks = fingerprint
-        """Whether the dataset is looked at, in each epoch: some scripts set it by the epoch."""
+        """Whether to look at the dataset in each epoch, because some scripts change it between epochs."""
         self._looked_in: int | None = None
-        """The epoch in which this process has done so."""
+        """The epoch in which this process did so last."""
         self._postponed = False
-        """... and not before the first batch, for which other ranks wait."""
+        """... and not before the first batch, which other ranks wait for."""
         self._differs = ""
-        """What was said of the ranks' datasets."""
+        """The last report about differing datasets."""
         self._seen: Fingerprint = {}
-        """Of the dataset, once that was done; before it, of that of the checkpoint."""
+        """Digests of the dataset; until it is read, those of the checkpoint."""
         self._seen_in: int | None = None
-        """The epoch in which that was so."""
+        """The epoch of these digests."""
         self._varies = False
-        """Whether it was another one in another epoch of one process: the script sets it by the epoch."""
+        """Whether the dataset was another one in another epoch of one process: the script changes it between epochs."""
         self._take(dataset, options)
 
     def exhausted(self) -> bool:
         """Whether the dataset is used up: a condition for `session.epochs(stop=[loader.exhausted])`.
 
-        One that begins each epoch anew never is.
+        False for a loader that begins each epoch at the first sample.
         """
         return False
 
     def postpone_look(self) -> None:
-        """Ranks wait for the first batch: the dataset is looked at in a later epoch."""
+        """Ranks wait for the first batch: looks at the dataset in a later epoch."""
         self._postponed = True
 
     def share(self, rank: int, world: int) -> None:
-        """From the next batch on it hands out this rank's part for a run of other ranks."""
+        """From the next batch on it hands out the share of this rank in this world."""
         if (rank, world) != (self._rank, self._world):
             self._rank, self._world = rank, world
             self._redraw = True
@@ -210,9 +210,9 @@ class Loader(Source[Any]):
         self._collate: Callable[[Any], _Batch] = _Collate(options.get("collate_fn") or default_collate)
 
     def same(self, dataset: Dataset[Any], plan: SamplingPlan, options: dict[str, Any], **beside: Any) -> Loader:
-        """This loader once more, for a script that makes it in its loop. UserError if it would be another one.
+        """Returns this loader to a script that makes it in its loop. UserError if the arguments differ.
 
-        Datasets and functions are compared by their type alone: a script makes new ones in its loop, too.
+        Datasets and functions are compared only by their types, because a script makes new ones in its loop, too.
         """
         before = {**asdict(self.plan), "dataset": type(self._dataset), **_plain(self._options), **self.beside()}
         now = {**asdict(plan), "dataset": type(dataset), **_plain(options), **beside}
@@ -227,7 +227,7 @@ class Loader(Source[Any]):
         return self
 
     def beside(self) -> dict[str, Any]:
-        """What of its arguments is in no plan and no option."""
+        """Arguments that are in neither the plan nor the options."""
         return {"train": not self.evaluates, "per_epoch": None, "rewind": True}
 
     def cursor(self, epoch: int) -> dict[str, Any]:
@@ -235,16 +235,16 @@ class Loader(Source[Any]):
         return self.plan.cursor(epoch, self.consumed)
 
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
-        """The position a cursor stands for. UserError if this loader cannot go on from it."""
+        """The position that a cursor stands for. UserError if this loader cannot continue from it."""
         return self.plan.resume(cursor, epoch)
 
     def facts(self) -> dict[str, Any]:
-        """What a commit records beside the position, so that a change can be told."""
+        """What a commit records beside the position, to detect changes."""
         found = {"batch": self.plan.batch, "seen": dict(self._seen)}
         return found | {"epoch": self._seen_in, "varies": self._varies}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
-        """What the checkpoint has recorded so; the position is known."""
+        """Takes the facts from the checkpoint, once the position is known."""
         batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
         self._seen_in, self._varies = facts.get("epoch"), facts.get("varies", False)
         if self.consumed and batch != self.plan.batch:
@@ -262,17 +262,17 @@ class Loader(Source[Any]):
         return ids
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the epoch that comes next."""
+        """To a position in the next epoch."""
         super().rewind(consumed)
         self.current, self._ids = None, []
 
     def forget(self) -> None:
-        """What was handed out and not stepped on was not for training."""
+        """Discards batches that no step consumed."""
         super().forget()
         self._ids = []
 
     def _judge_shares(self) -> None:
-        """What is only evaluated may take as long as it does."""
+        """Reports unequal shares. A loader that only evaluates may have them."""
         batch, first, self._judged = min(self.plan.batch, self.end), not self._judged, self._world
         told = (
             why_another(str(self), batch, self._sized_for) if first else "",
@@ -285,7 +285,7 @@ class Loader(Source[Any]):
         shares = self._shares(epoch)
         drawn: deque[BatchShard] = deque()
         self._ids = []
-        with torch.device("cpu"):  # the seed it draws, from a generator of this device
+        with torch.device("cpu"):  # the generator for the seed that it draws is on this device
             ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
             looks, self._postponed = self._is_to_look(epoch) and not self._postponed, False
             first = [probes(self.plan.samples)] if looks else []
@@ -301,11 +301,11 @@ class Loader(Source[Any]):
         return self.plan.shares(epoch, self.consumed, self._rank, self._world)
 
     def _is_to_look(self, epoch: int) -> bool:
-        """Once an epoch; what is only evaluated once for all."""
+        """Once an epoch; for an evaluation only once."""
         return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
 
     def _look_at(self, look: _Look, epoch: int) -> None:
-        """What the script sets by the epoch is compared with the same epoch's alone."""
+        """Compares a dataset that the script changes between epochs only with the same epoch's."""
         seen = look.fingerprint
         number, first = different(self._seen, seen), self._looked_in is None
         for path in look.generators if first else ():
@@ -317,13 +317,13 @@ class Loader(Source[Any]):
         self._seen, self._seen_in, self._looked_in = seen, epoch, epoch
 
     def differs(self, words: str) -> None:
-        """The ranks have compared their datasets, and have found this."""
+        """Reports a difference between the ranks' datasets, once."""
         if words != self._differs:
             self._session.warn(f"{self}: {words}: {ANOTHER}")
         self._differs = words
 
     def _underneath(self, epoch: int, ids: Iterable[list[int]]) -> DataLoader[Any]:
-        generator = torch.Generator()  # else iterating would draw a seed from the global one
+        generator = torch.Generator()  # otherwise iterating would draw a seed from the global one
         generator.manual_seed(0)
         options = {name: value for name, value in self._options.items() if name in KEPT - {"collate_fn"}}
         if options.get("worker_init_fn"):
@@ -338,12 +338,12 @@ class Loader(Source[Any]):
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as they can be compared."""
+    """The options in a form that can be compared."""
     return {name: type(value) if callable(value) else value for name, value in options.items()}
 
 
 GIVEN: Final = frozenset({"dataset", "batch_size", "shuffle", "drop_last"})
-"""Of DataLoader's parameters those that are the loader's own."""
+"""DataLoader parameters that the loader sets itself."""
 KEPT: Final = frozenset(
     {
         "num_workers",
@@ -357,18 +357,18 @@ KEPT: Final = frozenset(
         "persistent_workers",
     }
 )
-"""Those that go to it as they are: none of them changes which samples come, and in which order."""
+"""DataLoader parameters that are passed on: none of them changes which samples come, or their order."""
 REFUSED: Final[Mapping[str, str]] = {
     "sampler": "the session's loader shares out samples itself: for another order, give a dataset in that order",
     "batch_sampler": "the session's loader makes global batches itself: give batch_size",
     "generator": "the session's loader has an order of its own: give seed",
     "in_order": "a position says how many samples were used, so they have to come in their order: leave it out",
 }
-"""Those with which a position would not say what was trained, and what to do instead."""
+"""Parameters with which a position would not say what was trained, and what to do instead."""
 
 
 def check_arguments(name: str, dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
-    """UserError, with the remedy, for what a loader whose position can be saved cannot take."""
+    """UserError, with the remedy, for arguments with which a position could not be saved."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UserError(
             f"loader {name!r}: a {type(dataset).__name__} has no length and no sample by number, so a position in it "

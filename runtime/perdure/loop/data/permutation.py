@@ -1,11 +1,11 @@
-"""An order of 0..n-1 of which any part can be computed by itself: for datasets whose whole order is too large to hold.
+"""An order of 0..n-1 of which any part can be computed alone: for datasets whose whole order is too large to hold.
 
-Shuffling an array of ten million numbers takes half a second and 80 MB in every rank at every start; this takes
-nothing at the start, and per sample well below a microsecond.
+Shuffling an array of ten million numbers takes half a second and 80 MB in every rank at every start. This takes nothing
+at the start, and well below a microsecond for each sample.
 
-A number is split in two halves, and each half in turn is changed by a keyed hash of the other: that maps the numbers
-of so many bits onto themselves, one to one. What falls outside 0..n-1 is mapped on until it does not. What is
-computed here decides which sample is trained when: changing it makes a new kind of cursor (perdure.loop.data.sampling).
+A number is split in two halves, and each half in turn is changed by a keyed hash of the other. That maps the numbers of
+this many bits onto themselves, one to one. A result outside 0..n-1 is mapped again until it is inside. What is computed
+here decides which sample is trained when: changing it makes a new kind of cursor (perdure.loop.data.sampling).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLD: Final = np.uint64(32)
 
 
 def permuted(positions: Numbers, size: int, *key: int) -> Numbers:
-    """What stands at `positions` of the order of 0..size-1 that belongs to `key`; one value for each."""
+    """The values at `positions` in the order of 0..size-1 that belongs to `key`."""
     rounds = np.random.SeedSequence(list(key)).generate_state(ROUNDS, np.uint64).astype(np.uint64)
     bits = max(2, (size - 1).bit_length())
     values = _scattered(positions.astype(np.uint64), bits, rounds)
@@ -36,7 +36,7 @@ def permuted(positions: Numbers, size: int, *key: int) -> Numbers:
 
 
 def _scattered(numbers: _Words, bits: int, rounds: _Words) -> _Words:
-    """Numbers of `bits` bits, one to one."""
+    """Maps numbers of `bits` bits, one to one."""
     high_bits = bits // 2
     low_bits = bits - high_bits
     high = numbers >> np.uint64(low_bits)

@@ -1,8 +1,8 @@
-"""Which random generators a dataset, or a function, draws from, as far as that can be seen.
+"""Finds random generators that a dataset, or a function, keeps for itself, as far as they can be seen.
 
-One that somebody keeps for himself is in no checkpoint. What a dataset draws from torch's, NumPy's and Python's global
-generators goes on after a resume as if nothing had happened; a generator of its own begins anew. It cannot be saved
-from here: a loader's workers have copies of it. So whoever can be seen to have one is named, once.
+No checkpoint holds such a generator. Draws from torch's, NumPy's and Python's global generators continue after a
+resume; a generator of its own starts from the beginning. It cannot be saved from here, because a loader's workers have
+copies of it. So each one that can be seen is reported once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _GENERATORS: Final = (
 )
 _DEPTH: Final = 4
 _OBJECTS: Final = 200
-"""So many are looked at: a dataset may hold a list of a million samples."""
+"""How many objects are looked at: a dataset may hold a list of a million samples."""
 
 _PLAIN: Final = (list, tuple, range, torch.Tensor, np.ndarray)
-"""They give what they hold."""
+"""Types that return what they hold."""
 
 
 def own_generators(thing: Any) -> list[str]:
@@ -50,7 +50,7 @@ def own_generators(thing: Any) -> list[str]:
 
 
 def in_no_checkpoint(whose: str, path: str) -> str:
-    """What is to be said of such a generator."""
+    """The report about such a generator."""
     return (
         f"{whose} has a random generator of its own, {path}: its state is in no checkpoint, so what it draws "
         f"differs after a resume; draw from torch's, NumPy's or Python's global one, or seed by sample"
@@ -58,7 +58,7 @@ def in_no_checkpoint(whose: str, path: str) -> str:
 
 
 def draws_nothing(dataset: Any) -> bool:
-    """Whether no generator has a part in its samples: known of torch's own datasets alone, not of what inherits."""
+    """Whether its samples involve no generator. Only torch's own datasets are known, not their subclasses."""
     kind = type(dataset)
     if kind is TensorDataset:
         return all(map(draws_nothing, dataset.tensors))

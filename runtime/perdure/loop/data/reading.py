@@ -1,7 +1,8 @@
-"""A loader of which an epoch takes so many samples, and not the whole dataset.
+"""A loader whose epoch takes a number of samples instead of the whole dataset.
 
-It goes on where the epoch before has left it (`rewind=False`), in one order and until the dataset is used up, or begins
-each epoch anew. Its position is one number in that order, so any number of ranks goes on from it.
+With `rewind=False` it continues where the epoch before stopped, in one order until the dataset is used up. Otherwise
+each epoch begins at the first sample. Its position is one number in that order, so any number of ranks can continue
+from it.
 
 Made by `Session.loader(per_epoch=...)`; perdure.loop.position.progress says when an epoch is over.
 """
@@ -17,7 +18,7 @@ from perdure.loop.data.loader import Loader
 from perdure.loop.data.sampling import SamplingPlan, Shares
 
 KIND: Final = "reader"
-"""`kind` of its cursor; the order of the samples is `order`."""
+"""`kind` of its cursor; `order` is the kind of the samples' order."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Portion:
 
 
 def read_portion(plan: SamplingPlan, samples: int | None, *, train: bool, rewind: bool) -> Portion | None:
-    """None for an epoch that takes it all. UserError for what cannot be."""
+    """None for an epoch of the whole dataset. UserError for arguments that do not go together."""
     name = f"loader {plan.name!r}"
     if samples is None:
         if not rewind:
@@ -57,15 +58,15 @@ class Reader(Loader):
         super().__init__(*arguments, **options)
         self.portion = portion
         self._base = 0
-        """Samples that finished epochs have used, where it goes on."""
+        """Samples that finished epochs have used, if it continues."""
         self._set_end()
 
     def exhausted(self) -> bool:
-        """Whether what was handed out is all of it."""
+        """Whether all samples were handed out."""
         return not self.portion.rewind and self._base + self.handed >= self.plan.end
 
     def beside(self) -> dict[str, Any]:
-        """What of its arguments is in no plan and no option."""
+        """Arguments that are in neither the plan nor the options."""
         return super().beside() | {"per_epoch": self.portion.per_epoch, "rewind": self.portion.rewind}
 
     def cursor(self, epoch: int) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class Reader(Loader):
         return found | {"kind": KIND, "order": found["kind"], "base": self._base, **vars(self.portion)}
 
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
-        """The position in the epoch. UserError if this reader cannot go on from it."""
+        """The position in the epoch. UserError if this reader cannot continue from it."""
         if cursor.get("kind") != KIND:
             if self.plan.resume(cursor, epoch):
                 raise UserError(
@@ -90,14 +91,14 @@ class Reader(Loader):
         return consumed
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the epoch that comes next: behind what was handed out in this one, if it goes on."""
+        """To a position in the next epoch, which follows what was handed out in this one, if it continues."""
         if not self.portion.rewind:
             self._base += self.handed
             self._set_end()
         super().rewind(consumed)
 
     def _check(self, cursor: Mapping[str, Any], used: int, *, in_epoch: bool) -> None:
-        """UserError if it would not go on with the samples that come behind the `used` ones."""
+        """UserError if it would not continue with the samples after the `used` ones."""
         own, keep = self.cursor(0), "keep it until the epoch is over" if in_epoch else "keep it"
         for field in ("samples", "seed", "shuffle", "order", *(("per_epoch", "rewind") if in_epoch else ())):
             if used and cursor.get(field) != own[field]:

@@ -26,14 +26,14 @@ KIND: Final = "global-order"
 LARGE_KIND: Final = "global-order-computed"
 """The same for a shuffled dataset of more than SHUFFLED_SAMPLES."""
 SHUFFLED_SAMPLES: Final = 1 << 20
-"""So many are shuffled in 0.05 s and 8 MB."""
+"""This many are shuffled in 0.05 s and 8 MB."""
 CHUNK_SAMPLES: Final = 1 << 15
-"""How much of an order is computed at a time: few calls of numpy, and no pause that anybody would see."""
+"""How much of an order is computed at a time: few calls of numpy, without a visible pause."""
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How one loader walks its dataset; a value of the user's script, not of the checkpoint."""
+    """How one loader goes through its dataset; a value of the user's script, not of the checkpoint."""
 
     name: str
     samples: int
@@ -63,12 +63,12 @@ class SamplingPlan:
 
     @property
     def dropped(self) -> int:
-        """The tail that a declared drop_last leaves out of every epoch."""
+        """Samples at the end of every epoch that drop_last leaves out."""
         return self.samples % self.batch if self.drop_last else 0
 
     @property
     def kind(self) -> str:
-        """Which order it is: see KIND."""
+        """The kind of order: see KIND."""
         return LARGE_KIND if self.shuffle and self.samples > SHUFFLED_SAMPLES else KIND
 
     def order(self, epoch: int) -> Order:
@@ -76,7 +76,7 @@ class SamplingPlan:
         return Order(self, epoch)
 
     def shares(self, epoch: int, consumed: int, rank: int, world: int) -> Shares:
-        """This rank's part of every global batch from `consumed` to the epoch's end."""
+        """This rank's share of every global batch from `consumed` to the epoch's end."""
         return Shares(self, self.order(epoch), consumed, rank, world)
 
     def cursor(self, epoch: int, consumed: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SamplingPlan:
         return cursor | {"dropped": self.dropped} if self.drop_last else cursor
 
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
-        """The position a cursor stands for, in samples. UserError if this plan cannot go on from it."""
+        """The position that a cursor stands for, in samples. UserError if this plan cannot continue from it."""
         kind = cursor.get("kind")
         if kind not in (KIND, LARGE_KIND):
             raise UserError(
@@ -123,7 +123,7 @@ class Order:
             self._shuffled = generator.permutation(plan.samples).astype(np.int64, copy=False)
 
     def __getitem__(self, part: slice) -> Numbers:
-        """The numbers at these positions: without a step, of course."""
+        """The numbers at these positions; slices without a step only."""
         if self._shuffled is not None:
             return self._shuffled[part]
         start, stop, _ = part.indices(self._plan.samples)
@@ -134,27 +134,26 @@ class Order:
 
 
 class BatchShard(NamedTuple):
-    """One rank's part of one global batch. A tuple, for one is made at each step."""
+    """One rank's share of one global batch. A tuple, because one is made at each step."""
 
     ids: tuple[int, ...]
-    """May be empty: at a ragged end there are fewer samples than ranks."""
+    """May be empty: the last batch may have fewer samples than there are ranks."""
     start: int
     stop: int
     world: int
     placeholder: int
-    """A sample of the global batch from which an empty part takes its shape."""
+    """A sample of the global batch that gives an empty share its shape."""
 
     @property
     def weight(self) -> float:
-        """What this rank's mean loss counts for, so that the mean over ranks is the mean over the global batch."""
+        """The weight of this rank's mean loss that makes the mean over ranks the mean over the global batch."""
         return len(self.ids) * self.world / (self.stop - self.start)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """One rank's part of every global batch that is left of an epoch, made while it is iterated: any number of times,
-    by several at once.
-    """
+    """One rank's share of every global batch left in an epoch. Made while it is iterated: any number of times, by
+    several iterators at once."""
 
     plan: SamplingPlan
     order: Order
@@ -166,7 +165,7 @@ class Shares:
 
     @property
     def end(self) -> int:
-        """The sample behind the last."""
+        """One past the last sample."""
         return self.plan.end if self.until is None else self.until
 
     def __len__(self) -> int:
@@ -187,13 +186,13 @@ class Shares:
 
 
 class BatchIds:
-    """What torch's DataLoader takes as its batch sampler: a list of sample numbers for each part.
+    """The batch sampler for torch's DataLoader: a list of sample numbers for each share.
 
-    The placeholder of an empty part is given as `~number`, so that it can be told from a sample.
+    The placeholder of an empty share is given as `~number`, to tell it from a sample.
     """
 
     def __init__(self, shares: Shares, made: Callable[[BatchShard], None] = lambda _: None) -> None:
-        """`made` is told of each part when its numbers are asked for."""
+        """`made` is called with each share when its numbers are requested."""
         self._shares = shares
         self._made = made
 
@@ -207,7 +206,7 @@ class BatchIds:
 
 
 def _part(size: int, rank: int, world: int) -> tuple[int, int]:
-    """The half-open range of a batch that belongs to a rank: sizes differ by one at most, the first have more."""
+    """The half-open range of a batch that belongs to a rank: sizes differ by one at most, the first ranks have more."""
     base, extra = divmod(size, world)
     first = rank * base + min(rank, extra)
     return first, first + base + (rank < extra)

@@ -1,9 +1,9 @@
-"""What hands out the batches of an epoch, one at a time, and how far it has come.
+"""What hands out an epoch's batches, one at a time, and its position.
 
-Everything that may happen to a run happens while a source is asked for its next batch: a source tells the session
-before it hands anything out, and the session may not return. So nothing is handed out ahead of being asked for.
+Everything that may happen to a run happens while a source is asked for its next batch: the source calls the session
+before it hands anything out, and the session may not return. So nothing is handed out before it is requested.
 
-Subclasses say what is handed out; the session owns the sources, keeps their cursors and says when a step is done.
+Subclasses say what is handed out. The session owns the sources, saves their cursors and says when a step is done.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class BatchHooks(Protocol):
-    """What a source asks of its session."""
+    """What a source calls on its session."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch being trained, or None outside `epochs()`."""
+        """The epoch being trained; None outside `epochs()`."""
         ...
 
     def begin_pass(self, source: Source[Any]) -> None:
@@ -32,7 +32,7 @@ class BatchHooks(Protocol):
         ...
 
     def batch_requested(self, source: Source[Any]) -> None:
-        """The script asks for the next batch, and there is one; it is not drawn yet."""
+        """The script requests the next batch. There is one, but it is not drawn yet."""
         ...
 
     def handed(self, source: Source[Any]) -> None:
@@ -44,15 +44,15 @@ class BatchHooks(Protocol):
         ...
 
     def warn(self, words: str) -> None:
-        """What a person ought to know and training does not depend on; rank 0 says it."""
+        """Warns people about what training does not depend on; rank 0 prints it."""
         ...
 
 
 class Source(ABC, Generic[T]):
-    """One pass an epoch over `end` units, `unit` of them at a time; what a step has used is consumed."""
+    """One pass an epoch over `end` units, `unit` of them at a time. Units that a step has used are consumed."""
 
     evaluates: ClassVar[bool] = False
-    """Whether no step ever uses what it hands out: see perdure.loop.data.evaluating."""
+    """Whether no step ever uses its batches: see perdure.loop.data.evaluating."""
 
     def __init__(self, name: str, session: BatchHooks, *, end: int, unit: int) -> None:
         self.name = name
@@ -63,24 +63,24 @@ class Source(ABC, Generic[T]):
         self.handed = 0
         """Units of this epoch that were handed out."""
         self.trains = False
-        """Whether a step has ever used what it hands out: what nobody steps on is evaluation, and leaves no trace."""
+        """Whether a step has ever used its batches. Otherwise it is an evaluation, and leaves no trace."""
         self.walking = False
-        """Whether a loop over it is on."""
+        """Whether a loop over it is running."""
         self.left = False
         """Whether the script has left its last loop before the end, and may begin another."""
         self.batch_index = 0
         """Batches of this epoch that were handed out before this process resumed it."""
         self._ended = False
         self._redraw = False
-        """Whether what is left has to be drawn anew, from `consumed` on."""
+        """Whether the rest has to be drawn again, from `consumed` on."""
         self._session = session
         self._pass: weakref.ref[Iterator[T]] | None = None
         self._looked: set[str] = set()
-        """What is looked for once."""
+        """Checks that are made only once."""
 
     @abstractmethod
     def _draw(self, epoch: int) -> Iterator[tuple[int, T]]:
-        """Draws, when asked, what is left of the epoch from `consumed` on: where each batch ends, and the batch."""
+        """Draws the rest of the epoch from `consumed` on, lazily: where each batch ends, and the batch."""
 
     @abstractmethod
     def cursor(self, epoch: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Source(ABC, Generic[T]):
 
     @abstractmethod
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
-        """The position a cursor stands for. UserError if this source cannot go on from it."""
+        """The position that a cursor stands for. UserError if this source cannot continue from it."""
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -133,20 +133,21 @@ class Source(ABC, Generic[T]):
         return []
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the epoch that comes next."""
+        """To a position in the next epoch."""
         self.consumed = self.handed = consumed
         self.batch_index = len(range(0, consumed, self.unit))
         self.trains = self.trains or consumed > 0
         self.left = self._ended = False
 
     def forget(self) -> None:
-        """What was handed out and not stepped on was not for training."""
+        """Discards batches that no step consumed."""
         self.handed, self._ended = self.consumed, False
 
     def refuse_late_place(self, streams: Callable[[], Mapping[str, Any]]) -> None:
-        """What zip() draws from before it asks this source has moved on where a run stops here, and its item is lost.
+        """UserError if zip() draws from a registered stream before this source: if the run stops here, that stream is
+        one item ahead, and the item is lost.
 
-        `streams` are the things with a position that the script has registered, by name. UserError names the first.
+        `streams` are the registered things with a position, by name. The error names the first.
         """
         walk = self._look("zip")
         before = drawn_before(walk) if walk is not None else []
@@ -186,7 +187,7 @@ class Source(ABC, Generic[T]):
             yield batch
 
     def _warn_of_repetition(self) -> None:
-        """Its end is where a cycle() begins again."""
+        """Warns if itertools.cycle repeats it; called at its end, where a cycle begins again."""
         walk = self._look("cycle") if self.trains else None
         if walk is not None and is_repeated(walk):
             self._session.warn(
@@ -195,7 +196,8 @@ class Source(ABC, Generic[T]):
             )
 
     def _warn_of_count(self) -> None:
-        """A resumed epoch's first batch has a number, and only the script knows what depends on it."""
+        """Warns if the script's enumerate() counts a resumed epoch from 0: only the script knows what depends on the
+        number."""
         walk = self._look("enumerate") if self.batch_index else None
         if walk is not None and counted_from(walk) == 0:
             self._session.warn(
@@ -204,7 +206,7 @@ class Source(ABC, Generic[T]):
             )
 
     def _look(self, what: str) -> Iterator[T] | None:
-        """The pass that is on, the first time that this is asked for."""
+        """The current pass, the first time that `what` is asked for."""
         if what in self._looked or self._pass is None:
             return None
         self._looked.add(what)

@@ -4,7 +4,7 @@ Does no I/O and talks to no other rank.
 
 progress      steps, epoch loops, each loader's position
 counting      the steps of a loop over samples of the script's own
-datasets      what the loaders' datasets are known by
+datasets      what identifies the loaders' datasets
 stopping      what ends an epoch loop
 accumulating  sums over ranks and runs
 totals        exact sums of floating-point numbers

@@ -1,12 +1,12 @@
 """`perdure.accumulator(session)`: sums over all ranks and runs of a training; no sample is lost or counted twice.
 
-Each rank holds what it has added since the sum was read last. That is part of its own state, as its random generators
-are, and moves with them: where a resumed run would run the script's code again, a save holds what there was before that
-code. What was read already is kept besides, in the order in which it was read, for the code that is run again reads it
-again: then it is given what it was given before, and asks nobody.
+Each rank holds what it has added since the sum was last read. That is part of the rank's own state, like its random
+generators, and moves with them. If a resumed run would execute some of the script's code again, a save holds the value
+from before that code. Results that were read are kept too, in order, because code that is executed again reads them
+again. It then gets the same results without asking other ranks.
 
-`Sums` is pure; owned by perdure.loop.position.progress, which tells it where the script stands. `Accumulator` is
-what a script touches.
+`Sums` is pure; owned by perdure.loop.position.progress, which says where the script stands. `Accumulator` is what a
+script uses.
 """
 
 from __future__ import annotations
@@ -30,60 +30,61 @@ from perdure.loop.position.totals import (
 )
 
 STATE: Final = "sums"
-"""What a checkpoint calls both: what a rank holds, and what was read."""
+"""The name in a checkpoint for both what a rank holds and what was read."""
 _EPOCH: Final = "epoch"
-"""Where the body of an epoch is read from; outside it is the number of loops begun before."""
+"""The place of reads in an epoch's body. Outside, the place is the number of loops begun before."""
 
 
 class Sums:
-    """Those of all accumulators of one rank."""
+    """The sums of all accumulators of one rank."""
 
     def __init__(self) -> None:
         self._now: Held = {}
         self._held: Held | None = None
-        """What there was before code that a resumed run would run again."""
+        """The values before code that a resumed run would execute again."""
         self._stepped: Held | None = None
-        """What there was when the step was done whose rest, an evaluation say, is on."""
+        """The values at the end of a step whose rest, an evaluation for example, is running."""
         self._resumed: Held | None = None
-        """What the commit holds, until training goes on from it."""
+        """The values in the commit, until training continues from it."""
         self._again = True
-        """Whether a resumed run would run again what the script does now."""
+        """Whether a resumed run would execute again what the script does now."""
         self._unsure: list[tuple[str, str]] | None = None
-        """By accumulator and place, what was read in a loop of which nobody knows yet whether it trains."""
+        """What was read, by accumulator and place, in a loop of which it is not known yet whether it trains."""
         self._beside = ""
-        """The hook that is on, if nothing can be read in it."""
+        """The running hook, if nothing can be read in it."""
         self._in_epoch = False
         self._loops = 0
-        """Begun by the script."""
+        """Loops that the script has begun."""
         self._read: dict[str, dict[str, list[dict[str, float]]]] = {}
-        """What was read by accumulator and place, where it may be read again."""
+        """What was read, by accumulator and place, where it may be read again."""
         self._reads: dict[tuple[str, str], int] = {}
-        """How often this process has."""
+        """How often this process has read it."""
         self._made: set[str] = set()
         self._even: set[str] = set()
-        """Accumulators to which all ranks add, or none, by what they have told when they were read last."""
+        """Accumulators to which either all ranks had added, or none, when they were last read."""
 
-    # What Progress tells.
+    # Called by Progress.
 
     def hold(self) -> None:
-        """From here on the script's code would run again in a resumed run."""
+        """From now on a resumed run would execute the script's code again."""
         self._held, self._stepped, self._again = self._now, None, True
 
     def release(self) -> None:
-        """From here on it would not."""
+        """From now on it would not."""
         self._held, self._again = None, False
 
     def take(self) -> None:
-        """What comes next in a resumed run comes right after its commit."""
+        """In a resumed run: what comes next comes right after the commit."""
         if self._resumed is not None:
             self._now = self._resumed
 
     def go_on(self) -> None:
-        """Training goes on: what was resumed is behind it."""
+        """Training continues: what was resumed is in the past."""
         self._resumed = None
 
     def aside(self) -> Callable[[], None]:
-        """A loop begins that trains, or is an evaluation: what brings back whether, and what, is held just now."""
+        """A loop begins that trains or evaluates. Returns what restores the present state, if it turns out to
+        evaluate."""
         held, again, unsure = self._held, self._again, self._unsure
         self._unsure = [] if unsure is None else unsure
 
@@ -94,7 +95,7 @@ class Sums:
 
     @contextmanager
     def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
-        """Code runs that a resumed run does not run here."""
+        """Runs code that a resumed run does not run here."""
         before = self._beside, self._again
         self._beside, self._again = "" if may_read else what, False
         try:
@@ -103,9 +104,10 @@ class Sums:
             self._beside, self._again = before
 
     def finish_step(self) -> None:
-        """A step is done. If the run leaves before the next batch, the rest of the step is not made up for."""
+        """A step is done. If the run leaves before the next batch, a resumed run does not repeat the rest of the
+        step."""
         self._stepped = self._now
-        for name, place in self._unsure or ():  # it was a batch of training, and is not worked on again
+        for name, place in self._unsure or ():  # it was a training batch, which is not repeated
             self._read[name][place].pop()
         self._unsure = None
 
@@ -119,15 +121,16 @@ class Sums:
         self._stepped = None
 
     def hand_out(self) -> None:
-        """A batch goes to an evaluation that has a position: what the script does with it is done once."""
+        """An evaluation with a position gets a batch: what the script does with it is done once."""
         self._again = False
 
     def begin_loop(self, number: int) -> None:
-        """The script's loop `number` begins; what is below the one before it is done."""
+        """The script's loop `number` begins; the code after the loop before is done."""
         self._loops, self._held, self._again = number + 1, None, True
 
     def begin_epoch(self, loop: int) -> None:
-        """An epoch of this loop begins: what was read behind it would be read once more, of more training."""
+        """An epoch of this loop begins. What was read after the loop is dropped: it would be read again, of more
+        training."""
         self._in_epoch = True
         self._forget(lambda place: place.isdecimal() and int(place) > loop)
         self._reads = {key: count for key, count in self._reads.items() if key[1] != _EPOCH}
@@ -142,14 +145,14 @@ class Sums:
             for place in [place for place in places if over(place)]:
                 del places[place]
 
-    # What the script does.
+    # Called by the script.
 
     def make(self, name: str) -> None:
         """There is an accumulator of this name."""
         self._made.add(name)
 
     def add(self, name: str, named: Named) -> None:
-        """More for one of them."""
+        """Adds to one of them."""
         self._now = {**self._now, name: added(self._now.get(name, {}), named)}
 
     def told(self, name: str) -> dict[str, Any]:
@@ -157,7 +160,7 @@ class Sums:
         return write(self._now.get(name, {}))
 
     def read_before(self, name: str) -> dict[str, float] | None:
-        """What this code has read when it ran before; None where it did not. UserError where it could not be again."""
+        """What this code read when it ran before; None if it did not. UserError where it cannot be read again."""
         if self._beside:
             raise UserError(
                 f"accumulator({name!r}).sum() within {self._beside}: a resumed run calls that at other places, and "
@@ -174,7 +177,7 @@ class Sums:
         return dict(known[count])
 
     def read_now(self, name: str, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The sum of what all ranks hold, who begin anew with that."""
+        """The sum of what all ranks hold. They start again at 0."""
         named = together({name: read(found)} for found in told)[name]
         value = {key: named[key].value for key in sorted(named)}
         self._drop(name)
@@ -209,40 +212,41 @@ class Sums:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Accumulators of which some rank may hold what nobody else knows, where the run might stop just now."""
+        """Accumulators of which some rank may hold values that are only there, if the run stopped now."""
         kept = self._kept
         return tuple(sorted(name for name in self._made | kept.keys() if kept.get(name) or name not in self._even))
 
     def own(self) -> dict[str, Any]:
-        """What is this rank's, as it is saved: nothing, where it holds nothing."""
+        """What is saved as this rank's own: empty if it holds nothing."""
         written = write_all(self._kept)
         return {STATE: written} if written else {}
 
     def resume(self, own: Mapping[str, Any]) -> None:
-        """Goes on from what a commit holds for this rank: written as `own` did."""
+        """Continues from what a commit holds for this rank, as written by `own`."""
         self._resumed = read_all(own.get(STATE, {}))
 
     def state_dict(self) -> dict[str, Any]:
-        """What was read, and may be read again: equal on all ranks."""
+        """What was read and may be read again: equal on all ranks."""
         kept = {
             name: {at: list(known) for at, known in places.items()} for name, places in self._read.items() if places
         }
         return {STATE: kept} if kept else {}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """From that."""
+        """Restores it."""
         found = saved.get(STATE, {})
         self._read = {name: {at: list(known) for at, known in places.items()} for name, places in found.items()}
 
     # Hand-overs.
 
     def tell(self) -> list[Any]:
-        """What this rank would leave to another one: now, and where a save is made."""
+        """What this rank would leave to another one: the present values, and those that a save would hold."""
         told = [write_all(self._now), write_all(self._kept)]
         return told if any(told) else []
 
     def take_place(self, told: Sequence[Any]) -> None:
-        """This process becomes a rank that has told this: what it has added before was done by that rank, too."""
+        """This process takes the place of a rank that has told this. What this process added before, that rank has
+        added too."""
         now, kept = _read_told(told)
         self._now, self._stepped = now, None
         self._held = None if self._held is None else kept
@@ -250,7 +254,7 @@ class Sums:
         self._even.clear()
 
     def take_over(self, told: Sequence[Any]) -> None:
-        """Another rank leaves, and this one goes on with what that has told."""
+        """Another rank leaves, and this one continues with its values."""
         now, kept = _read_told(told)
         self._now = together([self._now, now])
         self._held = None if self._held is None else together([self._held, kept])
@@ -268,17 +272,17 @@ def _without(held: Held, name: str) -> Held:
 
 
 def of_all(saved: Sequence[Any]) -> dict[str, Any]:
-    """What the ranks of a commit hold together, from the states that are each one's own; written as `Sums.own` does."""
+    """What all ranks of a commit hold together, from each one's own state; written as `Sums.own` does."""
     written = write_all(together(read_all(own.get(STATE, {})) for own in saved if own))
     return {STATE: written} if written else {}
 
 
 Gather = Callable[[Any, str], list[Any]]
-"""Each rank's JSON value, by rank; the second argument says who asks. Collective."""
+"""Returns each rank's JSON value, by rank. The second argument names the caller. Collective."""
 
 
 class Accumulator:
-    """Sums by name, over all ranks and runs, since they were read last."""
+    """Sums by name, over all ranks and runs, since they were last read."""
 
     def __init__(self, name: str, sums: Sums, gather: Gather) -> None:
         """Scripts call `perdure.accumulator`."""
@@ -303,11 +307,11 @@ class Accumulator:
         self._sums.add(self.name, named)
 
     def sum(self) -> dict[str, float]:
-        """What all ranks have added in all runs since it was read last, by name; then it begins anew.
+        """What all ranks have added in all runs since it was last read, by name. Then it starts again at 0.
 
         Whole numbers stay whole, others are rounded once: the sums are the same in any order, on any number of ranks.
-        Collective: all ranks call it equally often, at the same step, and get the same. Where a resumed run runs the
-        script's code again, it gives what it gave before. UserError before anything is restored.
+        Collective: all ranks call it equally often, at the same step, and get the same. Where a resumed run executes
+        the script's code again, it returns what it returned before. UserError before anything is restored.
         """
         known = self._sums.read_before(self.name)
         if known is not None:
@@ -316,7 +320,7 @@ class Accumulator:
         return self._sums.read_now(self.name, told)
 
     def __getitem__(self, key: str) -> Term:
-        """For `scores["loss"] += 2.5`; a value is read by `sum()` alone, as one rank does not have it."""
+        """For `scores["loss"] += 2.5`. Values can only be read by `sum()`, because no single rank has them."""
         return Term(f"{self}[{key!r}]")
 
     def __setitem__(self, key: str, term: Term) -> None:
@@ -329,7 +333,7 @@ class Accumulator:
 
 
 class Term:
-    """What is added by `accumulator[key] += value`."""
+    """The right side of `accumulator[key] += value`."""
 
     def __init__(self, what: str) -> None:
         self.what = what

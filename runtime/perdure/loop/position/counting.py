@@ -1,6 +1,6 @@
-"""`session.steps(n)`: what a script iterates that gets its samples elsewhere. It hands out the numbers of steps.
+"""`session.steps(n)`: step numbers for scripts that get their samples elsewhere.
 
-So a loop over anything has places where it may stop, and a position to go on from. Made by the session.
+It gives a loop over anything places where it may stop, and a position to resume from. Made by the session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from perdure.errors import UserError
 from perdure.loop.data.source import BatchHooks, Source
 
 NAME: Final = "steps"
-"""Of its cursor, beside those of the loaders."""
+"""The name of its cursor, beside those of the loaders."""
 KIND: Final = "steps"
 
 
@@ -32,7 +32,7 @@ class Steps(Source[int]):
         return {"kind": KIND, "epoch": epoch, "consumed": self.consumed}
 
     def resume(self, cursor: Mapping[str, Any], epoch: int) -> int:
-        """The position a cursor stands for."""
+        """The position that a cursor stands for."""
         consumed = int(cursor.get("consumed", 0)) if cursor.get("epoch") == epoch else 0
         if consumed > self.end:
             raise UserError(

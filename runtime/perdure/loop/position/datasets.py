@@ -1,6 +1,6 @@
-"""What the loaders' datasets are known by, so that a run which gets another one says so.
+"""What identifies the loaders' datasets, so that a run with another dataset reports it.
 
-Kept in each checkpoint; what one holds of loaders that this script has not made yet waits for them, and is kept on.
+Part of each checkpoint. Facts about loaders that this script has not made yet wait for them, and are saved again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATE: Final = "datasets"
 
 
 class Datasets:
-    """Of one process."""
+    """The datasets of one process."""
 
     def __init__(self) -> None:
         self._loaders: dict[str, Loader] = {}
@@ -25,25 +25,25 @@ class Datasets:
         """What the checkpoint holds, by the loader's name."""
 
     def place(self, source: Source[Any]) -> None:
-        """It stands where it was left."""
+        """A loader is placed: gives it what the checkpoint holds of it."""
         if isinstance(source, Loader):
             self._loaders[source.name] = source
             source.recall(self._recalled.pop(source.name, {}))
 
     def state_dict(self) -> dict[str, Any]:
-        """Of each loader."""
+        """The facts of each loader."""
         found = self._recalled | {name: loader.facts() for name, loader in self._loaders.items()}
         return {STATE: found} if found else {}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """From that."""
+        """Restores them."""
         self._recalled = dict(saved.get(STATE, {}))
 
     def told(self) -> dict[str, Any]:
-        """What this rank tells the others: the length, and what is known of a few samples, by the loader's name."""
+        """What this rank tells the others: the length and the digests of a few samples, by the loader's name."""
         return {name: [loader.plan.samples, loader.facts()["seen"]] for name, loader in self._loaders.items()}
 
     def compare(self, by_rank: Sequence[dict[str, Any]]) -> None:
-        """Says once, of each loader, where its dataset is not the same on all ranks. UserError if lengths differ."""
+        """Reports each loader whose dataset differs between ranks, once. UserError if lengths differ."""
         for name, words in between_ranks(by_rank).items():
             self._loaders[name].differs(words)

@@ -1,7 +1,7 @@
 """Where training stands: steps, epoch loops, and each source's position in the epoch.
 
-It is what a commit calls a position, and what a resumed run begins from. It does no I/O and talks to no other rank.
-Owned by the session; perdure.session.boundary tells it what is handed out, perdure.session.job which loop is on.
+A commit records this as its position, and a resumed run begins from it. Does no I/O and talks to no other rank. Owned
+by the session: perdure.session.boundary reports hand-outs to it, and perdure.session.job the loops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perdure.loop.position.stopping import Goal
 from perdure.state.rng import Generators
 
 LOOPS: Final = "epochs"
-"""The name under which a position records its epoch loop, beside the loaders' cursors."""
+"""The name for the epoch loop in a position, beside the loaders' cursors."""
 LOOP_KIND: Final = "loop"
 RESERVED: Final = frozenset({LOOPS, STEPS})
 """Names that no loader can have."""
@@ -39,7 +39,7 @@ OWN_LOADER: Final = (
 
 
 class Progress:
-    """One rank's progress; equal on all ranks, but for the random state."""
+    """One rank's progress. It is equal on all ranks, except for the random state."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -47,34 +47,34 @@ class Progress:
         self.epochs_done = 0
         """Finished epochs, of all loops."""
         self.epoch: int | None = None
-        """Which epoch is being trained, of all loops, or None outside `epochs()`."""
+        """The epoch being trained, counted over all loops; None outside `epochs()`."""
         self.epoch_resumed = False
-        """Whether the present epoch was begun by an earlier run."""
+        """Whether an earlier run began the present epoch."""
         self.saved = False
         """Whether a commit holds exactly this position."""
         self.sums = Sums()
         self.generators = Generators(self.sums)
         self.datasets = Datasets()
         self.loop = 0
-        """Which epoch loop is on, or was the last; in the order in which the script makes them."""
+        """Number of the current or last epoch loop, in the order in which the script makes them."""
         self.loop_epochs = 0
         """Finished epochs of that loop."""
         self._loop_goal: Mapping[str, Any] = {}
         self.loop_ended: tuple[str, ...] = ()
-        """Why that loop was over before its last epoch, if it was."""
+        """Why that loop ended before its last epoch, if it did."""
         self._loops_begun = 0
-        """Epoch loops that this process's script has come to."""
+        """Epoch loops that this process's script has begun."""
         self._evaluated_at: ScriptPosition | None = None
-        """Where a pass over an evaluation has begun last."""
+        """Where the last pass over an evaluation began."""
         self._sources: dict[str, Source[Any]] = {}
         self._resumed: dict[str, Any] = {}
         self._current: Source[Any] | None = None
         self._aside: dict[str, Callable[[], None]] = {}
-        """What was held when a loop over a source began that may turn out to be an evaluation."""
+        """How to restore what was held when a loop over a source began that may turn out to be an evaluation."""
         self._around: dict[str, Source[Any]] = {}
-        """Whose batch the script is working on while it loops over a source within it."""
+        """The source of the batch that the script is working on, by the source that it iterates within it."""
         self._beside = False
-        """Whether a hook is on that a resumed run does not call here."""
+        """True while a hook runs that a resumed run does not call here."""
         self._pace = StepPace()
 
     def source(self, name: str) -> Source[Any] | None:
@@ -83,18 +83,18 @@ class Progress:
 
     @property
     def sources(self) -> list[Source[Any]]:
-        """What the script iterates, as far as it has made it."""
+        """The sources that the script has made."""
         return list(self._sources.values())
 
     def add(self, source: Source[Any]) -> None:
-        """One more source, put where the checkpoint says."""
+        """Adds a source, and gives it the position in the checkpoint."""
         self._sources[source.name] = source
         self._place(source)
 
     # Positions.
 
     def resume(self, position: Position) -> None:
-        """Goes on from a commit."""
+        """Continues from a commit."""
         self.step, self.epochs_done, self.saved = position.step, position.epoch, True
         self._resumed = dict(position.cursors)
         loop = self._resumed.pop(LOOPS, {})
@@ -104,13 +104,13 @@ class Progress:
             self._place(source)
 
     def share(self, rank: int, world: int) -> None:
-        """From the next batch on the sources hand out this rank's part for a run of other ranks."""
+        """From the next batch on the sources hand out the share of this rank in this world."""
         for source in self._sources.values():
             if isinstance(source, Loader):
                 source.share(rank, world)
 
     def position(self) -> Position:
-        """What a commit made now records."""
+        """The position that a commit made now would record."""
         made = {name: source.cursor(self.epochs_done) for name, source in self._sources.items()}
         return Position(self.step, self.epochs_done, self._resumed | made | {LOOPS: self._loop_cursor()})
 
@@ -133,7 +133,7 @@ class Progress:
     # Loops and epochs.
 
     def epochs_before(self, number: int) -> int:
-        """Epochs that were finished before the script's loop `number`, if that is not behind the training already."""
+        """Epochs that were finished before the script's loop `number`; 0 if training is past that loop."""
         if number < self.loop:
             return 0
         return self.epochs_done - (self.loop_epochs if number == self.loop else 0)
@@ -141,7 +141,7 @@ class Progress:
     def begin_loop(self, number: int, goal: Goal) -> bool:
         """The script's loop `number` begins; False if an earlier run has finished it."""
         self._loops_begun = number + 1
-        self.generators.release()  # held after an evaluation
+        self.generators.release()  # they are held after an evaluation
         self.sums.begin_loop(number)
         if number < self.loop:
             return False
@@ -153,7 +153,8 @@ class Progress:
         return True
 
     def pass_loop(self, number: int) -> None:
-        """The script's loop `number` has nothing to train; if the commit was made at its end, what follows does."""
+        """The script's loop `number` has nothing to train. If the commit was made at its end, the code after it comes
+        next."""
         if number == self.loop:
             self.generators.take()
             if not any(evaluation.awaits(ScriptPosition(self._loops_begun, 0)) for evaluation in self._evaluations):
@@ -161,17 +162,17 @@ class Progress:
             self.generators.hold()
 
     def end_loop(self, reasons: Sequence[str]) -> None:
-        """The loop that is on is over, before its last epoch, for these reasons."""
+        """The current loop is over before its last epoch, for these reasons."""
         self.loop_ended, self.saved = tuple(reasons), False
 
     @property
     def between_epochs(self) -> bool:
-        """Whether no epoch is on, nor was one left in the middle."""
+        """Whether training is between two epochs: none is running, and none was left in the middle."""
         cursors = [*self._resumed.values(), *(source.cursor(self.epochs_done) for source in self._sources.values())]
         return self.epoch is None and not any(self._in_epoch(cursor) for cursor in cursors)
 
     def begin_epoch(self) -> int:
-        """The next epoch begins; its number within the loop."""
+        """Begins the next epoch; returns its number within the loop."""
         self.epoch_resumed, self.epoch = not self.between_epochs, self.epochs_done
         for evaluation in self._evaluations:
             evaluation.drop(self.loop)
@@ -184,9 +185,9 @@ class Progress:
         return self.loop_epochs
 
     def finish_epoch(self) -> list[tuple[Source[Any], int]]:
-        """The epoch's body is done; which sources have batches left that no step has used, and how many.
+        """The epoch's body is done. Returns sources with batches that no step has used, and how many.
 
-        UserError if nothing was stepped, or by a loop that fetches ahead.
+        UserError if the epoch has no step, or if the loop fetches batches ahead.
         """
         self.generators.go_on()
         self.generators.release()
@@ -201,23 +202,23 @@ class Progress:
         for source in self._sources.values():
             source.rewind()
         self.sums.finish_epoch()
-        self.generators.hold()  # below the last epoch of a loop code would run again from here
+        self.generators.hold()  # a resumed run would execute the code after a loop's last epoch again from here
         return left
 
     @property
     def batch_index(self) -> int:
-        """Batches handed out before the present epoch was resumed, of the source in whose middle that was."""
+        """Batches handed out before the present epoch was resumed, by the source in whose middle that was."""
         indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
         cursor = self._resumed.get(STEPS, {})
-        if STEPS not in self._sources and self._in_epoch(cursor):  # it is made right where its loop begins
+        if STEPS not in self._sources and self._in_epoch(cursor):  # it is only made where its loop begins
             indexes.append((False, int(cursor["consumed"])))
         return min(indexes, default=(False, 0))[1]
 
     @contextmanager
     def beside(self, what: str, *, may_read: bool) -> Iterator[None]:
-        """A hook is on that a resumed run does not call here: what it does has no place to be done again at.
+        """A hook runs that a resumed run does not call here, so nothing in it can be repeated.
 
-        `what` it is called, and whether it may read accumulators.
+        `what`: its name. `may_read`: whether it may read accumulators.
         """
         before, self._beside = self._beside, True
         try:
@@ -242,12 +243,12 @@ class Progress:
 
     @property
     def clean(self) -> bool:
-        """Whether everything that was handed out for training is consumed."""
+        """Whether steps have used everything that was handed out for training."""
         return not any(source.pending for source in self._training)
 
     @property
     def in_rest(self) -> bool:
-        """Whether all that the epoch's body may still do is to end."""
+        """Whether the epoch's body has nothing left to do but to end."""
         training = list(self._training)
         return (
             self.epoch is not None and bool(training) and all(source.over and not source.walking for source in training)
@@ -255,16 +256,15 @@ class Progress:
 
     @property
     def may_save(self) -> bool:
-        """Whether no batch would be lost, trained or evaluated twice if the run stopped here."""
+        """Whether a run that stopped here would lose no batch, and train or evaluate none twice."""
         if self._beside or any(one.counts and one.walking and one.pending for one in self._evaluations):
             return False
         return self.clean and not any(source.left and not source.over for source in self._training)
 
     @property
     def may_leave(self) -> bool:
-        """Whether a run that stops here, between two hand-outs, goes on as if it had not; what a loop has reached is
-        not left again.
-        """
+        """Whether a run that stops here, between two hand-outs, continues as if it had not stopped. After a loop's goal
+        it does not leave."""
         behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
         return self.may_save and self.generators.held and not behind_loop
 
@@ -282,7 +282,7 @@ class Progress:
             self.sums.begin_evaluation()
 
     def batch_requested(self, source: Source[Any]) -> bool:
-        """`source` is asked for a batch; whether the run may stop right here."""
+        """The script requests a batch of `source`. Returns whether the run may stop here."""
         if isinstance(source, Evaluation):
             return self._evaluation_batch_requested(source)
         for other in self._trainable:
@@ -292,7 +292,7 @@ class Progress:
         if source not in counting or any(other.pending for other in counting):
             return False
         self.sums.settle()
-        if source.consumed:  # else the code above its loop runs again, also where another loop is over
+        if source.consumed:  # otherwise the code before its loop runs again, also if another loop is over
             self.generators.release()
         return True
 
@@ -310,13 +310,13 @@ class Progress:
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
         bring_back, around = self._aside.pop(source.name, None), self._around.pop(source.name, None)
-        if around and not source.trains:  # the script's next loss is that of the batch that this was a part of
+        if around and not source.trains:  # the script's next loss is that of the outer batch
             self._current = around
         if isinstance(source, Evaluation):
             source.finish()
         if (source.trains and self.clean) or (isinstance(source, Evaluation) and self._stands_at(source)):
             self.generators.hold()
-        elif bring_back and not source.trains:  # it was an evaluation, which a resumed run would run again
+        elif bring_back and not source.trains:  # it was an evaluation, which a resumed run would repeat
             bring_back()
 
     # Evaluations with a position.
@@ -337,12 +337,12 @@ class Progress:
         self._evaluated_at = here
         if source.consumed or (resumed and first and self.epoch is None):
             self.generators.take()
-        anew = not self.generators.held or (first and self.epoch is None)  # where a loop ended it is held, too
-        if anew and self._stands_at(source):
+        fresh = not self.generators.held or (first and self.epoch is None)  # at a loop's end they are held, too
+        if fresh and self._stands_at(source):
             self.generators.hold()
 
     def _stands_at(self, source: Evaluation) -> bool:
-        """Whether the pass over it is one by itself, and nothing that was resumed lies further on in the script."""
+        """Whether its pass stands alone, and nothing that was resumed comes later in the script."""
         if not source.counts or any(other.awaits(self._here) for other in self._evaluations if other is not source):
             return False
         if self.epoch is None:
@@ -370,7 +370,7 @@ class Progress:
         self.step += 1
         self.saved = False
         self.generators.go_on()
-        self.generators.release()  # not released at the hand-out where a loader is stepped on for the first time
+        self.generators.release()  # not released at the hand-out if this is the loader's first step
         self.sums.finish_step()
         self._aside.clear()
         ids: list[int] = []
@@ -379,7 +379,7 @@ class Progress:
         return ids
 
     def weighted(self, loss: Tensor) -> Tensor:
-        """The loss as it counts in the batch that was handed out last: nothing for a rank without a sample."""
+        """The loss, weighted by this rank's share of the last batch: zero for a rank without a sample."""
         share = self._current.current if isinstance(self._current, Loader) else None
         weight = share.weight if share else 1.0
         if weight == 1.0:
@@ -403,10 +403,10 @@ class Progress:
 
 
 class StepPace:
-    """Whether the steps of an epoch follow its batches, or a loop fetches batches before it trains on them.
+    """Tells whether an epoch's steps follow its batches, or the loop fetches batches ahead.
 
-    A batch that waits in the script when the run stops would be taken for trained. Nothing tells that at the time;
-    but a loop that fetches ahead makes its last steps when nothing is left to be handed out.
+    A batch that waits in the script when the run stops would count as trained. That cannot be seen at the time. But a
+    loop that fetches ahead makes its last steps when nothing is left to hand out.
     """
 
     def __init__(self) -> None:
@@ -430,7 +430,7 @@ class StepPace:
         self._fresh = 0
 
     def check_epoch(self, *, resumed: bool) -> None:
-        """UserError if the epoch was not trained as its batches came."""
+        """UserError if the steps have not followed the batches."""
         if not self._steps and not resumed:
             raise UserError(
                 "an epoch has ended without a step(): call session.step() after each optimizer.step(); what only "

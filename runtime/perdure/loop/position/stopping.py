@@ -1,10 +1,10 @@
-"""When an epoch loop ends: its limits, the conditions a script has given, and its own word.
+"""When an epoch loop ends: its limits, the script's conditions, and calls of `session.stop`.
 
-Everything is asked once an epoch, after the epoch's body and before its commit, on every rank and without a short
-circuit; what one rank finds holds for all. A loop ends with its reasons, and they are recorded with the goal, so that
-a finished job knows why it is finished.
+All conditions are evaluated once an epoch, after its body and before its commit, on every rank and without short
+circuit. What one rank finds holds for all. A loop ends with its reasons, which are recorded with the goal, so that a
+finished job knows why it is finished.
 
-Pure but for the script's own conditions, which it calls; the session asks, and shares the answers out.
+Pure except for the script's conditions. The session calls it, and exchanges the results.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BREAK: Final = "break"
 """The reason of a loop that the script has left by `break`."""
 REASONS: Final = 8
 REASON_CHARACTERS: Final = 100
-"""What a log entry has room for."""
+"""How much a log entry has room for."""
 
 Condition = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A condition that is a number: `perdure.max_steps(n)`, `perdure.max_seconds(s)`. A part of the goal."""
+    """A condition that is a number, `perdure.max_steps(n)` or `perdure.max_seconds(s)`. It is part of the goal."""
 
     name: str
     value: float
@@ -35,20 +35,20 @@ class Limit:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far a loop is to go; the least of what is given ends it. None: no such limit."""
+    """How far a loop goes: the limit that is reached first ends it. None: no such limit."""
 
     epochs: int | None = None
     max_steps: int | None = None
-    """Optimizer steps, those of all loops and runs together."""
+    """Optimizer steps, of all loops and runs together."""
     max_seconds: float | None = None
-    """Of training, in all loops and runs together."""
+    """Seconds of training, in all loops and runs together."""
 
     def limits(self) -> dict[str, float]:
-        """The limits that are set, by name; as it is recorded."""
+        """The limits that are set, by name, as they are recorded."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def reached(self, *, steps: int, seconds: float) -> list[str]:
-        """The limits that are reached, but for the epochs: those are the loop's own business."""
+        """The limits that are reached, except epochs, which the loop counts."""
         found = []
         if self.max_steps is not None and steps >= self.max_steps:
             found.append("max_steps")
@@ -57,22 +57,23 @@ class Goal:
         return found
 
     def within_epochs(self, done: int) -> bool:
-        """Whether so many epochs are as many as there are to be."""
+        """Whether this number of epochs reaches the goal."""
         return self.epochs is not None and self.epochs <= done
 
     def beyond(self, done: int) -> Goal:
-        """What is left of it behind so many epochs."""
+        """What is left of it after this number of epochs."""
         return self if self.epochs is None else replace(self, epochs=self.epochs - done)
 
     def within(self, recorded: Mapping[str, Any]) -> bool:
-        """Whether a job that has ended with the goal `recorded` has nothing left to do: no limit is raised or gone."""
+        """Whether a job that ended with the goal `recorded` has nothing left to do: no limit was raised or removed."""
         now = self.limits()
         before = {name: recorded[name] for name in vars(self) if recorded.get(name) is not None}
         return all(name in now and now[name] <= value for name, value in before.items())
 
 
 def read_goal(epochs: int | None, stop: Sequence[Condition | Limit], **limits: float | None) -> Goal:
-    """The goal of `session.epochs(...)`; of limits given twice the lower counts. UserError for a number below 1."""
+    """The goal of `session.epochs(...)`. If a limit is given twice, the lower one counts. UserError for a number below
+    1."""
     if callable(stop) or not isinstance(stop, Sequence):
         raise UserError(f"epochs: stop is {stop!r}: give a list of conditions, stop=[condition]")
     found = [(name, value) for name, value in [("epochs", epochs), *limits.items()] if value is not None]
@@ -84,12 +85,12 @@ def read_goal(epochs: int | None, stop: Sequence[Condition | Limit], **limits: f
 
 
 def max_steps(count: int) -> Limit:
-    """UserError for a number below 1."""
+    """Ends a loop at this number of steps, of all runs and loops. UserError for a number below 1."""
     return Limit("max_steps", _positive("max_steps", count))
 
 
 def max_seconds(seconds: float) -> Limit:
-    """UserError for a number that is not above 0."""
+    """Ends a loop after this much training. UserError for a number that is not above 0."""
     return Limit("max_seconds", _positive("max_seconds", seconds))
 
 
@@ -107,7 +108,7 @@ def _whole(value: float | None) -> int | None:
 
 
 class TrainingClock:
-    """Seconds spent in epoch loops, in this run and those before it. Pauses outside."""
+    """Seconds spent in epoch loops, in this run and the earlier ones. It pauses outside."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -116,11 +117,11 @@ class TrainingClock:
 
     @property
     def seconds(self) -> float:
-        """So far."""
+        """Seconds so far."""
         return self._before + (0.0 if self._begun is None else self._now() - self._begun)
 
     def resume(self, seconds: float) -> None:
-        """Goes on from what earlier runs have spent."""
+        """Continues from what earlier runs have spent."""
         self._before = seconds
 
     def start(self) -> None:
@@ -133,14 +134,14 @@ class TrainingClock:
 
 
 class Named(NamedTuple):
-    """A condition and what it is called when it ends the training."""
+    """A condition, and its name as a reason."""
 
     name: str
     condition: Condition
 
 
 class Stopping:
-    """The conditions of one session: some for all its loops, some for the loop that is on."""
+    """The conditions of one session: for all loops, and for the current loop."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._always: list[Named] = []
@@ -150,7 +151,8 @@ class Stopping:
         self.clock = TrainingClock(now)
 
     def when(self, name: str, condition: Condition) -> None:
-        """Every loop ends where `condition()` is true. UserError if it cannot be called or the name is taken."""
+        """Ends every loop after the epoch in which `condition()` is true. UserError if it cannot be called or the name
+        is taken."""
         if not callable(condition):
             raise UserError(f"stop_when({name!r}): {condition!r} cannot be called: give a function without arguments")
         if name in {named.name for named in self._always}:
@@ -158,19 +160,19 @@ class Stopping:
         self._always.append(Named(_reason(name), condition))
 
     def ask(self, reason: str) -> None:
-        """The loop that is on ends with the epoch that is on."""
+        """Ends the current loop with the current epoch."""
         wanted = _reason(reason)
         if wanted not in self._requested:
             self._requested.append(wanted)
 
     @property
     def names(self) -> list[str]:
-        """Of the conditions that may end the loop."""
+        """Names of the conditions that may end the loop."""
         return [named.name for named in (*self._always, *self._loop)]
 
     @property
     def requested(self) -> list[str]:
-        """Why this rank's script has asked to stop."""
+        """Why this rank's script has called `stop`."""
         return list(self._requested)
 
     def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
@@ -184,20 +186,20 @@ class Stopping:
             )
 
     def end(self) -> None:
-        """The loop has ended with what was asked for."""
+        """The loop has ended: drops the script's requests."""
         self._requested.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: an epoch may be resumed in which the script has asked to stop."""
+        """What a checkpoint holds: the script may have called `stop` in an epoch that is resumed."""
         return {"seconds": self.clock.seconds, "asked": self.requested}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Goes on from there."""
+        """Restores it."""
         self.clock.resume(float(saved["seconds"]))
         self.resume_requested(saved["asked"])
 
     def resume_requested(self, reasons: Sequence[str]) -> None:
-        """What this rank itself had asked for: another one's may be in the checkpoint."""
+        """Restores this rank's own requests. The checkpoint's may be another rank's."""
         self._requested = list(reasons)
 
     @property
@@ -210,13 +212,13 @@ class Stopping:
         return self._goal.reached(steps=steps, seconds=self.clock.seconds)
 
     def reasons(self, steps: int) -> list[str]:
-        """Why this rank would end the loop now; every condition is asked."""
+        """Why this rank would end the loop now. Evaluates every condition."""
         fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
         return [*self.limits_reached(steps), *fired, *self._requested]
 
 
 def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """What all ranks have found, each reason once; empty: the loop goes on."""
+    """What all ranks have found, each reason once; empty: the loop continues."""
     return tuple(dict.fromkeys(reason for found in reasons for reason in found))[:REASONS]
 
 

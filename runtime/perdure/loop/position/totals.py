@@ -1,6 +1,6 @@
-"""Exact sums: what is added comes to the same, to the last bit, in any order, on any number of ranks.
+"""Exact sums: the same to the last bit, in any order, on any number of ranks.
 
-Every float is a fraction, so fractions are added, and rounded once, when somebody reads the sum. Pure. Called by
+Every float is a fraction, so fractions are added, and rounded once, when the sum is read. Pure. Called by
 perdure.loop.position.accumulating.
 """
 
@@ -24,9 +24,9 @@ class Total:
 
     finite: Fraction = Fraction(0)
     odd: float = 0.0
-    """The sum of those that are infinite or no number; 0 where all are finite."""
+    """The sum of infinities and NaNs; 0 if all numbers are finite."""
     whole: bool = True
-    """Whether all were whole numbers."""
+    """Whether all numbers were whole."""
 
     def __add__(self, other: Total) -> Total:
         return Total(self.finite + other.finite, self.odd + other.odd, self.whole and other.whole)
@@ -36,7 +36,7 @@ class Total:
 
     @property
     def value(self) -> float:
-        """As a script reads it: an int where all were whole numbers, else the nearest float."""
+        """The value that a script reads: an int if all numbers were whole, otherwise the nearest float."""
         if self.odd:
             return self.odd
         if self.whole:
@@ -52,7 +52,7 @@ class Total:
 
     @classmethod
     def read(cls, written: Iterable[Any]) -> Total:
-        """From that."""
+        """Reads what `write` has written."""
         finite, odd, whole = written
         return cls(Fraction(finite), float(odd or 0.0), whole)
 
@@ -60,11 +60,11 @@ class Total:
 Named = Mapping[str, Total]
 """The sums of one accumulator, by the names that the script has given."""
 Held = Mapping[str, Named]
-"""Those of several accumulators, by theirs. Neither is ever changed."""
+"""The sums of several accumulators, by their names. Never changed in place."""
 
 
 def read_number(value: Any, what: str) -> Total:
-    """What a script adds. UserError if it is not one number."""
+    """A number that a script adds. UserError if it is not one number."""
     if isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
         value = value.item()
     if isinstance(value, int):
@@ -76,12 +76,12 @@ def read_number(value: Any, what: str) -> Total:
 
 
 def added(first: Named, second: Named) -> Named:
-    """Both together."""
+    """The sum of both."""
     return {**first, **{name: first.get(name, Total()) + total for name, total in second.items()}}
 
 
 def together(parts: Iterable[Held]) -> Held:
-    """All of them."""
+    """The sum of all of them."""
     found: dict[str, Named] = {}
     for part in parts:
         for name, named in part.items():
@@ -95,15 +95,15 @@ def write(named: Named) -> dict[str, Any]:
 
 
 def read(written: Mapping[str, Any]) -> Named:
-    """From that."""
+    """Reads what `write` has written."""
     return {name: Total.read(found) for name, found in written.items()}
 
 
 def write_all(held: Held) -> dict[str, Any]:
-    """As plain JSON; what has no sums is left out."""
+    """As plain JSON, without accumulators that have no sums."""
     return {name: write(named) for name, named in held.items() if named}
 
 
 def read_all(written: Mapping[str, Any]) -> Held:
-    """From that."""
+    """Reads what `write_all` has written."""
     return {name: read(named) for name, named in written.items()}

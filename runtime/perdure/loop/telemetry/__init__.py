@@ -1,9 +1,9 @@
-"""What a run tells of itself: one stream of events, and sinks that pass on what somebody wants to know.
+"""What a run reports: one stream of events, and sinks that pass them on.
 
     events    the events, and `Events`, which gives each to every sink
     sinks     the agent's pipe, and lines for people
     trace     the trace of every step, in the store
     timings   how long the parts of the beginning and the end took
 
-A sink that fails harms neither training nor the other sinks. The session tells; it must not import torch.
+A sink that fails harms neither training nor the other sinks. Must not import torch.
 """

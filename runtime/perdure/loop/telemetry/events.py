@@ -1,7 +1,7 @@
 """What happens to one process's part in a run, as frozen values, and the stream that gives them to every sink.
 
-Telling must never harm: a sink that raises is complained of once, and the others hear the event all the same. One
-ending is told, whoever comes first: the main thread, the one that watches peers, or the one that listens for requests.
+Reporting must never harm. A sink that raises is complained about once, and the others still get the event. Only one end
+is reported, the first: by the main thread, the one that watches peers, or the one that listens for requests.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from perdure.wire.channel import (
 
 @dataclass(frozen=True)
 class Resumed:
-    """Everything registered stands where the newest commit left it, or at the beginning."""
+    """Everything registered is restored from the newest commit, or fresh."""
 
     step: int
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What the way there took since the process was started, by part."""
+    """How long each part of that took since the process was started."""
 
 
 @dataclass(frozen=True)
@@ -43,40 +43,40 @@ class Stepped:
 
     step: int
     epoch: int
-    """Epochs that are finished."""
+    """Finished epochs."""
     samples: Sequence[int] = ()
-    """The ids of the samples it used, where a loader of the session has handed them out."""
+    """The ids of the samples it used, if a loader of the session has handed them out."""
 
 
 @dataclass(frozen=True)
 class Evaluating:
-    """Batches of an evaluation are behind this run, and no step yet: there is something to save."""
+    """This run has used batches of an evaluation, and made no step yet: there is something to save."""
 
     step: int
     epoch: int
-    """Epochs that are finished."""
+    """Finished epochs."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """The script has reported something: what a `reported` hook is told."""
+    """The script has reported values: what a `reported` hook gets."""
 
     step: int
     """Optimizer steps done."""
     epoch: int
     """Finished epochs."""
     values: Mapping[str, bool | int | float | str | None]
-    """By name."""
+    """The values, by name."""
 
 
 @dataclass(frozen=True)
 class RequestSeen:
-    """This process has noticed that it is asked to save and leave."""
+    """This process has noticed a request to save and leave."""
 
     step: int
     cause: str
     at: float
-    """time.time() of the first sight."""
+    """time.time() when it noticed the request."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ Event = (
 
 
 class Sink(Protocol):
-    """Takes events; those it does not care for it ignores."""
+    """Takes events, and ignores those that it does not need."""
 
     def take(self, event: Event) -> None:
-        """Told in the thread in which it happened: must not wait for anybody."""
+        """Called in the thread in which the event happened. Must not wait."""
         ...
 
 
@@ -144,21 +144,21 @@ class Events:
 
     @property
     def ended(self) -> bool:
-        """Whether an ending is told."""
+        """Whether an end was reported."""
         return self._ended
 
     def add(self, sink: Sink) -> None:
-        """One more sink, from here on."""
+        """Adds a sink for all later events."""
         self._sinks = (*self._sinks, sink)
 
     def tell(self, event: Event) -> None:
-        """Gives the event to every sink; an ending only if it is the first one. Raises nothing."""
+        """Gives the event to every sink, but only the first end. Raises nothing."""
         if isinstance(event, Exiting) and not self._first_ending():
             return
         for sink in self._sinks:
             try:
                 sink.take(event)
-            except Exception as error:  # noqa: BLE001 - whatever it is, training is worth more
+            except Exception as error:  # noqa: BLE001 - whatever it is, training matters more
                 self._note_failure(sink, error)
 
     def _first_ending(self) -> bool:

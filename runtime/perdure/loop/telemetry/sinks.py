@@ -23,17 +23,17 @@ from perdure.wire.channel import (
 
 
 class AgentPipe:
-    """Tells the agent what it decides by, an ending last; without an agent it tells nobody."""
+    """Sends the agent what it needs for its decisions, the end last. Without an agent it does nothing."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
         self._ended = False
 
     def take(self, event: Event) -> None:
-        """Sends what the agent wants to know."""
+        """Sends the events that the agent needs."""
         if self._fd is None or self._ended:
             return
-        if type(event) is Stepped:  # of each step
+        if type(event) is Stepped:  # of each step, so without a match
             channel.write_step(self._fd, event.step, event.epoch)
             return
         match event:
@@ -51,14 +51,14 @@ class AgentPipe:
             ):
                 channel.write_report(self._fd, event)
             case Evaluating(step, epoch):
-                channel.write_step(self._fd, step, epoch)  # agents of any version know by that what there is to save
+                channel.write_step(self._fd, step, epoch)  # tells agents of any version that there is something to save
             case Exiting():
                 self._ended = True
                 channel.write_report(self._fd, event)
 
 
 class LogLines:
-    """Says what happens to a run, for whoever reads the pod's log. Rank 0 speaks for all."""
+    """Prints what happens to a run, for readers of the pod's log. Rank 0 speaks for all."""
 
     def __init__(self, run: int | None, rank: int) -> None:
         self._rank = rank
@@ -66,8 +66,8 @@ class LogLines:
         speak_as(run, rank)
 
     def take(self, event: Event) -> None:
-        """Says what is worth a line."""
-        if type(event) is Stepped:  # of each step
+        """Prints events that deserve a line."""
+        if type(event) is Stepped:  # of each step, so without a match
             return
         match event:
             case Opened(run):
@@ -85,7 +85,7 @@ class LogLines:
             case Leaving(_, cause):
                 self._leaving = f", leaving: {cause}"
             case Committed(commit) if self._rank == 0:
-                # While training goes on a save is no news: a level lower, for whoever asks for it.
+                # While training continues a save is no news, so its level is lower.
                 level = logging.INFO if self._leaving else logging.DEBUG
                 say(f"saved step {commit.step}{self._leaving}", level)
 

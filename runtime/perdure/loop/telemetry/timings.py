@@ -12,14 +12,14 @@ from perdure.loop.telemetry.events import Event, Measured
 
 
 class Timings:
-    """Durations by part."""
+    """Seconds by part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measures a block, also one that fails."""
+        """Measures a block, even if it raises."""
         begun = time.monotonic()
         try:
             yield
@@ -27,11 +27,11 @@ class Timings:
             self.seconds[name] = time.monotonic() - begun
 
     def note(self, seconds: Mapping[str, float]) -> None:
-        """Takes over what others have measured."""
+        """Adds what was measured elsewhere."""
         self.seconds.update(seconds)
 
     def take(self, event: Event) -> None:
-        """As a sink: takes over what others have told."""
+        """As a sink: adds what other parts have measured."""
         if isinstance(event, Measured):
             self.note(event.seconds)
 

@@ -1,11 +1,11 @@
-"""What each rank really trained on, step by step: evidence for tests, in the store beside the checkpoints.
+"""Records what each rank trained on, step by step: evidence for tests, in the store beside the checkpoints.
 
-One JSON line a step with the time and the sample ids found in the batch, and one line an event. Lines are collected
-and written as `trace/<uid>-<run>-<rank>-<part>.jsonl` about every second by a thread, before each periodic commit and
-after the final one, so that what a commit covers is on record. A store that fails never stops training: the lines are
-kept and tried again.
+One JSON line for each step, with the time and the sample ids found in the batch, and one for each event. A thread
+writes the collected lines to `trace/<uid>-<run>-<rank>-<part>.jsonl` about every second. They are also written before
+each periodic commit and after the final one, so that everything in a commit is on record. A store that fails never
+stops training: the lines are kept, and written later.
 
-Made by the session when PERDURE_TRACE=1. It is never read here.
+Made by the session when PERDURE_TRACE=1. Nothing reads it here.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ FLUSH_SECONDS: Final = 1.0
 
 
 class Trace(Protocol):
-    """Where a session tells what happened."""
+    """Where a session records what happened."""
 
     def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
         """One optimizer step, and the ids of the samples it used."""
         ...
 
     def event(self, name: str, **more: Any) -> None:
-        """Something else worth a line."""
+        """Any other event."""
         ...
 
     def take_over(self, run: int, rank: int, world: int) -> None:
-        """What is told from here on is of this rank of this run."""
+        """From now on lines are of this rank of this run."""
         ...
 
     def flush(self) -> None:
-        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        """Writes the collected lines. StorageError: they are kept, and may be tried again."""
         ...
 
     def close(self) -> None:
-        """Ends the thread; what is collected then is flushed by the caller or lost."""
+        """Ends the thread. Lines that are collected then are lost unless the caller flushes."""
         ...
 
 
 class NoTrace:
-    """Nobody asked for a trace."""
+    """Records nothing."""
 
     def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
         pass
@@ -75,7 +75,7 @@ class StoreTrace:
         self._store = store
         self._uid, self._run, self._rank, self._world = uid, run, rank, world
         self._name = f"trace/{uid}-{run}-{rank}"
-        """Of the run this process has begun in: nobody else writes there."""
+        """Named after the run in which this process began, so no other process writes there."""
         self._lines: list[str] = []
         self._writing = b""
         self._part = 0
@@ -90,15 +90,15 @@ class StoreTrace:
         self._add({"epoch": epoch, "step": step, "ids": list(ids)})
 
     def event(self, name: str, **more: Any) -> None:
-        """Something else worth a line."""
+        """Any other event."""
         self._add({"event": name, **more})
 
     def take_over(self, run: int, rank: int, world: int) -> None:
-        """What is told from here on is of this rank of this run."""
+        """From now on lines are of this rank of this run."""
         self._run, self._rank, self._world = run, rank, world
 
     def flush(self) -> None:
-        """Writes what is collected. StorageError: it is kept and may be tried again."""
+        """Writes the collected lines. StorageError: they are kept, and may be tried again."""
         with self._flush_lock:
             while self._next_part():
                 key = f"{self._name}-{self._part:05d}.jsonl"
@@ -106,11 +106,11 @@ class StoreTrace:
                 self._writing, self._part = b"", self._part + 1
 
     def close(self) -> None:
-        """Ends the thread; what is collected then is flushed by the caller or lost."""
+        """Ends the thread. Lines that are collected then are lost unless the caller flushes."""
         self._closed.set()
 
     def _next_part(self) -> bytes:
-        """A part keeps its lines until it is written: a try that arrives late must not undo a later one."""
+        """A part keeps its lines until it is written, because a late write must not undo a later one."""
         if not self._writing:
             with self._lines_lock:
                 self._writing = "".join(self._lines).encode()
@@ -136,13 +136,13 @@ class StoreTrace:
 
 
 class TraceLines:
-    """The sink: one line a step, and one for each event that evidence is made of."""
+    """The sink: one line for each step, and one for each event that tests need."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
     def take(self, event: Event) -> None:
-        """Adds its line."""
+        """Adds the event's line."""
         match event:
             case Stepped(step, epoch, samples):
                 self._trace.step(epoch, step, samples)

@@ -291,7 +291,7 @@ def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Train
     training.step()
     with torch.no_grad():
         training.linear.weight.mul_(2)
-    training.run.images.stand(anew=True)
+    training.run.images.stand(after_takeover=True)
     training.run.images.leave()
     assert training.image
 
@@ -333,7 +333,7 @@ def test_a_single_rank_leaves_one_only_where_it_ends_and_may_be_the_last(trainin
 def test_whoever_has_a_ranks_place_leaves_its_own_image(training: Training) -> None:
     training.run.progress.saved = False
     training.run.images.stand_in(2, 0, ("torch",))
-    training.run.images.stand(anew=True)
+    training.run.images.stand(after_takeover=True)
     training.run.images.leave()
     assert training.image
     assert (training.image.label.stamp.run, training.image.label.stamp.rank) == (3, 1)
