@@ -1,7 +1,7 @@
-"""What a `collect` hook gets: the trained tensors, one at a time, from what is registered.
+"""What a `collect` hook gets: the trained tensors of the registered objects, one at a time.
 
-Modules and other objects, not optimizers: it is for exports. A tensor is the live one where that is in this machine's
-memory and a copy of this one tensor elsewhere, so nothing is held twice. Called by perdure.session.job on rank 0.
+Of modules and other objects, not of optimizers, because it is for exports. A tensor in this machine's memory is the
+live one. Any other is a copy of just that tensor, so nothing is held twice. Called by perdure.session.job on rank 0.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from perdure.checkpoint.state import State, TwinRef
 
 _REGISTERED: Final = re.compile(r"(\w+)\.")
-"""Names of an optimizer's tensors go on with a slash."""
+"""An optimizer's tensor has a slash instead of the dot."""
 
 
 def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor, on the CPU and without a gradient; names begin with the registered object's, as in a checkpoint.
+    """Name and tensor, on the CPU and without a gradient. Names begin with the registered object's, as in a checkpoint.
 
     The object called `leave_out` is left out.
     """
@@ -32,7 +32,7 @@ def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _twins(state: State) -> dict[str, list[str]]:
-    """Further names of tied weights, by the first."""
+    """Further names of tied weights, by the first name."""
     twins: dict[str, list[str]] = {}
     for registered, left in state.objects.items():
         extra = left.get("extra", {}) if isinstance(left, Mapping) else {}

@@ -1,7 +1,7 @@
-"""Copies of small plain values, as `copy.deepcopy` makes them, in a fraction of its time.
+"""Copies small plain values like `copy.deepcopy`, in a fraction of its time.
 
-At each place where a run may stop the hyperparameters of its optimizers and the state of its schedulers are copied: a
-dozen numbers. Whatever is not that is left to `copy.deepcopy`. Called by the session's registry.
+At each place where a run may stop, the hyperparameters of its optimizers and the state of its schedulers are copied: a
+dozen numbers. Anything else is left to `copy.deepcopy`. Called by the session's registry.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
-"""What nobody can change, exactly: a class of the script's own may keep more."""
+"""Immutable types. Exact types only, because a subclass may have attributes."""
 
 
 class _Other(Exception):
-    """Something else is in it."""
+    """The value contains something else."""
 
 
 def copied(value: T) -> T:
-    """The same, and nothing of it is shared that could change."""
+    """A copy that shares nothing that could change."""
     try:
         result: T = _copied(value)
     except (_Other, RecursionError):

@@ -1,8 +1,8 @@
-"""Optimizers that registered objects hold: of some the holder's state_dict tells, of others nobody does.
+"""Optimizers that registered objects hold. Some are in the holder's state_dict, some are not.
 
-The common SAM keeps the optimizer that it steps by in an attribute, and its own state_dict says nothing of it;
-Lookahead is written both ways. So each is looked for, and the holder is asked. Two optimizers may also be made of the
-same groups and the same state, and a load gives one of them new ones: what was shared before is shared again after it.
+The usual SAM keeps the optimizer that it steps in an attribute, and its own state_dict lacks it; Lookahead is written
+both ways. So each one is looked for, and the holder is called to find out. Two optimizers may also share groups and
+state, and a load gives one of them new ones: what was shared before is shared again after it.
 
 Called by the registry and by perdure.session.validating.
 """
@@ -18,15 +18,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 _DEPTH: Final = 4
-"""How deep in a registered object something may be and be found."""
+"""How deep in a registered object a part may be."""
 _ITEMS: Final = 64
-"""So many items of a list or a mapping are looked at: nobody keeps more optimizers."""
+"""How many items of a list or a mapping are looked at: no script keeps more optimizers."""
 _CONTAINERS: Final = ("param_groups", "state")
-"""What an optimizer is made of, and torch's load_state_dict makes anew."""
+"""What an optimizer consists of, and torch's load_state_dict replaces."""
 
 
 def walk(thing: Any, kinds: tuple[type, ...] = (Optimizer, nn.Module)) -> Iterator[tuple[str, Any]]:
-    """What it holds of these kinds, by its attributes; not what that holds in turn."""
+    """The parts of these kinds that it holds in its attributes, without their parts."""
     yield from _walk(thing, kinds, "", 0, {id(thing)})
 
 
@@ -43,7 +43,8 @@ def _walk(thing: Any, kinds: tuple[type, ...], path: str, depth: int, seen: set[
 
 
 def _inside(thing: Any) -> list[tuple[Any, Any]]:
-    """What an object holds: a scheduler's optimizer is not saved with it, and no optimizer holds its parameters."""
+    """What an object holds. A scheduler's optimizer and an optimizer's parameters are left out, because they are not
+    saved with it."""
     if isinstance(thing, Mapping):
         return list(thing.items())[:_ITEMS]
     if isinstance(thing, list | tuple | set):
@@ -56,13 +57,13 @@ def _inside(thing: Any) -> list[tuple[Any, Any]]:
 
 
 def held(holder: Any) -> dict[str, Optimizer]:
-    """The optimizers that it holds, by a name for each."""
+    """The optimizers that it holds, each with a name."""
     found = {re.sub(r"\W", "_", path): inner for path, inner in walk(holder)}
     return {path: inner for path, inner in found.items() if isinstance(inner, Optimizer)}
 
 
 def told(holder: Any) -> set[int]:
-    """Those of which the holder's state_dict asks the state, or has it as its own."""
+    """The ids of those whose state the holder's state_dict reads, or has as its own."""
     inners = list(held(holder).values())
     found = {id(inner) for inner in inners if getattr(holder, "state", None) is inner.state}
     before = [vars(inner).copy() for inner in inners]
@@ -89,7 +90,7 @@ def told(holder: Any) -> set[int]:
 
 
 def saved_with(holder: Any) -> dict[int, Any]:
-    """The holder, and the optimizers whose state is in its own: by their ids."""
+    """The holder, and the optimizers whose state its state_dict has, by their ids."""
 
     def saved(one: Any) -> list[Optimizer]:
         counts = told(one)
@@ -99,7 +100,7 @@ def saved_with(holder: Any) -> dict[int, Any]:
 
 
 def untold(holder: Any) -> dict[str, Optimizer]:
-    """The optimizers that it holds, or one that is saved with it, and that are not: by a name for each."""
+    """Optimizers that it, or one saved with it, holds, and that are not saved with it, each with a name."""
     saved = saved_with(holder)
     found = [(path, inner) for one in saved.values() for path, inner in held(one).items()]
     return {path: inner for path, inner in found if id(inner) not in saved}
@@ -121,14 +122,14 @@ def with_parts(things: Iterable[Any], parts: Callable[[Any], Iterable[Any]]) -> 
 
 
 class OptimizerContainers:
-    """The lists and mappings that some optimizers, and those that they hold, are made of: others may hold them, too."""
+    """The lists and mappings that these optimizers, and those that they hold, consist of. Others may hold them, too."""
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
         self._noted = [(one, *_containers(one)) for one in with_held(optimizers)]
         self._groups = [list(groups or ()) for _, groups, _ in self._noted]
 
     def refill(self) -> None:
-        """They hold what was loaded since, and each optimizer has its own again."""
+        """Fills them with what was loaded since, and gives them back to their optimizers."""
         for (one, listed, state), each in zip(self._noted, self._groups, strict=True):
             groups, values = _containers(one)
             if listed is not groups:
@@ -141,7 +142,7 @@ class OptimizerContainers:
 
 
 def _containers(optimizer: Optimizer) -> tuple[Any, Any]:
-    """None for what it has from another one, by a property."""
+    """The optimizer's own ones; None for what it takes from another through a property."""
     groups, state = (vars(optimizer).get(name) for name in _CONTAINERS)
     return groups, state
 

@@ -1,12 +1,12 @@
-"""What keeps the ranks that it was made with, noted when it is made.
+"""Notes objects that keep the ranks they were made with, when they are made.
 
-It could be looked for among all objects there are (`gc.get_objects()`), and was, in a thread: while that list lives, a
-tuple that the main thread is filling has a second holder, and CPython ends the filling with `SystemError: bad argument
-to internal function`. That is the script's `tuple(...)`, and every sample of a TensorDataset is one. So nothing here
-takes hold of objects of the script that it has not been given.
+They could also be found among all objects (`gc.get_objects()`), as was done before, in a thread. But while that list
+exists, a tuple that the main thread is filling has a second holder, and CPython ends the filling with `SystemError: bad
+argument to internal function`. That can be the script's `tuple(...)`, and every sample of a TensorDataset is one. So
+this module holds no object of the script that it was not given.
 
-It is `__new__` that notes: a copy, what is unpickled, and an object whose class does not call `__init__` keep their
-ranks as well. What was made before this module was imported is found by its class.
+`__new__` notes them, because copies, unpickled objects, and objects of a class that does not call `__init__` keep their
+ranks as well. Objects that were made before the import of this module are found through their class.
 
 Called by perdure.live.liveness, and by perdure.state.wrapping for what it makes itself.
 """
@@ -25,24 +25,24 @@ from torch.utils.data.distributed import DistributedSampler
 
 OWN_DDP: Final = "a DistributedDataParallel that the script has made itself: wrap the model with session.wrap"
 KEEPERS: Final[dict[type, str]] = {}
-"""Types whose objects keep the ranks they were made with, those of their subclasses too."""
+"""Types whose objects, also of subclasses, keep the ranks they were made with; with the words for a message."""
 _MADE: Final[dict[int, weakref.ref[Any]]] = {}
-"""From any thread; none walks it while another could change it."""
+"""Any thread may change it, so none iterates over it directly."""
 
 
 def watch(kind: type, why: str) -> None:
-    """Notes each object of this kind from now on; `why` is what is to be said of it."""
+    """Notes each object of this kind from now on; `why` is the text for messages."""
     KEEPERS[kind] = why
     kind.__new__ = _noting(kind)  # type: ignore[method-assign]
 
 
 def disregard(thing: Any) -> None:
-    """This one goes over to other ranks: the session has made it."""
+    """Forgets this object: the session has made it, and takes it to other ranks."""
     _MADE.pop(id(thing), None)
 
 
 def made() -> list[tuple[Any, str]]:
-    """All that are alive, each with what is to be said of it. From any thread."""
+    """All that are alive, each with its text for messages. From any thread."""
     alive = (reference() for reference in list(_MADE.values()))
     return [(thing, why) for thing in alive for kind, why in KEEPERS.items() if isinstance(thing, kind)]
 
@@ -64,7 +64,7 @@ def _noting(kind: Any) -> Callable[..., Any]:
 
 
 def _made_before() -> Iterator[Any]:
-    """Each object refers to its class; nothing else is held while they are looked for."""
+    """Each object refers to its class. Nothing else is held meanwhile."""
     kinds: list[Any] = list(KEEPERS)
     for kind in kinds:
         kinds.extend(below for below in kind.__subclasses__() if below not in kinds)

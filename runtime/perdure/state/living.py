@@ -1,10 +1,10 @@
-"""What lives in this process, by its kind.
+"""Finds objects of this process, by their types.
 
-While a list of all objects lives, a tuple that another thread is filling has a second holder, and CPython ends the
-filling with `SystemError: bad argument to internal function`. So no such list lives where another thread may run: the
-kinds are found in a single call into C, and then whoever refers to one of them, as each object does to its class.
-Nothing of that is kept either: not by `itertools.tee`, say, which is itself among all objects, and so holds itself and
-whatever was made beside it until the next collection.
+While a list of all objects exists, a tuple that another thread is filling has a second holder, and CPython ends the
+filling with `SystemError: bad argument to internal function`. So no such list exists while another thread may run: one
+call into C finds the types, and then the referrers of these types, as each object refers to its class. Nothing of that
+is kept either. `itertools.tee`, for example, would be among all objects itself, and so would hold itself and everything
+made beside it until the next collection.
 
 Called by perdure.session.validating and perdure.session.forgotten.
 """

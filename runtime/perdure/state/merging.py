@@ -1,7 +1,7 @@
 """State that is each rank's own, of objects that a script registers with `merge=`: it is saved by rank.
 
-A run of the same size gives each rank its own back. In one of another size each rank asks the script's function what it
-goes on with, and shows it the states of all the ranks that there were. Used by the registry, and where a run begins
+A run of the same size gives each rank its own state back. In a run of another size each rank calls the script's
+function with the states of all old ranks, and continues with the result. Used by the registry, and where a run begins
 (resuming) or changes its ranks (effects).
 """
 
@@ -16,16 +16,16 @@ from perdure.errors import UserError
 from perdure.state.rng import untouched
 
 BY_RANK: Final = "by_rank"
-"""Under this name a rank's own state holds them, by the name of the object."""
+"""The key in a rank's own state for these states, by the name of the object."""
 LIMIT_BYTES: Final = 256 * 2**10
-"""For one object on one rank, as it is stored: the manifest holds those of all ranks, and each rank reads it."""
+"""Limit for one object on one rank, as stored: the manifest holds those of all ranks, and each rank reads it."""
 
 Merge = Callable[[list[dict[str, Any]], int, int], dict[str, Any]]
-"""What rank `rank` of `world` goes on with, from the state_dicts of all ranks that there were, by rank."""
+"""Returns what rank `rank` of `world` continues with, from the state_dicts of all old ranks, by rank."""
 
 
 def check_merges(merges: Any, names: Sequence[str]) -> Mapping[str, Merge]:
-    """What a script gives as `merge=` for objects of these names. UserError if it is no such thing."""
+    """Checks the `merge=` argument for objects of these names. UserError if it is wrong."""
     if not isinstance(merges, Mapping):
         raise UserError(f"register(merge={merges!r}): give the function by the object's name: merge={{'meter': fn}}")
     for name, merge in merges.items():
@@ -37,7 +37,7 @@ def check_merges(merges: Any, names: Sequence[str]) -> Mapping[str, Merge]:
 
 
 def check_size(name: str, state: dict[str, Any]) -> None:
-    """UserError for what cannot be saved, or is too large to be saved by rank."""
+    """UserError for a state that cannot be saved, or is too large to be saved by rank."""
     size = len(json.dumps(encode(state, name)))
     if size > LIMIT_BYTES:
         raise UserError(
@@ -47,15 +47,15 @@ def check_size(name: str, state: dict[str, Any]) -> None:
 
 
 def merged(name: str, merge: Merge, parts: Sequence[Mapping[str, Any]], *, rank: int, world: int) -> dict[str, Any]:
-    """What this rank goes on with of the object that is called `name` in `parts`: encoded, by rank. UserError names the
-    function that fails, and what lacks."""
+    """What this rank continues with, of the object called `name` in `parts`: encoded, by rank. UserError names the
+    function that fails, or what is missing."""
     lacking = [old for old, part in enumerate(parts) if name not in part]
     if lacking:
         raise UserError(f"rank {lacking[0]} has saved no state of {name!r}: register it with merge= on every rank")
     what = f"merge of {name!r} by {getattr(merge, '__qualname__', repr(merge))}, {len(parts)} ranks to {world}"
     states = [decode(part[name]) for part in parts]
     try:
-        with untouched():  # a living run may stay as it is, and draw on
+        with untouched():  # a living run may stay as it is, and continue to draw
             found = merge(states, rank, world)
     except Exception as error:
         raise UserError(f"{what}: {error!r}") from error
@@ -65,10 +65,10 @@ def merged(name: str, merge: Merge, parts: Sequence[Mapping[str, Any]], *, rank:
 
 
 def with_own(rank: Any, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a rank of another world goes on with, None or what all have alike, and these states of its own."""
+    """The state of a rank in another world: None or what all ranks have alike, with these states of its own."""
     return {"rng": {}, "asked": [], **(rank or {}), BY_RANK: own}
 
 
 def parts_of(ranks: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Of what is each rank's own, encoded, the states of objects."""
+    """The objects' states in each rank's own state, encoded."""
     return [(own or {}).get(BY_RANK, {}) for own in ranks]

@@ -1,8 +1,8 @@
 """A registered module's tensors, by names that do not depend on how it is wrapped, and back into it.
 
 Parameters are shared out over the ranks, buffers come from rank 0. A buffer that has grown since the module was built
-is saved with what it was at first, so that a module that was built anew gets it in its own shape, while a module that
-was built otherwise is refused. Called by the registry.
+is saved with its first shape, so that a newly built module gets it with the saved shape. A module that was built in
+another way is refused. Called by the registry.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from perdure.state.outline import Outline
 from perdure.state.wrapping import Replica
 
 COMPILED = "_orig_mod"
-"""Where torch.compile keeps the module."""
+"""The attribute in which torch.compile keeps the module."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module that was wrapped for training, or compiled."""
+    """The module inside wrappers for training, or of a compiled one."""
     for part in _hidden(module):
         return unwrapped(module.get_submodule(part))
     return module
 
 
 def is_module(saved: Any) -> bool:
-    """Whether a checkpoint has this of a module: nothing else has these two parts."""
+    """Whether this is a checkpoint's entry for a module: only that has these two parts."""
     return isinstance(saved, Mapping) and saved.keys() == {"extra", "grown"}
 
 
 def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What a module's `load_state_dict` takes: from what a checkpoint has of the one registered as `name`."""
+    """What a module's `load_state_dict` takes, from a checkpoint's entry for the module registered as `name`."""
     inside = {ref for ref, _ in refs(saved["extra"])}
     own = {full.removeprefix(f"{name}."): tensor for full, tensor in found.items() if full not in inside}
     return {**own, **join(saved["extra"], found.__getitem__)}
@@ -50,23 +50,23 @@ class Module:
     """One registered module."""
 
     def __init__(self, name: str, module: nn.Module, *, keeps: bool = False) -> None:
-        """`keeps`: what a checkpoint does not have of it stays as it is."""
+        """`keeps`: what a checkpoint lacks of it stays as it is."""
         self._name = name
         self._keeps = keeps
         self._module = unwrapped(module)
         self._begun: set[str] | None = None
         """The names of its tensors when training began."""
         self.late: list[str] = []
-        """Those of tensors that have come since, when it was last read."""
+        """The names of tensors that came since, as of the last read."""
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
         self.outline = Outline(self._module)
         self._places: list[tuple[str, nn.Module, str]] = []
-        """Of the buffers."""
+        """The places of the buffers."""
         self._placed: list[nn.Module] | None = None
-        """The parts that these are in."""
+        """The parts that have these buffers."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """By full name; a tied one has each of its names."""
+        """Parameters by full name; a tied one has each of its names."""
         plain = self._plain_names()
         for raw, parameter in self._module.named_parameters(remove_duplicate=False):
             yield f"{self._name}.{plain(raw)}", parameter
@@ -83,13 +83,13 @@ class Module:
 
     @property
     def extra(self) -> str:
-        """Which of its parts keeps state that is no tensor, if any."""
+        """The type of a part that keeps state that is not a tensor; "" if there is none."""
         kinds = {type(part) for part in self._module.modules()}
         return next((kind.__name__ for kind in kinds if kind.get_extra_state is not nn.Module.get_extra_state), "")
 
     def buffers(self) -> dict[str, Tensor]:
-        """What of it a forward pass may change and a checkpoint holds, by full name; names are looked for once, and
-        again when the script has replaced a part."""
+        """The saved buffers, which a forward pass may change, by full name. Looks for their places only once, and again
+        after the script has replaced a part."""
         if self._placed is not self.outline.parts():
             self._placed, plain = self.outline.parts(), self._plain_names()
             self._places = [
@@ -102,7 +102,8 @@ class Module:
         return {name: buffer for name, buffer in found if buffer is not None}
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
-        """Adds the tensors, a tied one once; returns what is left. UserError if one could not be loaded again."""
+        """Adds the tensors to `shared` and `replicated`, a tied one once; returns the rest. UserError if one could not
+        be loaded again."""
         parameters = dict(self._module.named_parameters(remove_duplicate=False))
         extra: dict[str, Any] = {}
         stored: dict[Tensor, str] = {}
@@ -127,7 +128,7 @@ class Module:
     def targets(
         self, saved: Mapping[str, Any], items: Mapping[str, Item], late: Collection[str] = ()
     ) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor's full name and the live one, but for `late` ones that it has yet to get. UserError if the
+        """Each tensor's full name and the live one, except `late` ones that it lacks so far. UserError if the
         checkpoint is of another module."""
         self._make_room(saved["grown"], items)
         live = self.live()
@@ -147,7 +148,7 @@ class Module:
                 yield name, value
 
     def load(self, state: Mapping[str, Tensor], extra: Mapping[str, Any]) -> list[str]:
-        """Puts everything in, and says what it keeps; the tensors of `state` are those of `targets`, filled."""
+        """Restores everything, and returns what it keeps. The tensors of `state` are those of `targets`, filled."""
         saved: dict[str, Any] = {}
         kept: list[str] = []
         for raw, (name, value) in self._state().items():
@@ -177,7 +178,8 @@ class Module:
         return {raw: (plain(raw), value) for raw, value in self._module.state_dict().items()}
 
     def _plain_names(self) -> Any:
-        """How a name of the state_dict reads without `module.` and `_orig_mod.` of wrappers, at any depth."""
+        """Returns a function that removes wrappers' `module.` and `_orig_mod.` from a state_dict's name, at any
+        depth."""
         hidden = {
             f"{path}.{part}".lstrip("."): path
             for path, module in self._module.named_modules(remove_duplicate=False)
@@ -203,12 +205,12 @@ class Module:
                 yield plain(f"{path}.{key}".lstrip(".")), module, key, buffer
 
     def _grown(self) -> dict[str, Any]:
-        """Shapes that buffers had when the module was registered, where they are others now."""
+        """First shapes of buffers that have another shape now."""
         now = {name: _shape(buffer) for name, _, _, buffer in self._buffers()}
         return {name: shape for name, shape in self._built.items() if name in now and now[name] != shape}
 
     def _make_room(self, grown: Mapping[str, Any], items: Mapping[str, Item]) -> None:
-        """Gives buffers that had grown the shape they were saved in, if they began in this one."""
+        """Gives buffers the shape they were saved in, if they began with the same shape."""
         for name, owner, key, buffer in self._buffers():
             item = items.get(f"{self._name}.{name}")
             if item and name in grown and grown[name] == self._built[name]:
@@ -248,7 +250,7 @@ def _refuse_unwritable(name: str, tensor: Tensor) -> None:
 
 
 def _is_one(tensor: Tensor, other: Tensor) -> bool:
-    """Whether they are views of one memory: a hook of the module's may give something else for one of the names."""
+    """Whether both are the same view of one memory: a hook of the module may return something else for one name."""
     kinds = [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in (tensor, other)]
     return kinds[0] == kinds[1]
 

@@ -1,10 +1,10 @@
-"""The state of numpy's global generator, read in full only where it may have moved.
+"""The state of NumPy's global generator, read in full only if it may have changed.
 
-numpy takes longer to tell it than all other generators together, number by number, and most scripts draw nothing from
-it between two batches. So the end of its memory is compared with what it was: the place that each draw moves, and
-numbers that change whenever all are used up. That does not show whether a normal number is kept in store, as every
-second one is: where one was, the state is always read in full. What remains unseen is a script that goes back to a
-state with one in store, from the state right after it, which then has not moved in between.
+NumPy returns it number by number, which takes longer than all other generators together, and most scripts do not draw
+from it between two batches. So this compares the end of the generator's memory: the position, which each draw changes,
+and numbers that change whenever all are used up. That does not show whether the generator stores a normal number, as it
+does after every second one. If one was stored, the state is always read in full. A single case is missed: a script that
+returns to a state with a stored number from the state right after it.
 
 Called by perdure.loop.survivor_snapshots at each place where the run may stop; a commit reads everything.
 """
@@ -17,26 +17,26 @@ from typing import Any, Final
 import numpy as np
 
 STATE_BYTES: Final = 4 * 624 + 4
-"""Of a Mersenne Twister: its numbers, and which of them is next."""
+"""Size of a Mersenne Twister: its numbers, and which of them is next."""
 END_BYTES: Final = 4 * 4 + 4
-"""What is looked at: the last numbers and the place."""
+"""What is compared: the last numbers and the position."""
 _IN_STORE: Final = 3
-"""Where a state tells whether a normal number is."""
-_RANDOM: Final[Any] = np.random  # its types do not know all of it
+"""Where a state says whether a normal number is stored."""
+_RANDOM: Final[Any] = np.random  # its types lack some names
 
 
 class NumpyGenerator:
-    """Whichever numpy's own functions draw from."""
+    """The generator that NumPy's own functions draw from."""
 
     def __init__(self) -> None:
         self._known: Any = None
         self._end: Any = None
-        """The end of its memory, where that shows that it has moved."""
+        """The end of its memory, if that shows each draw."""
         self._was = b""
         self._state: Any = None
 
     def state(self) -> Any:
-        """As `numpy.random.get_state` gives it."""
+        """The same as `numpy.random.get_state()`."""
         generator = _RANDOM.get_bit_generator()
         if generator is not self._known:
             self._known, self._end, self._state = generator, None, None
@@ -51,12 +51,13 @@ class NumpyGenerator:
 
 
 def _end_of(generator: Any) -> Any:
-    """A view, for as long as somebody keeps the generator."""
+    """A view that is valid as long as the generator lives."""
     return (ctypes.c_char * END_BYTES).from_address(generator.ctypes.state_address + STATE_BYTES - END_BYTES)
 
 
 def _shows_each_draw() -> bool:
-    """Whether numpy's generators lie in memory as is believed here: the first draw moves all, the next the place."""
+    """Whether NumPy's generators have the expected memory layout: the first draw changes all, the next one the
+    position."""
     probe: Any = np.random.MT19937(0)
     end = _end_of(probe)
     seen = [end.raw]

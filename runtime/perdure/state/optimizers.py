@@ -1,8 +1,8 @@
 """A registered optimizer's state, under the names of the parameters it belongs to, and back into it.
 
-So neither the order of the parameters nor the number of ranks is part of a checkpoint. What is absent stays absent: an
-optimizer that has not taken a step has no state, a parameter that never had a gradient has none either, and none is
-made up. Called by the registry.
+So a checkpoint depends neither on the order of parameters nor on the number of ranks. What is absent stays absent: an
+optimizer before its first step has no state, a parameter that never had a gradient has none either, and none is made
+up. Called by the registry.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from perdure.state.copies import copied
 from perdure.state.holding import saved_with
 
 Names = Mapping[Tensor, str]
-"""Of all registered parameters."""
+"""The names of all registered parameters."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where a tensor belongs that is not there yet."""
+    """Where a tensor belongs that does not exist yet."""
 
     device: torch.device
     order: tuple[int, ...] | None
-    """Of its dimensions in memory."""
+    """The order of its dimensions in memory."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class LateGroups:
 
     groups: Sequence[Mapping[str, Any]] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Of their parameters, by name."""
+    """The state of their parameters, by name."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def taken(self, number: int) -> tuple[LateGroups, LateGroups]:
-        """Of the first groups, so many, and of the others."""
+        """Splits it into the first `number` groups and the others."""
         return self._of(self.groups[:number]), self._of(self.groups[number:])
 
     def _of(self, groups: Sequence[Mapping[str, Any]]) -> LateGroups:
@@ -57,12 +57,12 @@ class LateGroups:
 
 
 def is_optimizer(saved: Any) -> bool:
-    """Whether a checkpoint has this of an optimizer: nothing else has these three parts."""
+    """Whether this is a checkpoint's entry for an optimizer: only that has these three parts."""
     return isinstance(saved, Mapping) and saved.keys() == {"groups", "state", "more"}
 
 
 def state_dict_of(saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What an optimizer's `load_state_dict` takes, where parameters have numbers in the order of the groups."""
+    """What an optimizer's `load_state_dict` takes, with parameters numbered in the order of the groups."""
     groups = join(saved["groups"], found.__getitem__)
     numbers = {name: number for number, name in enumerate(chain.from_iterable(group["params"] for group in groups))}
     state = {numbers.get(key, key): join(values, found.__getitem__) for key, values in (saved["state"] or {}).items()}
@@ -79,21 +79,21 @@ class Optim:
         self._keeps = keeps
         self._optimizer = optimizer
         self._groups: list[list[str]] | None = None
-        """The parameters' names: in the groups with which training began, and in those added behind them since."""
+        """The parameters' names, in the groups with which training began, followed by those added since."""
         self._begun = 0
-        """How many there were when training began: a resumed run begins with these."""
+        """The number of groups when training began: a resumed run begins with these."""
         self._seen: list[list[Tensor]] = []
-        """The groups' parameters when they were last looked at."""
+        """The groups' parameters as of the last look."""
         self._waiting = LateGroups()
 
     def groups(self) -> list[dict[str, Any]]:
-        """What a script may set between two steps, a learning rate say: copies."""
+        """Copies of what a script may set between two steps, such as a learning rate."""
         plain = ({k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups)
         return [copied(group) for group in plain]
 
     def put_back(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """What `groups` gave, in memory that is kept."""
-        for live, was in zip(self._optimizer.param_groups, groups, strict=False):  # some may have been added since
+        """Restores what `groups` returned, in the same memory."""
+        for live, was in zip(self._optimizer.param_groups, groups, strict=False):  # groups may have been added since
             for key, value in was.items():
                 if isinstance(value, Tensor) and isinstance(live.get(key), Tensor):
                     live[key].copy_(value)
@@ -101,16 +101,16 @@ class Optim:
                     live[key] = value
 
     def tensors(self) -> list[Tensor]:
-        """Of its state, those that are not nested deeper."""
+        """The tensors of its state, without those nested deeper."""
         found = chain.from_iterable(values.values() for values in self._optimizer.state.values())
         return [value for value in found if isinstance(value, Tensor)]
 
     def read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Any]:
-        """Adds the state's tensors, at any depth; returns what is left. `state` is None before the first step.
+        """Adds the state's tensors, at any depth, to `shared`; returns the rest. `state` is None before the first step.
 
-        `was`: with the groups as they were then.
+        `was`: uses these groups instead of the present ones.
         """
         saved = self._read(parameters, shared, was)
         self._check_groups([group["params"] for group in saved["groups"]])
@@ -121,7 +121,7 @@ class Optim:
     def _read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Any]:
-        """The same of the groups that there are by now."""
+        """The same, for the groups that exist by now."""
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
@@ -145,17 +145,17 @@ class Optim:
 
     @property
     def late(self) -> list[str]:
-        """The names of the groups that were added since training began, or will be."""
+        """The names of groups that were added since training began, or will be."""
         return self._named(self._begun, len(self._optimizer.param_groups) + len(self._waiting.groups))
 
     @property
     def present(self) -> list[str]:
-        """The names of the groups that it has."""
+        """The names of its present groups."""
         return self._named(0, len(self._optimizer.param_groups))
 
     @property
     def waiting(self) -> list[str]:
-        """The names of the groups that the script has yet to add."""
+        """The names of groups that the script has not added yet."""
         number = len(self._optimizer.param_groups)
         return self._named(number, number + len(self._waiting.groups))
 
@@ -163,24 +163,24 @@ class Optim:
         return [f"{self._name}/groups/{number}" for number in range(first, end)]
 
     def changed(self) -> bool:
-        """Whether the script has changed its groups since they were last looked at."""
+        """Whether the script has changed its groups since the last look."""
         groups = [group["params"] for group in self._optimizer.param_groups]
         return len(groups) != len(self._seen) or not all(map(_is_same, groups, self._seen))
 
     def is_of(self, parameters: Names) -> bool:
-        """Whether it owns these parameters alone."""
+        """Whether all its parameters are among these."""
         return all(parameter in parameters for parameter in self._owned())
 
     def settle(self, parameters: Names) -> None:
-        """The script has changed its groups: those that it has added get what the checkpoint holds of them. UserError
-        for what no later run of the script could load."""
+        """The script has changed its groups: restores those it has added from the checkpoint. UserError for what no
+        later run of the script could load."""
         had, now = self._groups, self._grouped(parameters)
         if had is not None:
             self._claim(had, now, parameters)
         self._check_groups(now)
 
     def _claim(self, had: list[list[str]], now: list[list[str]], parameters: Names) -> None:
-        """Puts in what waits for the groups behind those that it had."""
+        """Restores groups that were added after those that it had."""
         taken, left = self._waiting.taken(max(len(now) - len(had), 0))
         then = [group["params"] for group in taken.groups]
         if then != now[len(had) :][: len(then)]:
@@ -194,7 +194,8 @@ class Optim:
             self._load({**saved, "state": state}, parameters, {**shared, **taken.tensors}.__getitem__)
 
     def on_added(self, settle: Callable[[], Any]) -> None:
-        """Has `settle` called right where the script adds a group, as long as the checkpoint holds one that waits."""
+        """Calls `settle` whenever the script adds a group, as long as the checkpoint holds one that is still to be
+        added."""
         own = vars(self._optimizer)
         if not self._waiting.groups or "add_param_group" in own:
             return
@@ -209,7 +210,7 @@ class Optim:
         own["add_param_group"] = add_param_group
 
     def wishes(self, saved: Mapping[str, Any], parameters: Names, items: Mapping[str, Item]) -> Iterator[Any]:
-        """Each tensor's name, the live one if there is one, and where it belongs if there is none."""
+        """For each tensor: its name, the live one if there is one, and where it belongs otherwise."""
         numbers = {name: number for number, name in self._numbered(parameters).items()}
         owners = {name: parameter for parameter, name in parameters.items()}
         whole = self._optimizer.state_dict()
@@ -223,8 +224,8 @@ class Optim:
     def load(
         self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor], late: Collection[str] = ()
     ) -> None:
-        """Puts everything in, but for `late` groups that the script has yet to add. UserError if the optimizer was
-        built otherwise, or does not keep what it was given."""
+        """Restores everything, except `late` groups that the script has not added yet. UserError if the optimizer was
+        built in another way, or does not keep its state."""
         now, then = self._grouped(parameters), [group["params"] for group in saved["groups"]]
         there = len(now) if set(self._named(len(now), len(then))) <= set(late) else len(then)
         if then[:there] != now and not (self._keeps and _extend(now, then[:there])):
@@ -266,8 +267,8 @@ class Optim:
                 )
 
     def _check_groups(self, now: list[list[str]]) -> None:
-        """Notes them. UserError once those that there were have changed: what is saved
-        with them, no later run of the script could load."""
+        """Notes the groups. UserError if existing ones have changed, because no later run of the script could load what
+        is saved with them."""
         if self._groups is None:
             self._begun = len(now)
         elif now[: len(self._groups)] != self._groups:
@@ -284,12 +285,12 @@ class Optim:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def _grouped(self, parameters: Names) -> list[list[str]]:
-        """The names of the parameters of each group."""
+        """The names of each group's parameters."""
         self._numbered(parameters)
         return [[parameters[one] for one in group["params"]] for group in self._optimizer.param_groups]
 
     def _numbered(self, parameters: Names) -> dict[Any, str]:
-        """Parameter names by the numbers that the optimizer's state_dict uses."""
+        """Parameter names by their numbers in the optimizer's state_dict."""
         owned = self._owned()
         for parameter in owned:
             if parameter not in parameters:
@@ -301,7 +302,7 @@ class Optim:
 
 
 def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor]) -> tuple[dict[str, Any], LateGroups]:
-    """What a checkpoint holds without the groups behind the first ones, and what it holds of those."""
+    """Splits a checkpoint's entry into the first `there` groups and the later ones."""
     groups = saved["groups"][there:]
     names = {name for group in groups for name in group["params"]}
     state = {key: values for key, values in (saved["state"] or {}).items() if key in names}
@@ -315,9 +316,9 @@ def _is_same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) -> Home | None:
-    """With its parameter, and in memory as that is, if both were alike there.
+    """On its parameter's device, and in the parameter's memory order, if both had the same order in the checkpoint.
 
-    What was on the CPU while the parameter was elsewhere stays there: step counters, offloaded state.
+    State that was on the CPU while its parameter was not stays there: step counters, offloaded state.
     """
     if owner is None:
         return None
@@ -329,12 +330,12 @@ def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) 
 
 
 def _beside(owner: Tensor | None, tensor: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
-    """The same tensors, with their parameter's strides where those are no other memory."""
+    """The same tensors, with their parameter's strides if these need no more memory."""
     return tensor if owner is None else lambda name: tensors.strided_like(tensor(name), owner)
 
 
 def _as_saved(kept: Any, saved: Any) -> Any:
-    """What the optimizer has made of its state, with every leaf that is not as it was saved replaced."""
+    """The optimizer's version of its state, with every leaf replaced that differs from the saved one."""
     if isinstance(saved, Tensor) and isinstance(kept, Tensor):
         same = (kept.dtype, kept.shape) == (saved.dtype, saved.shape)
         return kept if same else saved.to(kept.device)
@@ -346,7 +347,7 @@ def _as_saved(kept: Any, saved: Any) -> Any:
 
 
 def _has(kept: Any, saved: Any) -> bool:
-    """Whether an optimizer keeps such a state: a wrapper's may be in the one that it holds."""
+    """Whether an optimizer keeps this state itself. A wrapper's may be in the optimizer that it holds."""
     return isinstance(kept, Mapping) and isinstance(saved, Mapping) and saved.keys() <= kept.keys()
 
 
@@ -371,7 +372,7 @@ def _kind(value: Any) -> str:
 
 
 def _extend(now: list[list[str]], then: list[list[str]]) -> bool:
-    """Whether each group has what it had then, in that order, and maybe more."""
+    """Whether each group still has its old parameters in the old order, and maybe more."""
     pairs = zip(now, then, strict=True) if len(now) == len(then) else ()
     left = [[name for name in own if name in set(had)] == had for own, had in pairs]
     return bool(left) and all(left)

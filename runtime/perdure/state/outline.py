@@ -1,7 +1,7 @@
-"""Of what parts and parameters a module is made, as it was when somebody last walked it.
+"""The parts and parameters of a module, as of the last walk through it.
 
-Walking a module by names takes longer than many a step of a small one, and it finds the same each time. Comparing what
-it is made of with what it was made of takes a tenth of that, and notices whatever was replaced, added or removed.
+Walking a module by names takes longer than many a step of a small one, and usually finds the same. Comparing its
+present parts with the last ones takes a tenth of that, and notices everything that was replaced, added or removed.
 Called by perdure.state.modules.
 """
 
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 
 class Outline:
-    """One module's."""
+    """The outline of one module."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._parts: list[nn.Module] = []
         self._inside: list[Any] | None = None
-        """Of all parts in turn: parts of theirs, and parameters with their names, which pruning changes alone."""
+        """For all parts in turn: their parts, and their parameters with names, because pruning changes only names."""
         self._parameters: list[Tensor] = []
 
     def parameters(self) -> list[Tensor]:
-        """Each once; the same list for as long as they are the same."""
+        """The parameters, each once. The same list as long as they do not change."""
         inside = self._found()
         if self._inside is None or len(inside) != len(self._inside) or not all(map(is_, inside, self._inside)):
             self._parts = list(self._module.modules())
@@ -34,8 +34,8 @@ class Outline:
         return self._parameters
 
     def parts(self) -> list[nn.Module]:
-        """The module and all parts of it, as they were when its parameters were last asked for; the same list for as
-        long as they are the same."""
+        """The module and all its parts, as of the last call of `parameters`. The same list as long as they do not
+        change."""
         if self._inside is None:
             self.parameters()
         return self._parts

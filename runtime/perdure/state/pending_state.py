@@ -1,6 +1,6 @@
-"""What a checkpoint holds of objects that the script registers late, until it does: it lies in memory, on the CPU.
+"""What a checkpoint holds of objects that the script registers late, kept in memory on the CPU until it does.
 
-So it goes on into every save, whatever retention does with the commit it came from. Pure; used by the registry.
+So it is part of every save, even if retention deletes the commit that it came from. Pure; used by the registry.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from perdure.checkpoint.tree import owner
 from perdure.state.renaming import Renames
 
 LATE: Final = "session_late"
-"""The name under which a checkpoint tells which of its objects were registered when its run had begun."""
+"""The name under which a checkpoint lists its late objects."""
 
 
 @dataclass(frozen=True)
 class PendingState:
-    """As in a checkpoint's state, by the names that there are now."""
+    """A part of a checkpoint's state, by present names."""
 
     objects: Mapping[str, Any] = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
@@ -30,20 +30,20 @@ class PendingState:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All of them."""
+        """All tensors of it."""
         return {**self.shared, **self.replicated}
 
     @property
     def held(self) -> list[str]:
-        """Every name there is, of objects and of tensors."""
+        """All names in it, of objects and of tensors."""
         return [*self.objects, *self.shared, *self.replicated]
 
     def of(self, names: Collection[str]) -> PendingState:
-        """What there is of these objects."""
+        """The part of these objects."""
         return self._where(lambda name: name in names)
 
     def besides(self, names: Collection[str]) -> PendingState:
-        """What there is of others."""
+        """The part of all other objects."""
         return self._where(lambda name: name not in names)
 
     def _where(self, counts: Callable[[str], bool]) -> PendingState:
@@ -55,7 +55,7 @@ class PendingState:
         return PendingState(objects, shared, replicated)
 
     def named(self, names: Collection[str]) -> PendingState:
-        """Of its tensors those of these names, without their objects."""
+        """The tensors with these names, without their objects."""
         shared, replicated = (
             {name: tensor for name, tensor in found.items() if name in names}
             for found in (self.shared, self.replicated)
@@ -63,21 +63,21 @@ class PendingState:
         return PendingState({}, shared, replicated)
 
     def __or__(self, more: PendingState) -> PendingState:
-        """With more."""
+        """Both together."""
         return PendingState(
             {**self.objects, **more.objects}, {**self.shared, **more.shared}, {**self.replicated, **more.replicated}
         )
 
     def called(self, renames: Renames) -> PendingState:
-        """The same under other names."""
+        """The same under new names."""
         shared, replicated = (
             {renames(name): tensor for name, tensor in found.items()} for found in (self.shared, self.replicated)
         )
         return PendingState(renames.objects(self.objects), shared, replicated)
 
     def items(self, known: Mapping[str, Item]) -> dict[str, Item]:
-        """As a manifest lists the tensors, by name: what is `known` of the commit that they came from, and what shows
-        in them of the rest."""
+        """The tensors as a manifest lists them, by name: as `known` from the commit that they came from, the others as
+        they are."""
         found = dict(known)
         for part, named in ((SHARED, self.shared), (REPLICATED, self.replicated)):
             for name, tensor in named.items():

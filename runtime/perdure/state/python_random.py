@@ -1,8 +1,8 @@
-"""The state of Python's global generator, read in full only where it has moved.
+"""The state of Python's global generator, read in full only if it has changed.
 
-Python tells it as a tuple of 625 numbers, which takes longer than all else that is copied between two steps, and few
-scripts draw from it there. So its memory is compared with what it was: all of it, once it is known to lie where it is
-believed to. The one number that is kept elsewhere, a normal number in store, is compared as well.
+Python returns it as a tuple of 625 numbers. That takes longer than all other copies between two steps, and few scripts
+draw from it there. So this compares the generator's memory, all of it, after checking that it has the expected layout.
+One number is kept elsewhere, a stored normal number; it is compared as well.
 
 Called by perdure.loop.survivor_snapshots at each place where the run may stop; a commit reads everything.
 """
@@ -16,11 +16,11 @@ from typing import Any, Final
 
 NUMBERS: Final = 624
 _LAYOUT: Final = struct.Struct(f"@i{NUMBERS}I")
-"""Of a Mersenne Twister behind an object's head: which of its numbers is next, and the numbers."""
+"""A Mersenne Twister after the object's head: which of its numbers is next, and the numbers."""
 
 
 class PythonGenerator:
-    """The one that the functions of Python's `random` draw from."""
+    """The generator that the functions of Python's `random` draw from."""
 
     def __init__(self) -> None:
         self._generator: Any = getattr(random.getstate, "__self__", None)
@@ -29,7 +29,7 @@ class PythonGenerator:
         self._state: Any = None
 
     def state(self) -> Any:
-        """As `random.getstate` gives it."""
+        """The same as `random.getstate()`."""
         if self._memory is None:
             return random.getstate()
         now = self._memory.raw
@@ -39,7 +39,7 @@ class PythonGenerator:
 
 
 def _memory_of(generator: Any) -> Any:
-    """A view of its numbers, for as long as it lives; None where they are not found as Python tells them."""
+    """A view of the generator's numbers, valid as long as it lives; None if the memory has another layout."""
     if type(generator) is not random.Random:
         return None
     view = (ctypes.c_char * _LAYOUT.size).from_address(id(generator) + object.__basicsize__)

@@ -1,8 +1,8 @@
 """What a script has registered, as a checkpoint's State and back.
 
-Parameters and optimizer state are shared out over the ranks, buffers and everybody else's tensors come from rank 0,
-what is not a tensor goes through the codec. It reads and writes the registered objects and nothing else. Called by the
-session; modules and optimizers have files of their own.
+Parameters and optimizer state are shared out over the ranks. Buffers and other objects' tensors come from rank 0. What
+is not a tensor goes through the codec. Reads and writes the registered objects and nothing else. Called by the session;
+modules and optimizers have files of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from perdure.state.renaming import Renames
 T = TypeVar("T")
 
 PARTED: Final = "ZeroRedundancyOptimizer"
-"""Of torch.distributed.optim, by its name: to import that takes longer than all the rest of a registration."""
+"""Of torch.distributed.optim, by its name, because its import takes longer than the rest of a registration."""
 
 
 @runtime_checkable
@@ -51,13 +51,13 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Small:
-    """Copies of what changes between two steps, as it was at one place: all but what optimizers own."""
+    """Copies of what changes between two steps, as it was at one place: everything that optimizers do not own."""
 
     buffers: Mapping[str, Tensor]
     groups: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Of each optimizer."""
+    """The groups of each optimizer."""
     others: Mapping[str, Mapping[str, Any]]
-    """The state of what is neither module nor optimizer."""
+    """The states of objects that are neither modules nor optimizers."""
 
 
 class Registry:
@@ -68,43 +68,43 @@ class Registry:
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
         self._implied: set[str] = set()
-        """The optimizers that are registered because another one holds them."""
+        """Optimizers that are registered because another one holds them."""
         self._merges: dict[str, Merge] = {}
-        """Of those whose state is each rank's own."""
+        """The merge functions of objects whose state is each rank's own."""
         self._loose: frozenset[str] = frozenset()
         self._keeping: set[str] = set()
-        """What a checkpoint need not hold."""
+        """Objects that a checkpoint need not hold."""
         self._renames = Renames()
         self.kept: list[str] = []
-        """What the checkpoint that was loaded last did not hold, and stays as the script has made it."""
+        """What the last loaded checkpoint did not hold, and stays as the script has made it."""
         self.loaded = False
-        """Whether there was one."""
+        """Whether a checkpoint was loaded."""
         self._items: Mapping[str, Item] = {}
-        """What is known of its tensors, by the names that there are now."""
+        """What is known of the checkpoint's tensors, by their present names."""
         self._late: set[str] = set()
-        """What was registered after the run had begun."""
+        """Objects that were registered after the run had begun."""
         self._unclaimed = PendingState()
-        """What the checkpoint holds of objects that were registered late, and are not registered yet."""
+        """What the checkpoint holds of late objects that are not registered yet."""
         self._parts = PendingState()
-        """... and of parts that registered modules have yet to get."""
+        """... and of parts that registered modules do not have yet."""
         self._restored: dict[str, list[dict[str, Any]]] = {}
-        """The groups of optimizers as the checkpoint has them, while it holds of what comes late."""
+        """The optimizers' groups in the checkpoint, while it holds late objects."""
         self._marked: set[str] = set()
-        """What of the checkpoint has come when its run had begun."""
+        """What was late in the checkpoint's run."""
         self._claims: Counter[Tensor] = Counter()
-        """How often a claim has written to a parameter that was registered already: with what it had."""
+        """How often a claim has written to a parameter that was registered already, with the value it had."""
         self._order: list[str] = []
-        """Their names, as they were registered."""
+        """Names, in the order of registration."""
         self.things: list[Any] = []
-        """All of them, as they were registered."""
+        """Objects, in the order of registration."""
         self._listed: list[list[Tensor]] = []
-        """Each module's parameters when they were last asked for."""
+        """Each module's parameters, as of the last call of `parameters`."""
         self._judged: list[Tensor] = []
-        """All parameters when it was last seen that each optimizer's have their names."""
+        """All parameters, when each optimizer's were last seen to have names."""
         self._parameters: list[Tensor] = []
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """What checkpoints hold under these names is registered under other ones."""
+        """Adds new names for objects that checkpoints hold under other ones."""
         self._renames |= names
 
     def add(
@@ -120,10 +120,9 @@ class Registry:
     ) -> None:
         """Registers one object. UserError if the name is taken or the object has no state to save.
 
-        That a `loose` one differs between ranks is as it should be. What a checkpoint does not hold of one that `keeps`
-        stays as it is, and one that `begins` does so if the checkpoint holds nothing of it. A `late` one is added when
-        the run has begun: what a checkpoint holds of it is to be claimed. The state of one with a `merge` is each
-        rank's own.
+        A `loose` object may differ between ranks. One that `keeps` stays as it is where a checkpoint lacks a part of
+        it, and one that `begins` if a checkpoint lacks all of it. A `late` one is added after the run has begun: its
+        part of the checkpoint has to be claimed. The state of an object with a `merge` is each rank's own.
         """
         self._forget_held(thing)
         self._check_new(name, thing, merge)
@@ -156,7 +155,7 @@ class Registry:
             self._implied.add(path)
 
     def _forget_held(self, thing: Any) -> None:
-        """What was registered with its holder has the name that the script gives it, if it gives it one."""
+        """An optimizer that was registered with its holder gets the script's name, if the script registers it too."""
         for name in [name for name in self._implied - self._late if self.named[name] is thing]:
             del self._optimizers[name]
             self._implied.remove(name)
@@ -184,34 +183,34 @@ class Registry:
 
     @property
     def named(self) -> dict[str, Any]:
-        """What is registered, by name, in the order in which it was."""
+        """The registered objects by name, in the order of registration."""
         return dict(zip(self._order, self.things, strict=True))
 
     @property
     def others(self) -> dict[str, Stateful]:
-        """What is neither module nor optimizer, by name."""
+        """Objects that are neither modules nor optimizers, by name."""
         return dict(self._others)
 
     @property
     def names(self) -> set[str]:
-        """What is registered."""
+        """The names of all registered objects."""
         return {*self._modules, *self._optimizers, *self._others}
 
     @property
     def late(self) -> list[str]:
-        """What has come after the run had begun: it did in this run, or will, as it did in the checkpoint's. Objects,
-        and when all was last read tensors of modules and groups of optimizers."""
+        """What came after the run had begun, in this run or in the checkpoint's: objects, and, as of the last read,
+        tensors of modules and groups of optimizers."""
         late = [module.late for module in self._modules.values()] + [one.late for one in self._optimizers.values()]
         return sorted({*self._late, *self._unclaimed.objects, *self._parts.tensors, *chain.from_iterable(late)})
 
     @property
     def unclaimed(self) -> list[str]:
-        """What the checkpoint holds and the script has yet to register, to make or to add."""
+        """What the checkpoint holds and the script has not registered, made or added yet."""
         groups = chain.from_iterable(optimizer.waiting for optimizer in self._optimizers.values())
         return sorted([*self._unclaimed.objects, *self._parts.tensors, *groups])
 
     def awaited(self, saved: Mapping[str, Any]) -> list[str]:
-        """What of a checkpoint has come late, and is not there now."""
+        """What was late in a checkpoint and is not there now."""
         renames = self._renames.of(saved)
         groups = chain.from_iterable(optimizer.present for optimizer in self._optimizers.values())
         return sorted({renames(name) for name in saved.get(LATE, ())} - {*self.names, *self._live(), *groups})
@@ -221,7 +220,7 @@ class Registry:
         return {name: tensor for module in self._modules.values() for name, tensor in module.live().items()}
 
     def kind(self) -> str:
-        """What all ranks of a run have alike before anything is trained: a word that differs where they do not."""
+        """A text of what all ranks of a run must have in common before anything is trained."""
         early = self.names - self._late
         layouts = {name: module.layout() for name, module in self._held(self._modules, early)}
         names = self._parameter_names()
@@ -231,10 +230,10 @@ class Registry:
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 
     def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> State:
-        """Everything as it is now; the tensors are the live ones, not copies. UserError for what cannot be saved.
+        """The present state; its tensors are the live ones, not copies. UserError for what cannot be saved.
 
-        With `small`: as it was at that place, if no optimizer has taken a step since. `spread` are the ids of buffers
-        that training gives to all ranks anyway.
+        With `small`: the state at that place, if no optimizer has taken a step since. `spread`: ids of buffers that
+        training broadcasts anyway.
         """
         shared: dict[str, Tensor] = {}
         replicated: dict[str, Tensor] = {}
@@ -269,11 +268,11 @@ class Registry:
 
     @property
     def by_rank(self) -> tuple[str, ...]:
-        """The objects whose state is each rank's own."""
+        """Names of objects whose state is each rank's own."""
         return tuple(self._merges)
 
     def own(self) -> dict[str, Any]:
-        """Their states on this rank, as a rank's own state holds them: nothing, where there are none.
+        """The states of those on this rank, as part of the rank's own state; empty if there are none.
 
         UserError for what cannot be saved by rank.
         """
@@ -285,14 +284,14 @@ class Registry:
     def merged(
         self, parts: Sequence[Mapping[str, Any]], *, rank: int, world: int, held: Collection[str] = ()
     ) -> dict[str, Any]:
-        """What `rank` of a world of another size goes on with, from the states that the old ranks had: encoded, under
-        the names of a checkpoint that holds the names `held`. UserError where the script's function fails."""
+        """What `rank` of a world of another size continues with, from the old ranks' states: encoded, under the names
+        of a checkpoint that holds the names `held`. UserError if the script's function fails."""
         renames = self._renames.of(held)
-        names = parts[0] if parts else ()  # where rank 0 has none of its own, its state counts for all
+        names = parts[0] if parts else ()  # if rank 0 has no state of its own, its state is for all ranks
         return {name: merged(name, self._merges[renames(name)], parts, rank=rank, world=world) for name in names}
 
     def load_own(self, own: Mapping[str, Any]) -> None:
-        """Takes over states of this rank's own, by name. UserError for what an object refuses."""
+        """Restores states of this rank's own, by name. UserError if an object refuses its state."""
         for name, saved in own.items():
             other = self._others[name]
             try:
@@ -301,8 +300,8 @@ class Registry:
                 raise UserError(f"{name!r}: load_state_dict refuses the state of this rank: {error!r}") from error
 
     def small(self) -> Small:
-        """What changes between two steps, copied; of the modules' parts as they were when `parameters` was last asked
-        for."""
+        """Copies of what changes between two steps. The modules' parts are those as of the last call of
+        `parameters`."""
         buffers = {
             name: buffer.detach().clone()
             for module in self._modules.values()
@@ -312,7 +311,7 @@ class Registry:
         return Small(buffers, groups, {name: copied(_state_of(name, o)) for name, o in self._others.items()})
 
     def small_bytes(self) -> int:
-        """How much that is, about."""
+        """The approximate size of that, in bytes."""
         found: dict[str, Tensor] = {}
         for module in self._modules.values():
             found |= module.buffers()
@@ -322,26 +321,26 @@ class Registry:
 
     @property
     def extra(self) -> str:
-        """Which module's part keeps state that is no tensor, if any."""
+        """The type of a module part that keeps state that is not a tensor; "" if there is none."""
         return next((module.extra for module in self._modules.values() if module.extra), "")
 
     def parameters(self) -> list[Tensor]:
-        """All of them, each once; the same list for as long as they are the same."""
+        """All parameters, each once. The same list as long as they do not change."""
         listed = [module.outline.parameters() for module in self._modules.values()]
         if len(listed) != len(self._listed) or not all(map(is_, listed, self._listed)):
             self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
         return self._parameters
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
-        """The state of all optimizers, but for what is nested deeper."""
+        """The tensors in all optimizers' state, without those nested deeper."""
         return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
 
     def versions(self) -> list[int]:
-        """How often each parameter was written to, but for claims: equal as long as nobody has touched any."""
+        """How often each parameter was written to, except by claims. Equal as long as nothing writes to any."""
         return [_version(parameter) - self._claims[parameter] for parameter in self._parameter_names()]
 
     def grown(self) -> Mapping[str, Tensor]:
-        """What training has made and a script that begins anew has not: the optimizers' tensors, by name."""
+        """What training has made and a fresh script lacks: the optimizers' tensors, by name."""
         found: dict[str, Tensor] = {}
         parameters = self._parameter_names()
         for optimizer in self._optimizers.values():
@@ -354,10 +353,10 @@ class Registry:
         items: Sequence[Item],
         room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
     ) -> Mapping[tuple[str, str], Tensor]:
-        """Where a checkpoint's tensors are read to: the live ones where they fit, new ones beside them elsewhere, those
-        of `room` where they fit.
+        """Where to read a checkpoint's tensors to: the live ones where they fit, otherwise those of `room` where these
+        fit, otherwise new ones.
 
-        UserError if the checkpoint is not of what is registered; it tells name, expected and found.
+        UserError, with name, expected and found, if the checkpoint is not of what is registered.
         """
         renames = self._renames.of([*objects, *(item.name for item in items)])
         by_name = {renames(item.name): item for item in items}
@@ -371,7 +370,7 @@ class Registry:
         by_name: Mapping[str, Item],
         room: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
     ) -> dict[str, Tensor]:
-        """Where each tensor of these objects is to be read to."""
+        """Where to read each tensor of these objects to."""
         places = {
             name: tensor
             for registered, module in self._modules.items()
@@ -385,7 +384,8 @@ class Registry:
         return places
 
     def load(self, state: State) -> None:
-        """Takes over a checkpoint's state, read into its targets or not. UserError if it is of other objects."""
+        """Restores a checkpoint's state, whether it was read into its targets or not. UserError if it is of other
+        objects."""
         read = {**state.shared, **state.replicated}
         renames = self._renames.of([*state.objects, *read])
         objects = self._known(state.objects, renames)
@@ -393,7 +393,7 @@ class Registry:
             {renames(name): tensor for name, tensor in part.items()} for part in (state.shared, state.replicated)
         )
         self.kept = sorted(self.names - objects.keys()) + self._put_in(objects, {**shared, **replicated})
-        if state.rank is not None:  # else whoever has read this keeps its own
+        if state.rank is not None:  # otherwise this rank keeps its own
             own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
             self._check_own(objects, own)
             self.load_own(own)
@@ -403,20 +403,20 @@ class Registry:
         self.loaded = True
 
     def _note_groups(self) -> None:
-        """A scheduler that is made late sets the rates of its optimizer as at a start."""
+        """Notes the groups: a scheduler that is made late sets its optimizer's rates as at a start."""
         held = self._unclaimed.objects
         self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
 
     def _lacking(self, found: PendingState) -> PendingState:
-        """Those of these tensors that have come late, and that the modules do not have by now."""
+        """Those of these tensors that were late in the checkpoint and that the modules do not have yet."""
         return found.named(self._marked - self._live().keys())
 
     def settle(self, *, strict: bool = True) -> bool:
-        """What the script has made in registered modules, and added to optimizers, gets what the checkpoint holds of
-        it. Whether there was anything.
+        """Restores what the script has made in registered modules or added to optimizers from the checkpoint. Returns
+        whether there was anything.
 
-        UserError for what no later run could load; unless it is to be `strict`, a parameter of no registered module
-        may be registered yet.
+        UserError for what no later run could load. Unless `strict`, a parameter of no registered module may still be
+        registered later.
         """
         claimed = self._settle_parts() if self._parts.tensors else False
         changed = [optimizer for optimizer in self._optimizers.values() if optimizer.changed()]
@@ -434,7 +434,7 @@ class Registry:
         return True
 
     def _check_parameters(self) -> None:
-        """The script has replaced a part of a module, or a parameter."""
+        """The script has replaced a part of a module, or a parameter: checks the optimizers again."""
         names = self._parameter_names()
         for optimizer in self._optimizers.values():
             if not optimizer.changed():
@@ -455,7 +455,7 @@ class Registry:
 
     @contextmanager
     def _claiming(self) -> Iterator[None]:
-        """What is written to parameters within comes from the checkpoint."""
+        """Counts writes to parameters in the block as the checkpoint's."""
         before = {parameter: _version(parameter) for parameter in self._parameter_names()}
         with torch.no_grad():
             yield
@@ -463,16 +463,16 @@ class Registry:
 
     @contextmanager
     def _refilling(self) -> Iterator[None]:
-        """What is loaded into optimizers within, those have that shared it before."""
+        """Optimizers that share groups or state before the block share what is loaded in it."""
         containers = OptimizerContainers(thing for thing in self.things if isinstance(thing, Optimizer))
         yield
         containers.refill()
 
     def claim(self, names: Collection[str], rename: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Puts into these, which were added late, what the checkpoint holds of them.
+        """Restores objects that were added late from the checkpoint.
 
-        Which of them it does not hold, and which tensors of modules. UserError if it holds other objects under these
-        names: nothing is claimed then.
+        Returns the names that it does not hold, and the modules' tensors that are kept. UserError if it holds other
+        objects under these names; then nothing is claimed.
         """
         renames = (Renames() | rename).of(self._unclaimed.held)
         unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
@@ -492,7 +492,7 @@ class Registry:
         return sorted(set(names) - claimed.objects.keys()), kept
 
     def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:
-        """Puts in what was read into its places; which tensors of modules are kept."""
+        """Puts what was read into its places. Returns the modules' tensors that are kept."""
         kept: list[str] = []
         for name, module in self._held(self._modules, objects):
             kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
@@ -508,7 +508,7 @@ class Registry:
         return kept
 
     def _wishes(self, objects: Mapping[str, Any], items: Mapping[str, Item]) -> Iterator[tuple[str, Any, Home | None]]:
-        """Of every tensor outside modules the name, the live one, and where one belongs if there is none."""
+        """For each tensor outside of modules: its name, the live one, and where it belongs if there is none."""
         parameters = self._parameter_names()
         for name, _ in self._held(self._modules, objects):
             yield from ((ref, None, None) for ref, _ in refs(objects[name]["extra"]))
@@ -520,7 +520,7 @@ class Registry:
 
     @staticmethod
     def _held(things: Mapping[str, T], names: Collection[str]) -> Iterator[tuple[str, T]]:
-        """Those of these names: those of which a checkpoint has anything, say."""
+        """The things with one of these names, for example those that a checkpoint holds."""
         return ((name, thing) for name, thing in things.items() if name in names)
 
     @staticmethod
@@ -532,7 +532,7 @@ class Registry:
     def _known(self, saved: Mapping[str, Any], renames: Renames) -> dict[str, Any]:
         """A checkpoint's objects under their present names. UserError if the script does not register the same ones.
 
-        What was registered late is registered late again.
+        What was late in the checkpoint is late again.
         """
         objects = renames.objects(saved)
         self._marked = {renames(name) for name in objects.pop(LATE, ())}
@@ -554,7 +554,7 @@ class Registry:
             raise UserError(f"the checkpoint holds a state of {parted[0]!r} for each rank: register it with {how}")
 
     def _parameter_names(self) -> dict[Tensor, str]:
-        """By identity; a tied parameter has the first of its names."""
+        """Names by parameter. A tied parameter has its first name."""
         names: dict[Tensor, str] = {}
         for module in self._modules.values():
             for name, parameter in module.parameters():
@@ -563,7 +563,7 @@ class Registry:
 
 
 def _check_whole(name: str, optimizer: Optimizer) -> None:
-    """UserError for an optimizer whose state_dict is not all of its state, or nothing that could be read."""
+    """UserError for an optimizer whose state_dict lacks a part of its state, or has none that could be read."""
     for one in with_held([optimizer]):
         if PARTED in (kind.__name__ for kind in type(one).__mro__):
             raise UserError(
@@ -579,12 +579,12 @@ def _check_whole(name: str, optimizer: Optimizer) -> None:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often it was written to."""
-    return tensor._version  # noqa: SLF001 - torch has no other word
+    """How often torch has seen it written to."""
+    return tensor._version  # noqa: SLF001 - torch has no public name for it
 
 
 def _check_same(now: Mapping[str, Tensor], was: Mapping[str, Tensor]) -> None:
-    """UserError if a forward pass has added or grown buffers: what else it has changed is not known."""
+    """UserError if a forward pass has added or resized buffers: what else it has changed is unknown."""
     for name in sorted(now.keys() | was.keys()):
         if name not in now or name not in was or now[name].shape != was[name].shape:
             raise UserError(f"buffer {name} is another one since the last batch was handed out")
@@ -598,7 +598,7 @@ def _state_of(name: str, other: Stateful) -> dict[str, Any]:
 
 
 def _place(item: Item, live: Any, home: Home | None, used: set[int], room: Tensor | None) -> Tensor:
-    """The live tensor, if it fits and its memory is its own; else a new one where it belongs, or `room`."""
+    """The live tensor, if it fits and its memory is its own; otherwise `room`, or a new one where it belongs."""
     if not isinstance(live, Tensor):
         return _new(item, home or Home(torch.device("cpu"), item.order), room)
     tensors.refuse_odd(item.name, live)

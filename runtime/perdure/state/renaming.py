@@ -1,6 +1,6 @@
-"""Names in a checkpoint that the script gives others now: of registered objects, or of parts of a module.
+"""New names for objects, or parts of modules, that a checkpoint holds under old ones.
 
-A name counts with all that lies below it, up to a dot, or in an optimizer a slash. Pure; used by the registry.
+A name includes everything below it, up to a dot, or a slash for an optimizer. Pure; used by the registry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Renames:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, more: Mapping[str, str]) -> Renames:
-        """With more of them. UserError for what is no name, or a second new name."""
+        """Adds more of them. UserError for what is no name, or for a second new name."""
         for old, new in more.items():
             if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in (old, new)):
                 raise UserError(
@@ -37,16 +37,16 @@ class Renames:
         return Renames({**self.names, **more})
 
     def of(self, held: Collection[str]) -> Renames:
-        """Those for a checkpoint that holds these names: one that has the new name already was saved with it.
+        """Those that apply to a checkpoint with these names. One that has the new name already was saved with it.
 
-        UserError where nobody can tell that, as each of two names is the other's, or where two become one.
+        UserError if that is ambiguous, because each of two names replaces the other, or if two names become one.
         """
         olds = {old: new for old, new in self.names.items() if _has(held, old)}
         for old, new in olds.items():
             if new != old and new in olds and _has(held, new):
                 raise UserError(
                     f"register(rename=...): {old!r} is to be {new!r}, and that {olds[new]!r}, and the checkpoint has "
-                    f"both: nobody can tell whether it was saved before or since: take a name that there was not"
+                    f"both: whether it was saved before or since is unclear: take a name that is not in it"
                 )
         names = {old: new for old, new in olds.items() if not _has(held, new)}
         if len(set(names.values())) < len(names):
@@ -54,7 +54,7 @@ class Renames:
         return Renames(names)
 
     def __call__(self, name: str) -> str:
-        """What is called `name` in the checkpoint: the longest old name that fits counts."""
+        """The present name for `name` in the checkpoint. The longest matching old name counts."""
         fitting = [old for old in self.names if _is_below(name, old)]
         if not fitting:
             return name
@@ -62,7 +62,7 @@ class Renames:
         return f"{self.names[old]}{name[len(old) :]}"
 
     def objects(self, objects: Mapping[str, Any]) -> dict[str, Any]:
-        """All that is not in shards, under the present names."""
+        """Everything outside of the shards, under the present names."""
         if not self.names:
             return dict(objects)
         return {self(name): self._object(name, saved) for name, saved in objects.items()}
@@ -78,7 +78,7 @@ class Renames:
         return found
 
     def _relative(self, module: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Names within a module."""
+        """The same for names within a module."""
         return {self(f"{module}.{name}").removeprefix(f"{self(module)}."): value for name, value in values.items()}
 
     def _key(self, key: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The random generators of one rank: read at a commit, put back right before the first batch is fetched.
+"""The random generators of one rank: read at a commit, restored right before the first batch is fetched.
 
-They belong to a rank, not to the job: a run of another size cannot go on with them and draws its own from
-(seed, step, rank), the same ones whenever it starts from the same commit. But what all ranks draw alike is the job's: a
-script may let it decide what a step does, and ranks that drew apart would wait for each other for ever. So a generator
-that stands at the same place on all ranks, two at least, goes on there on all ranks of another size. Called by the
-session.
+They belong to a rank, not to the job: a run of another size cannot continue with them, and seeds its own from (seed,
+step, rank), the same ones whenever it starts from the same commit. But draws that are equal on all ranks belong to the
+job. A script may use them to decide what a step does, and ranks with different draws would wait for each other for
+ever. So a generator in the same state on all ranks, two at least, continues on all ranks of a run of another size.
+Called by the session.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from perdure.checkpoint.codec import checksum_of
 
 @dataclass(frozen=True)
 class Reading:
-    """How those generators are read whose states take long to tell: by default, as they tell them."""
+    """How to read generators whose states take long to read; by default in full."""
 
     python: Callable[[], Any] = random.getstate
     numpy: Callable[[], Any] = np.random.get_state
-    """Of the one that scripts use."""
+    """Reads the generator that scripts use."""
 
 
 IN_FULL: Final = Reading()
@@ -43,13 +43,13 @@ def capture(reading: Reading = IN_FULL) -> dict[str, Any]:
         "numpy": reading.numpy(),
         "torch": torch.get_rng_state().numpy(),
     }
-    if torch.cuda.is_initialized():  # whether there is one takes a tenth of a millisecond to find out
+    if torch.cuda.is_initialized():  # asking whether there is a device takes a tenth of a millisecond
         state["cuda"] = torch.cuda.get_rng_state().numpy()
     return state
 
 
 def apply(state: dict[str, Any]) -> None:
-    """Puts captured states back, of those generators that are in it."""
+    """Restores captured states, of the generators that are in it."""
     if "python" in state:
         random.setstate(state["python"])
     if "numpy" in state:
@@ -62,7 +62,7 @@ def apply(state: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def untouched() -> Iterator[None]:
-    """Whatever is drawn in here, training goes on as if nothing had been."""
+    """Draws in the block do not affect training."""
     now = capture()
     try:
         yield
@@ -71,7 +71,7 @@ def untouched() -> Iterator[None]:
 
 
 def derive(seed: int, step: int, rank: int) -> None:
-    """Seeds all generators for a rank that has no state of its own to go on with."""
+    """Seeds all generators for a rank without a saved state."""
     digest = hashlib.sha256(f"{seed}/{step}/{rank}".encode()).digest()
     number = int.from_bytes(digest[:8], "big")
     random.seed(number)
@@ -80,7 +80,7 @@ def derive(seed: int, step: int, rank: int) -> None:
 
 
 class Follower(Protocol):
-    """What else moves as the script's code runs, and is told of the same places as the generators are."""
+    """Something else that changes as the script's code runs, and follows the same calls as the generators."""
 
     def hold(self) -> None: ...
 
@@ -94,10 +94,10 @@ class Follower(Protocol):
 
 
 class Generators:
-    """Which state of the generators a save holds, and when a resumed run takes it.
+    """Decides which state of the generators a save holds, and when a resumed run takes it.
 
-    Where code of the script would run again in a resumed run, that of an epoch before its first batch say, a save
-    holds what they were before that code: held by `hold`, until the next batch is asked for.
+    If a resumed run would execute some of the script's code again, such as that of an epoch before its first batch, a
+    save holds the state from before that code. `hold` keeps that state until the next batch is requested.
     """
 
     def __init__(self, *followers: Follower) -> None:
@@ -107,40 +107,40 @@ class Generators:
 
     @property
     def held(self) -> bool:
-        """Whether a resumed run would run again what the script does now, with the numbers that it drew."""
+        """Whether a resumed run would execute again what the script does now, with the same random numbers."""
         return self._held is not None or self._resumed is not None
 
     def resume(self, apply: Callable[[], None]) -> None:
-        """`apply` puts them where the commit left them."""
+        """`apply` restores the commit's states."""
         self._resumed = apply
 
     def take(self) -> None:
-        """What comes next in a resumed run comes right after its commit."""
+        """In a resumed run: what comes next comes right after the commit."""
         if self._resumed:
             self._resumed()
         for follower in self._followers:
             follower.take()
 
     def go_on(self) -> None:
-        """Training goes on: what was resumed is behind it."""
+        """Training continues: what was resumed is in the past."""
         self._resumed = None
         for follower in self._followers:
             follower.go_on()
 
     def hold(self) -> None:
-        """From here on the script's code would run again in a resumed run."""
+        """From now on a resumed run would execute the script's code again."""
         self._held = capture()
         for follower in self._followers:
             follower.hold()
 
     def release(self) -> None:
-        """From here on it would not."""
+        """From now on it would not."""
         self._held = None
         for follower in self._followers:
             follower.release()
 
     def aside(self) -> Callable[[], None]:
-        """What brings back whether, and what, is held just now."""
+        """Returns what restores the present held state."""
         held, followers = self._held, [follower.aside() for follower in self._followers]
 
         def bring_back() -> None:
@@ -151,7 +151,7 @@ class Generators:
         return bring_back
 
     def state(self, reading: Reading = IN_FULL) -> dict[str, Any]:
-        """What a save made now holds."""
+        """What a save made now would hold."""
         if self._resumed is None:
             return capture(reading) if self._held is None else self._held
         now = capture()
@@ -163,7 +163,7 @@ class Generators:
 
 
 def going_on(saved: Any, *, seed: int, step: int, rank: int) -> Callable[[], None]:
-    """How this rank's generators go on from a commit: as they were, those that are saved, and others drawn anew."""
+    """How this rank's generators continue from a commit: the saved ones as they were, the others seeded."""
     known = saved["rng"] if saved is not None else {}
 
     def go_on() -> None:
@@ -175,17 +175,17 @@ def going_on(saved: Any, *, seed: int, step: int, rank: int) -> Callable[[], Non
 
 
 def sums(state: Mapping[str, Any]) -> dict[str, str]:
-    """Of each generator a checksum of where it stands."""
+    """A checksum of each generator's state."""
     return {name: checksum_of(one) for name, one in state.items()}
 
 
 def alike(told: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """The generators that stand at the same place on all ranks, by the checksums that each has told."""
+    """The generators in the same state on all ranks, by each rank's checksums."""
     return tuple(sorted(name for name in told[0] if len({found.get(name) for found in told}) == 1))
 
 
 def of_other_world(saved: Sequence[Any]) -> dict[str, Any] | None:
-    """What the ranks of another world go on with, from the encoded states of all that have saved."""
+    """What the ranks of another world continue with, from the encoded states of all ranks in the checkpoint."""
     if len(saved) < 2 or not all(saved):
         return None
     names = alike([sums(found["rng"]) for found in saved])
@@ -193,15 +193,15 @@ def of_other_world(saved: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def all_alike(own: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The part of a rank's own state that is not its own: all have it alike."""
+    """The part of a rank's own state that is equal on all ranks."""
     return {"rng": {name: own["rng"][name] for name in names}, "asked": []}
 
 
 def of_lost_rank(left: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
-    """What a rank goes on with whose own state is lost, from the encoded states of those that are left.
+    """What a rank continues with whose own state is lost, from the encoded states of the remaining ranks.
 
-    Where a generator, one of `names`, drew the same numbers on all ranks when they began, and does on those that are
-    left, it did so on this one.
+    If a generator among `names` drew the same numbers on all ranks at the beginning, and still does on the remaining
+    ranks, it did so on the lost one too.
     """
     rng = left[0]["rng"]
     same = {name: rng[name] for name in names if all(found["rng"].get(name) == rng.get(name) for found in left)}

@@ -1,7 +1,7 @@
 """`session.state`: a script's plain values that are part of the training, such as the best score so far.
 
-Each value is checked when it is set: one that a checkpoint could not hold is refused there, by name, and not at the
-exit save. Rank 0's values are the ones that are saved; a resumed run has them on every rank. Owned by the session.
+Each value is checked when it is set, so that one that a checkpoint cannot hold is refused by name there, and not at the
+last save. Rank 0's values are saved; a resumed run has them on every rank. Owned by the session.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class UserState(MutableMapping[str, Any]):
         return f"session.state {self._values!r}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything as it is now. UserError if a value was changed into something that cannot be saved."""
+        """All values as they are now. UserError if one was changed into something that cannot be saved."""
         for name, value in self._values.items():
             _check(name, value)
         return dict(self._values)
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """A resumed run has what was saved; what the script has set beside it stays."""
+        """Restores the saved values. Others that the script has set stay."""
         self._values.update(saved)
 
 
 def _check(name: str, value: Any) -> None:
-    """UserError unless it can be saved and comes back the same. Tensors are looked at, not read."""
+    """UserError unless the value can be saved and comes back the same. Looks at tensors without reading them."""
     place = f"session.state[{name!r}]"
     tensors: dict[str, Tensor] = {}
     encode(split(value, f"{place}.", tensors), place)

@@ -1,8 +1,9 @@
-"""What a script holds in its variables: no collector's list has a torch.Generator, and only there things have names.
+"""The objects in a script's variables. The garbage collector does not list a torch.Generator, and only variables have
+names.
 
-Only variables of the script's own functions and modules are looked at, and the attributes of what they hold. Until
-Python 3.13 a function's variables are seen as a copy, which the function's frame keeps, with all that is in it: it is
-emptied again. A script that may have asked for that copy itself, by `locals()` say, is left alone.
+Only variables of the script's own functions and modules are searched, and the attributes of their values. Before Python
+3.13 a function's variables are seen as a copy, which the function's frame keeps with all that is in it; so the copy is
+emptied again. A script that may have requested that copy itself, for example by `locals()`, is left alone.
 
 Called by perdure.session.forgotten.
 """
@@ -21,7 +22,7 @@ _INSTALLED: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib",
 
 
 def variables() -> Iterator[tuple[str, Any]]:
-    """The name and the value of each, of those who have called this, and of what these hold in turn."""
+    """The name and value of each variable in the calling frames, and of their values' attributes."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - its public name
     seen: set[int] = set()
     while frame is not None:

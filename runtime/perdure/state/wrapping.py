@@ -1,11 +1,11 @@
-"""How a model is wrapped for training on several ranks, and the sum whose result does not depend on a restart.
+"""Wraps a model for training on several ranks, and sums gradients so that a restart does not change the result.
 
-Plain DDP rebuilds its buckets after the first backward, so a restarted process takes its first step on another
-layout; in a ring an element's place decides the order in which the ranks' values are added. With two ranks there is
-one order only; with more, results after a restart differ in the last bit. The hook here adds in rank order always.
+Plain DDP rebuilds its buckets after the first backward pass, so a restarted process takes its first step with another
+layout. In a ring an element's place decides the order in which the ranks' values are added. With two ranks there is
+only one order; with more, results after a restart differ in the last bit. The hook here always adds in rank order.
 
-Ranks may change while a script runs, so it gets a wrapper that stays the same. Also which device a process takes.
-Called by the session.
+Ranks may change while a script runs, so the script gets a wrapper that stays the same. This module also decides which
+device a process takes. Called by the session.
 """
 
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
@@ -34,11 +34,12 @@ def take_device(local_rank: int) -> torch.device:
 
 
 class Replica(nn.Module):
-    """A model as training calls it, in whatever world: the script keeps this, and what is inside is made anew.
+    """A model as training calls it, in a world of any size: the script keeps this object while its inside is replaced.
 
-    `module` is the script's own. With several ranks it is called through DistributedDataParallel; that one is made
-    anew where the ranks change, for an old one keeps buckets that other ranks do not have, and where parameters are
-    frozen, unfrozen or added: it averages the gradients of those alone, and waits for all those, that it was made with.
+    `module` is the script's model. With several ranks it is called through DistributedDataParallel. That one is
+    replaced when the ranks change, because an old one keeps buckets that other ranks lack, and when parameters are
+    frozen, unfrozen or added, because it averages the gradients of exactly the parameters with which it was made, and
+    waits for all of them.
     """
 
     module: nn.Module
@@ -47,22 +48,22 @@ class Replica(nn.Module):
         super().__init__()
         keepers.disregard(self)
         self.module = module
-        # In a list, so that it is no submodule: names would be there twice.
+        # In a list, so that it is no submodule, which would double all names.
         self._called: list[nn.Module] = [module]
         self._deterministic = deterministic
         self._options = _placed(module, options)
         self._hook: tuple[Any, Any] | None = None
         self._world = 1
         self._made_with: list[tuple[nn.Parameter, bool]] = []
-        """The parameters, and whether each was trained, when what is called now was made."""
+        """The parameters, and whether each was trained, when the present inside was made."""
         self._outline = Outline(module)
         self._made_of = self._outline.parameters()
 
     def adapt(self, world: int, *, equal: bool = False) -> None:
-        """Makes what training calls in a world of this size; `equal`: all ranks have the same weights already."""
+        """Makes what training calls in a world of this size. `equal`: all ranks have the same weights already."""
         before = self._called[0]
         if isinstance(before, DistributedDataParallel):
-            before._remove_autograd_hooks()  # noqa: SLF001 - else both would reduce
+            before._remove_autograd_hooks()  # noqa: SLF001 - otherwise both would reduce
         self._called[0] = self.module
         self._world = world
         self._made_of = self._outline.parameters()
@@ -73,7 +74,7 @@ class Replica(nn.Module):
             self._called[0].training = self.training  # not by train(): parts of the model may be frozen
 
     def let_go(self) -> None:
-        """Keeps no group of ranks any more: what is called from here on is the script's model."""
+        """Drops its process group: from now on this calls the script's model."""
         self.adapt(1)
 
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
@@ -86,13 +87,13 @@ class Replica(nn.Module):
         return wrapped
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Calls the model, and has the ranks' gradients averaged in the backward pass."""
+        """Calls the model, and averages the gradients over the ranks in the backward pass."""
         if self._world > 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling() and self._thawed():
             self.adapt(self._world, equal=self._outline.parameters() is self._made_of)
         return self._called[0](*inputs, **named)
 
     def _thawed(self) -> bool:
-        """Whether the script trains other parameters than before, as every rank's does, outside of `no_sync`."""
+        """Whether the script trains other parameters than before, as on every rank, outside of `no_sync`."""
         if not getattr(self._called[0], "require_backward_grad_sync", True):
             return False
         if self._outline.parameters() is not self._made_of:
@@ -100,18 +101,18 @@ class Replica(nn.Module):
         return any(parameter.requires_grad != trained for parameter, trained in self._made_with)
 
     def train(self, mode: bool = True) -> Self:
-        """For training, or for evaluation."""
+        """Sets training or evaluation mode."""
         super().train(mode)
-        self._called[0].training = mode  # one that is no part of this module, too
+        self._called[0].training = mode  # even if it is no part of this module
         return self
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """In here gradients are added up on each rank, and not averaged over the ranks."""
+        """In the block gradients are added up on each rank, and not averaged."""
         called = self._called[0]
         return called.no_sync() if isinstance(called, DistributedDataParallel) else nullcontext()
 
     def register_comm_hook(self, state: Any, hook: Any) -> None:
-        """How gradients are averaged, as in DistributedDataParallel."""
+        """Sets how gradients are averaged, as in DistributedDataParallel."""
         self._hook = state, hook
         called = self._called[0]
         if isinstance(called, DistributedDataParallel):
@@ -124,13 +125,13 @@ class Replica(nn.Module):
 
     @property
     def lasting(self) -> str:
-        """Why it cannot be made anew for other ranks, or nothing."""
+        """Why it cannot be replaced for other ranks; "" if it can."""
         if self._hook:
             return "a communication hook of the script's own"
         return "a process group of the script's own" if self._options.get("process_group") else ""
 
     def __getattr__(self, name: str) -> Any:
-        """What else DistributedDataParallel has; in a world of one, what the model has."""
+        """Other attributes of DistributedDataParallel; in a world of one, those of the model."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -144,14 +145,15 @@ keepers.watch(Replica, COPY)
 
 
 def spread(replicas: Iterable[Replica]) -> set[int]:
-    """The ids of the buffers of which each forward pass gives rank 0's to all ranks, whoever has wrapped the model."""
+    """The ids of buffers that each forward pass broadcasts from rank 0, whether the session or the script wrapped the
+    model."""
     called = [*(part for replica in replicas for part in replica.inside), *(one for one, _ in keepers.made())]
     found = [one for one in called if isinstance(one, DistributedDataParallel) and one.broadcast_buffers]
     return {id(buffer) for one in found for buffer in one.module.buffers()}
 
 
 def spread_now(replicas: Iterable[Replica]) -> None:
-    """Gives rank 0's of those to all ranks, as the next forward pass would, of which there may be none. Collective."""
+    """Broadcasts those buffers now, because there may be no further forward pass. Collective."""
     for called in (part for replica in replicas for part in replica.inside):
         if isinstance(called, DistributedDataParallel) and called._check_sync_bufs_pre_fwd():  # noqa: SLF001
             called._sync_buffers()  # noqa: SLF001 - there is no public word
@@ -169,13 +171,13 @@ def mean_in_rank_order(
     group: Any,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    """The mean over the group's ranks, each element's values added from rank 0 upwards; None: of all ranks."""
+    """The mean over the group's ranks, adding each element's values from rank 0 upwards. None: all ranks."""
     gradients = bucket.buffer()
     world = dist.get_world_size(group)
     chunk = -(-gradients.numel() // world)
     own = gradients.new_zeros(world * chunk)
     own[: gradients.numel()] = gradients
-    own /= world  # before they are added, as DDP does it: 16-bit sums would overflow
+    own /= world  # before adding, as DDP does: 16-bit sums would overflow
     parts = torch.empty_like(own)
     dist.all_to_all_single(parts, own, group=group)
     total = parts[:chunk].clone()
