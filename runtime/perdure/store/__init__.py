@@ -1,7 +1,7 @@
 """Where checkpoints live: objects under one root, in S3 or in a folder.
 
-A `Store` is a few calls over keys relative to its root. It knows nothing of logs, shards or training; the one promise
-everything else is built on is that `put(..., if_absent=True)` has exactly one winner.
+A `Store` has a few calls over keys relative to its root. It knows nothing of logs, shards or training. Everything else
+is built on its one promise: `put(..., if_absent=True)` has exactly one winner.
 
 Used by perdure.checkpoint and perdure.loop.telemetry. This module imports neither boto3 nor torch; `open_store` imports
 what the root's scheme needs.

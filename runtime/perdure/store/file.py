@@ -1,12 +1,12 @@
 """A folder as a store: for a laptop, for one node, for a shared file system that has hard links.
 
-An object appears under its name whole or not at all, and survives a crash right after `put` returned: it is written
-beside, synced, linked or renamed into place, and the folder is synced, as is each folder above it that this process
-has not synced yet: another rank may have made it a moment ago. Exclusive create alone would leave a torn object after
-SIGKILL.
+An object appears under its name whole or not at all, and survives a crash right after `put` has returned: it is written
+to a temporary file, synced, then linked or renamed. The folder is synced too, and each folder above it that this
+process has not synced yet, because another rank may just have made it. Exclusive create alone would leave a torn object
+after SIGKILL.
 
-A full disk, or a quota, passes: retention makes room, here or in another job, and people do. What needs another mount,
-owner or path does not.
+A full disk or quota is temporary: retention makes room, here or in another job, and so do people. An error that needs
+another mount, owner or path is not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
 
 LARGE_BYTES: Final = 1024 * 1024
-"""Blocks of at least so many bytes go to the disk one by one; what is smaller, all at once."""
+"""Larger blocks go to the disk one by one, smaller ones all at once."""
 INCOMING = ".incoming"
-"""Objects on their way; what a killed process leaves here is never listed."""
+"""The folder for temporary files. Files that a killed process leaves here are never listed."""
 
 _STAYS: Final = {
     errno.EACCES: "this process (uid {uid}) may not: change the folder's owner or mode, or the pod's fsGroup",
@@ -40,7 +40,7 @@ _STAYS: Final = {
     errno.ENAMETOOLONG: "the path is too long: shorten the checkpoint root",
     errno.EFBIG: "the file is larger than its file system or a limit of this process allows: raise it",
 }
-"""Errors that end only when somebody does something, and what."""
+"""Errors that end only when somebody changes something, with the remedy."""
 _PASSES: Final = {
     errno.ENOSPC: "make room there; the same call succeeds then",
     errno.EDQUOT: "make room there or raise the quota; the same call succeeds then",
@@ -111,7 +111,7 @@ class FileStore:
         swept, limit = 0, time.time() - older_than
         with self._failing_as("look through", self._folder / INCOMING):
             for path in list((self._folder / INCOMING).glob("*")):
-                with suppress(FileNotFoundError):  # its writer is done with it
+                with suppress(FileNotFoundError):  # its writer has moved or removed it
                     if path.is_file() and path.stat().st_mtime < limit:
                         path.unlink()
                         swept += 1
@@ -140,7 +140,7 @@ class FileStore:
 
     @contextmanager
     def _written_beside(self, blocks: Iterable[memoryview], path: Path) -> Iterator[Path]:
-        """A synced file with the blocks in it, to be put at `path`, whose folder is there, and synced at the end."""
+        """Writes a temporary file for `path`, synced, whose folder exists. Syncs the folder at the end."""
         self._make_folder(path.parent)
         self._make_folder(self._folder / INCOMING)
         temporary = self._folder / INCOMING / secrets.token_hex(16)
@@ -158,9 +158,9 @@ class FileStore:
         _sync_folder(path.parent)
 
     def _make_folder(self, folder: Path) -> None:
-        """Like mkdir(parents=True), but the folder's name is on disk when this returns, whoever made it.
+        """Like mkdir(parents=True), but the folder's name is on disk when this returns, whichever process made it.
 
-        What is above the root may be nobody's to open: there only what is made here is synced.
+        This process may not be able to open the folders above the root. There it syncs only those that it made.
         """
         there = folder.is_dir()
         if there and (folder in self._synced or not folder.is_relative_to(self._folder) or folder == self._folder):
@@ -171,14 +171,14 @@ class FileStore:
         self._synced.add(folder)
 
     def _remove_empty(self, folder: Path) -> None:
-        with suppress(OSError):  # not empty, or somebody else's by now: both are fine
+        with suppress(OSError):  # not empty, or used by another process by now: both are fine
             while folder != self._folder:
                 folder.rmdir()
                 folder = folder.parent
 
     @contextmanager
     def _failing_as(self, verb: str, path: Path) -> Iterator[None]:
-        """Turns an OSError into StorageError, or StorageRefused where trying again is in vain."""
+        """Turns an OSError into a StorageError, or a StorageRefused if another try is in vain."""
         try:
             yield
         except OSError as error:
@@ -192,12 +192,12 @@ def _link(temporary: Path, path: Path) -> None:
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
-        if not path.samefile(temporary):  # NFS tells so of a link whose first answer was lost
+        if not path.samefile(temporary):  # NFS reports this for a link whose first answer was lost
             raise KeyExists(f"{path} exists already") from None
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise UserError(
-                f"cannot write {path}: its file system has no hard links, so two writers could not be told apart: "
+                f"cannot write {path}: its file system has no hard links, so two writers could not be kept apart: "
                 f"use a local disk, NFS or s3:// for the checkpoints"
             ) from error
         raise
@@ -206,10 +206,10 @@ def _link(temporary: Path, path: Path) -> None:
 def _begin_writing(file: BufferedWriter, size: int) -> None:
     """Lets the disk work on the last `size` bytes while the next are made, instead of on all at the end.
 
-    Of POSIX_FADV_DONTNEED Linux takes this part at once: what is dirty is not dropped, its writing begins.
+    Linux does this at once for POSIX_FADV_DONTNEED: it does not drop dirty pages, it begins to write them.
     """
     if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # it is advice: a file system may know nothing of it
+        with suppress(OSError):  # it is advice, which a file system may not support
             os.posix_fadvise(file.fileno(), file.tell() - size, size, os.POSIX_FADV_DONTNEED)
 
 

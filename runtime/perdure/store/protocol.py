@@ -10,7 +10,7 @@ from perdure.errors import PerdureError
 
 
 class KeyExists(PerdureError):
-    """`put(if_absent=True)` found an object under that key and left it alone."""
+    """`put(if_absent=True)` found an object under that key and left it unchanged."""
 
 
 class NoSuchKey(PerdureError):
@@ -19,18 +19,18 @@ class NoSuchKey(PerdureError):
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a store says of an object without sending it."""
+    """What a store says about an object without sending it."""
 
     size: int
     crc: str | None
-    """CRC64NVME of the whole object, 16 hex digits; None where the store keeps none."""
+    """CRC64NVME of the whole object, 16 hex digits; None if the store keeps none."""
     modified: float | None = None
-    """When it was written, in seconds since the epoch by the store's clock; None where nobody knows."""
+    """When it was written, in seconds since the epoch by the store's clock; None if unknown."""
 
 
 class Store(Protocol):
-    """Objects under one root. Every failure is StorageError, or StorageRefused where the same call will never succeed
-    as things are; its message names object, cause and remedy.
+    """Objects under one root. Every failure is a StorageError, or a StorageRefused if the same call cannot succeed
+    until something is changed. Its message names object, cause and remedy.
 
     A `put` that raised StorageError may still have happened, now or a little later. All calls may come from any thread.
     """
@@ -47,8 +47,8 @@ class Store(Protocol):
     def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
         """Writes one object of exactly `size` bytes, never a part of it.
 
-        A block is valid only until the next one is asked for: there is one buffer behind them. What `blocks` raises
-        passes through, and no object appears.
+        A block is valid only until the next one is requested, because one buffer is behind all of them. Errors of
+        `blocks` pass through, and no object appears.
         """
         ...
 
@@ -57,7 +57,8 @@ class Store(Protocol):
         ...
 
     def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
-        """Fills the buffer with the object's bytes from `start`; how many there were (past the end: fewer). NoSuchKey.
+        """Fills the buffer with the object's bytes from `start`. Returns how many there were (past the end: fewer).
+        NoSuchKey.
 
         After an error the buffer may hold anything.
         """
@@ -68,7 +69,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
-        """Keys that start with `prefix` and come after `after`, in the store's order: bytewise in all but a few."""
+        """Keys that start with `prefix` and come after `after`, in the store's order: bytewise in almost all stores."""
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -76,8 +77,9 @@ class Store(Protocol):
         ...
 
     def sweep(self, older_than: float) -> int:
-        """Removes what killed writers left half-written more than `older_than` seconds ago; how many pieces it was.
+        """Removes what killed writers left incomplete more than `older_than` seconds ago. Returns how many pieces it
+        was.
 
-        None of it has a key: files on their way, parts of uploads that were never completed.
+        None of it has a key: temporary files, parts of uploads that were never completed.
         """
         ...

@@ -1,8 +1,8 @@
-"""What an S3 server means when it refuses a call, and what its user can do about it: a table of error codes.
+"""What an S3 server means when it refuses a call, and what the user can do about it: a table of error codes.
 
-Pure: knows codes and statuses of AWS S3, MinIO, Ceph and versitygw, but neither boto3 nor a network. Used by
-perdure.store.s3, which makes StorageError or StorageRefused of it. What is not known here passes: to try again in vain
-costs time, to give up in vain costs a checkpoint.
+Pure: knows codes and statuses of AWS S3, MinIO, Ceph and versitygw, but neither boto3 nor a network. perdure.store.s3
+makes a StorageError or StorageRefused of it. An unknown error counts as temporary: trying again in vain costs time,
+giving up in vain costs a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ class Kind(Enum):
     """Whether the same call can succeed later."""
 
     PASSES = auto()
-    """By itself, or because space is made or a clock is set."""
+    """Yes: by itself, or when space is made or a clock is set."""
     STAYS = auto()
-    """Not before somebody changes the bucket, its policy or the job."""
+    """Only after somebody changes the bucket, its policy or the job."""
     KEYS = auto()
-    """These keys are not known here, or are wrong."""
+    """The server does not know these keys, or they are wrong."""
     EXPIRED = auto()
-    """These keys were good once."""
+    """These keys were valid once."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a refusal is to be taken; `{keys}` and `{endpoint}` stand in the remedy for what is in use."""
+    """How to treat a refusal. `{keys}` and `{endpoint}` in the remedy stand for what is in use."""
 
     kind: Kind
     remedy: str = ""
 
-    def told(self, *, keys: str, endpoint: str) -> str:
+    def remedy_for(self, *, keys: str, endpoint: str) -> str:
         """The end of a message: the remedy, if there is one."""
         return f": {self.remedy.format(keys=keys, endpoint=endpoint)}" if self.remedy else ""
 

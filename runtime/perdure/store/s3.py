@@ -1,8 +1,7 @@
 """An S3 bucket's prefix as a store.
 
-What a server's errors mean is told by perdure.store.refusals, where keys come from by perdure.store.clients. How long
-a failing call is tried is the callers' business. Checksums are CRC64NVME, computed here and checked by the server on
-arrival.
+perdure.store.refusals says what a server's errors mean, and perdure.store.clients where keys come from. Callers decide
+how long they try a failing call. Checksums are CRC64NVME, computed here and checked by the server on arrival.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
 R = TypeVar("R")
 
 LARGE_BYTES: Final = 1024 * 1024
-"""From here on an object, or the piece of it that is asked for, is large."""
+"""From this size on an object, or the requested piece of it, is large."""
 CONFLICT_TRIES: Final = 8
 PART_BYTES: Final = 8 * 1024 * 1024
-"""Larger objects go up in parts of this size: a single PUT may have 5 GiB at most, and a failed part is small."""
+"""Larger objects are uploaded in parts of this size: a single PUT is limited to 5 GiB, and a small part that fails
+costs little."""
 PARTS: Final = 9_000
-"""Parts an object has at most, which are larger then: servers take 10,000."""
+"""Most parts of an object; beyond that they get larger. Servers allow 10,000."""
 PARTS_AT_ONCE: Final = 4
-"""Each takes twice its size of memory: botocore copies what it signs."""
+"""Each takes twice its size in memory, because botocore copies what it signs."""
 DELETE_KEYS: Final = 1000
 PAGE_KEYS: Final = 1000
 
@@ -75,12 +75,12 @@ class S3Store:
         return self._read(key, start, len(buffer), lambda body: _fill(body, buffer), 0)
 
     def _read(self, key: str, start: int, length: int | None, take: Callable[[StreamingBody], R], nothing: R) -> R:
-        """What `take` makes of the bytes; `nothing` where there are none."""
+        """What `take` makes of the bytes; `nothing` if there are none."""
         if length == 0:
             return nothing
         end = "" if length is None else start + length - 1
         span: dict[str, Any] = {"Range": f"bytes={start}-{end}"} if start or length else {}
-        large = length is not None and length >= LARGE_BYTES  # what is asked for as a whole is small
+        large = length is not None and length >= LARGE_BYTES  # an object that is requested whole is small
         with self._failing_as("read", key):
             try:
                 return self._clients.ask(
@@ -156,8 +156,10 @@ class S3Store:
     def _page(self, prefix: str, arguments: dict[str, Any], wanted: int) -> Any:
         with self._failing_as("list", prefix):
             page: Any = self._clients.ask(lambda s3: s3.list_objects_v2(**arguments, MaxKeys=wanted))
-        if "IsTruncated" not in page and "Name" not in page:  # a web page that happens to be XML is an empty list, too
-            raise StorageRefused(f"cannot list {prefix} of {self.uri}{self._told(refusals.NOT_S3)}")
+        if (
+            "IsTruncated" not in page and "Name" not in page
+        ):  # a web page that happens to be XML looks like an empty list, too
+            raise StorageRefused(f"cannot list {prefix} of {self.uri}{self._remedy_for(refusals.NOT_S3)}")
         return page
 
     def _put_whole(self, key: str, data: bytes | bytearray, *, if_absent: bool) -> None:
@@ -173,7 +175,8 @@ class S3Store:
                     raise KeyExists(f"{self.uri} has {key} already") from None
                 if status != 409 or tried == CONFLICT_TRIES - 1:
                     raise
-            # S3 answers 409 while another conditional write of the key is under way: who won is known a moment later
+            # S3 answers 409 while another conditional write of the key is under way. A moment later it is known which
+            # one won.
             time.sleep(draws.OWN.uniform(0.02, 0.05) * (tried + 1))
 
     def _put_parts(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
@@ -199,7 +202,7 @@ class S3Store:
             end |= {"ChecksumCRC64NVME": _text(crc)}
             self._clients.ask(lambda s3: s3.complete_multipart_upload(**upload, **end), large=True)
         except BaseException:
-            with suppress(BotoCoreError, ClientError):  # the first error tells more
+            with suppress(BotoCoreError, ClientError):  # the first error says more
                 self._abort(upload)
             raise
 
@@ -207,22 +210,22 @@ class S3Store:
         self._clients.ask(lambda s3: s3.abort_multipart_upload(**upload))
 
     def _refuse_delete(self, error: Any) -> None:
-        """One of many was not deleted."""
+        """One of many objects was not deleted."""
         refusal = refusals.read(str(error.get("Code", "")), 403 if error.get("Code") == "AccessDenied" else 500)
         raise self._error_of(refusal)(
-            f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}{self._told(refusal)}"
+            f"cannot delete {error.get('Key')} of {self.uri}: {error.get('Message')}{self._remedy_for(refusal)}"
         )
 
     @contextmanager
     def _failing_as(self, verb: str, key: str) -> Iterator[None]:
-        """Turns everything boto3 raises into StorageError, or StorageRefused where trying again is in vain."""
+        """Turns every error of boto3 into a StorageError, or a StorageRefused if another try is in vain."""
         what = f"cannot {verb} {key} of {self.uri}"
         try:
             yield
         except ClientError as error:
             refusal = self._refusal(error)
             message = error.response["Error"].get("Message") or code_and_status(error)[0]
-            raise self._error_of(refusal)(f"{what}: {message}{self._told(refusal)}") from error
+            raise self._error_of(refusal)(f"{what}: {message}{self._remedy_for(refusal)}") from error
         except CredentialRetrievalError as error:
             raise StorageError(f"{what}: no keys from {self._clients.keys.source}: {error}") from error
         except RecursionError:
@@ -235,11 +238,11 @@ class S3Store:
             raise StorageError(f"{what}: {error}") from error
 
     def _redirected(self, what: str) -> StorageRefused:
-        """botocore asks the server that redirects where the bucket is, and that redirects, too, without an end."""
-        return StorageRefused(f"{what}: 301{self._told(refusals.REDIRECTED)}")
+        """botocore asks the redirecting server where the bucket is, which redirects again, without an end."""
+        return StorageRefused(f"{what}: 301{self._remedy_for(refusals.REDIRECTED)}")
 
     def _refusal(self, error: ClientError) -> refusals.Refusal:
-        """A web page with status 200 is a 500 to botocore; it comes from a server that never was one of S3."""
+        """botocore reports a web page with status 200 as a 500. It comes from a server that is no S3 server."""
         headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
         code, status = code_and_status(error)
         if code == "500" and not self._clients.answered and headers.get("content-type", "").startswith("text/html"):
@@ -247,7 +250,7 @@ class S3Store:
         return refusals.read(code, status)
 
     def _error_of(self, refusal: refusals.Refusal) -> type[StorageError]:
-        """Keys that may be replaced where they come from are waited for, unless they have never been good."""
+        """Waits for keys that may be replaced at their source, unless they have never worked."""
         match refusal.kind:
             case refusals.Kind.PASSES:
                 return StorageError
@@ -257,11 +260,11 @@ class S3Store:
                 return StorageError
         return StorageRefused
 
-    def _told(self, refusal: refusals.Refusal) -> str:
-        return refusal.told(keys=self._clients.keys.source, endpoint=self._clients.endpoint)
+    def _remedy_for(self, refusal: refusals.Refusal) -> str:
+        return refusal.remedy_for(keys=self._clients.keys.source, endpoint=self._clients.endpoint)
 
     def _unreached(self, what: str, error: Exception) -> StorageError:
-        """A server that has answered before comes back; one that never did may not be one."""
+        """A server that has answered before will come back. One that never did may be no S3 server."""
         endpoint = self._clients.endpoint
         if not self._clients.answered and (why := no_server(error)):
             return StorageRefused(f"{what}: {error}: {why}: correct spec.checkpoint.s3.endpoint (now {endpoint})")
@@ -269,9 +272,10 @@ class S3Store:
 
 
 def no_server(error: Exception) -> str:
-    """Why there is no S3 server at the endpoint, if that is certain; a refused connection may be one that starts."""
+    """Why there is no S3 server at the endpoint, if that is certain. A refused connection may mean that it is
+    starting."""
     if isinstance(error, ResponseParserError):
-        return "what answers there is no S3 server (the API's port is needed, not the console's)"
+        return "the server there is no S3 server (the API's port is needed, not the console's)"
     causes = list(_causes(error))
     if any(isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME for cause in causes):
         return "there is no such name"
@@ -283,7 +287,7 @@ def no_server(error: Exception) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and what it came from, wherever the libraries in between have put that."""
+    """An exception and its causes, wherever the libraries in between have put them."""
     waiting, seen = [error], set[int]()
     while waiting:
         found = waiting.pop()
@@ -301,7 +305,7 @@ def _text(crc: int) -> str:
 
 
 def _fill(body: StreamingBody, buffer: memoryview) -> int:
-    """How many bytes came; the body itself sees whether they are as many as were announced."""
+    """Returns how many bytes came. The body itself checks them against the announced length."""
     filled = 0
     while filled < len(buffer) and (read := body.readinto(buffer[filled:])):  # type: ignore[arg-type]
         filled += read

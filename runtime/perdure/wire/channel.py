@@ -1,16 +1,20 @@
-"""What an agent and the trainer processes it started say to each other, inside one pod.
+"""The messages between an agent and the trainer processes that it started, inside one pod.
 
-Trainer to agent: JSON lines on an inherited pipe (its number in PERDURE_REPORT_FD), at most PIPE_BUF each, so that
-lines of several threads never mix. Agent to trainer: one request file (path in PERDURE_REQUEST_FILE), renamed into
-place *before* SIGTERM is sent, so that a trainer that was told by either finds the other. The file carries
-`"GracefulExit": 1`, the name a MindSpore script with its own exit callback looks for. A hand-over is offered by another
-file (PERDURE_HANDOVER_FILE), an assignment as it stands in the annotation, without a signal: the trainer trains on and
-looks for it when its ranks agree anyway. So it does for a third file, beside the first, that asks it to save and train
-on. What a trainer that can neither go on nor save leaves behind, its image, is a
-file that the agent keeps (PERDURE_IMAGE) and shows to the next trainer (PERDURE_HELD_IMAGE); it begins with IMAGE_MAGIC
-once it is whole.
+Trainer to agent: JSON lines on an inherited pipe (its number in PERDURE_REPORT_FD), at most PIPE_BUF bytes each, so
+that lines of several threads never mix.
 
-No torch here: the agent's parent process imports this.
+Agent to trainer: files.
+
+* The request file (path in PERDURE_REQUEST_FILE) asks the trainer to save and exit. It is renamed into place *before*
+  SIGTERM is sent, so that a trainer that notices either one finds the other. It contains `"GracefulExit": 1`, the name
+  that a MindSpore script with its own exit callback looks for.
+* Another file (PERDURE_HANDOVER_FILE) offers a hand-over. It contains an assignment as in the annotation. No signal is
+  sent: the trainer continues, and looks for it when its ranks agree anyway.
+* A third file, beside the first, asks the trainer to save and continue, in the same way.
+* A trainer that can neither continue nor save leaves an image, a file that the agent keeps (PERDURE_IMAGE) and gives to
+  the next trainer (PERDURE_HELD_IMAGE). It begins with IMAGE_MAGIC once it is complete.
+
+No torch here, because the agent's parent process imports this.
 """
 
 from __future__ import annotations
@@ -49,11 +53,11 @@ from perdure.wire.truncation import fitting
 IMAGE_MAGIC: Final = b"perdure1"
 """The first bytes of an image, written last."""
 SIGTERM: Final = "SIGTERM"
-"""The cause of a request where nobody tells another."""
+"""The cause of a request without a more precise one."""
 WHY_BYTES: Final = 1000
-"""Of a report's reason, once JSON has escaped it."""
+"""Limit for a report's reason, as escaped by JSON."""
 ENDING_SECONDS: Final = 5
-"""How long what no later report tells again waits for room in the pipe: an ending, a hand-over."""
+"""How long a report that no later one repeats, such as an end or a hand-over, waits for room in the pipe."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,19 @@ class Request:
     deadline: float
     """time.monotonic() of this machine: agent and trainer share the clock."""
     image: bool = False
-    """Its run can no longer save: leave an image, by a thread, and wait for the end."""
+    """The run can no longer save: leave an image, from a thread, and wait for the end."""
 
 
 def write_request(path: Path, request: Request) -> None:
-    """Puts the request where a trainer looks for it, whole or not at all."""
+    """Writes the request for the trainer, whole or not at all."""
     body = {"GracefulExit": 1, "cause": request.cause, "deadline": request.deadline}
     write_whole(path, json.dumps({**body, "image": True} if request.image else body))
 
 
 def read_request(path: Path) -> Request | None:
-    """The request, or None while there is none that can be read: never an error, whoever wrote the file.
+    """The request; None if there is none that can be read. Never an error, whatever the file contains.
 
-    A trainer that was told by a signal and fell over its file would lose the save it was asked for.
+    A trainer that failed at the file, after it noticed a signal, would lose the requested save.
     """
     try:
         body = json.loads(path.read_text())
@@ -89,12 +93,12 @@ def read_request(path: Path) -> Request | None:
 
 
 def write_offer(path: Path, assignment: Train | Leave) -> None:
-    """Puts an assignment with a hand-over where a trainer looks for it, whole or not at all; the newest counts."""
+    """Writes an assignment with a hand-over for the trainer, whole or not at all. The newest counts."""
     write_whole(path, write_assignment(assignment))
 
 
 def read_offer(path: Path) -> Train | Leave | None:
-    """The assignment offered, or None while there is none that can be read: never an error, whoever wrote the file."""
+    """The offered assignment; None if there is none that can be read. Never an error, whatever the file contains."""
     try:
         assignment = read_assignment(path.read_text())
     except (OSError, ValueError, ContractError):
@@ -103,12 +107,12 @@ def read_offer(path: Path) -> Train | Leave | None:
 
 
 def ask_for_save(path: Path, word: str) -> None:
-    """Asks the trainer to save and train on, once for each other word; `path` is that of a request to leave."""
+    """Asks the trainer to save and continue, once for each different `word`. `path` is that of a request to leave."""
     write_whole(_save_file(path), word)
 
 
 def read_save_request(path: Path) -> str:
-    """The newest word by which a save was asked for, "" where there was none: never an error."""
+    """The word of the newest request for a save; "" without one. Never an error."""
     try:
         return _save_file(path).read_text()
     except (OSError, ValueError):
@@ -120,7 +124,7 @@ def _save_file(path: Path) -> Path:
 
 
 def acknowledge_vote(path: Path, run: int) -> None:
-    """The agent knows that the trainer votes for `run`; `path` is that of the offer."""
+    """Tells the trainer that the agent knows of its vote for `run`. `path` is that of the offer."""
     write_whole(_vote_file(path), str(run))
 
 
@@ -137,7 +141,7 @@ def _vote_file(path: Path) -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Puts a file where somebody looks for it, whole or not at all."""
+    """Writes a file whole or not at all."""
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(fd, "w") as file:
         file.write(text)
@@ -146,36 +150,36 @@ def write_whole(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Attached:
-    """This process has a Session; sent before anything slow, so that the agent knows whom it can ask to save.
+    """This process has a Session. Sent before anything slow, so that the agent knows which process to ask for a save.
 
-    `pid` is the Session's own process: SIGTERM goes there, past a shell that stands between it and the agent.
+    `pid` is the Session's own process: SIGTERM goes there, past a shell between it and the agent.
     """
 
     pid: int
     live: bool = False
-    """It looks for offers of a hand-over. One that does not is asked to save instead."""
+    """Whether it looks for offers of a hand-over. Otherwise it is asked to save."""
     live_why: str = ""
     """Why it does not."""
     images: bool = False
-    """It can be asked for an image."""
+    """Whether it can be asked for an image."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """This process's Session has seen its run opened in the log."""
+    """This process's Session has read in the log that its run is open."""
 
     run: int
     resumed: CommitRef | None = None
     rescued: int = 0
-    """Steps beyond the newest commit behind it that it has begun with: those of an image."""
+    """Steps that it has begun with from an image: those after the newest commit before the image."""
     rescued_of: int = 0
     """The run whose image it is."""
     step: int | None = None
-    """The step at which it begins; None until it stands there."""
+    """The step at which it begins; None until it has restored."""
     behind: CommitRef | None = None
-    """The newest commit, where it could not be used, and an older one was."""
+    """The newest commit, if it was unusable and an older one was used."""
     behind_why: str = ""
-    """Why it could not."""
+    """Why it was unusable."""
 
 
 @dataclass(frozen=True)
@@ -184,21 +188,21 @@ class Stepped:
 
     step: int
     epoch: int | None = None
-    """Epochs that are finished; None where it is not told."""
+    """Finished epochs; None if not reported."""
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A commit of this run is in the log: what is lost if the process is killed is counted from here."""
+    """A commit of this run is in the log. If the process is killed, steps after it are lost."""
 
     commit: CommitRef
     goal: bool = False
-    """It is the last of the training: a process that ends with status 0 after it has done its work."""
+    """Whether it is the last of the training. Then a process that ends with status 0 has done its work."""
 
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """A periodic checkpoint could not be made, and training goes on, or ends of it."""
+    """A periodic checkpoint has failed. Training continues, or ends because of it."""
 
     failures: int
     """How many have failed in a row."""
@@ -207,7 +211,7 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Resulted:
-    """The script's result, as it is now; None where it has taken it back."""
+    """The script's present result; None if it has withdrawn it."""
 
     result: Mapping[str, Any] | None
 
@@ -222,7 +226,7 @@ class Voting:
 
 @dataclass(frozen=True)
 class TookOver:
-    """This process is rank `rank` of run `run` from here on."""
+    """This process is rank `rank` of run `run` from now on."""
 
     run: int
     rank: int
@@ -234,17 +238,17 @@ class TookOver:
 
 @dataclass(frozen=True)
 class HandoverEnded:
-    """The attempt of run `run` did not take place in this process."""
+    """The attempt to take over as run `run` has failed in this process."""
 
     run: int
     word: HandoverWord
-    """ABORT: it trains on. RESTART: it saves and exits, and the run begins in place."""
+    """ABORT: the run trains on. RESTART: it saves and exits, and the newer run begins in place."""
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Imaging:
-    """This process begins to write an image of so many bytes."""
+    """This process begins to write an image of this many bytes."""
 
     size: int
 
@@ -257,12 +261,12 @@ class Imaged:
     why: str = ""
     """Why there is none."""
     of: int = 0
-    """The run whose ranks stood there: the process's own, or the one that it was to take over; 0: its own."""
+    """The run that the image is of: the process's own, or the one that it was to take over; 0: its own."""
 
 
 @dataclass(frozen=True)
 class Exiting:
-    """How this process is about to end; of its Session the last line."""
+    """How this process is about to end; the last line of its Session."""
 
     outcome: ExitKind
     step: int
@@ -271,9 +275,9 @@ class Exiting:
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
     epoch: int | None = None
-    """Epochs that are finished; None where it is not told."""
+    """Finished epochs; None if not reported."""
     attempt: AttemptRecord | None = None
-    """What it did and read of its newest hand-over."""
+    """What it did and read in its newest hand-over."""
 
 
 Report = (
@@ -307,16 +311,16 @@ _KINDS: Final[Mapping[str, type[Report]]] = {
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _UNWOUND: Final = b'{"report": "unwound"}'
 _MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
-"""Reports that nothing repeats: they wait for room."""
+"""Reports that no later one repeats: they wait for room in the pipe."""
 
 
 def write_report(fd: int, report: Report) -> None:
-    """Sends one line. A broken pipe is ignored, and a full one where the next report tells the same."""
+    """Sends one line. Ignores a broken pipe, and a full one if the next report repeats this one."""
     _send(fd, _line(report).encode(), ENDING_SECONDS if isinstance(report, _MATTER) else 0)
 
 
 def write_step(fd: int, step: int, epoch: int) -> None:
-    """Sends what a Stepped is, of which there is one in each step. The next tells the same, so it waits for nobody."""
+    """Sends a Stepped, once for each step. The next one repeats it, so this never waits."""
     try:
         os.write(fd, _step_line(step, epoch).encode())
     except OSError:
@@ -324,12 +328,12 @@ def write_step(fd: int, step: int, epoch: int) -> None:
 
 
 def write_unwound(fd: int) -> None:
-    """Tells that of this process nothing is left but the interpreter's own end: its exit handlers are done."""
+    """Reports that only the interpreter's own end is left of this process: its exit handlers are done."""
     _send(fd, _UNWOUND + b"\n", 0)
 
 
 def is_unwound(line: bytes) -> bool:
-    """Whether the line tells so. Agents that do not know it ignore it."""
+    """Whether the line reports that. Agents that do not know it ignore it."""
     return line == _UNWOUND
 
 
@@ -352,8 +356,8 @@ def _written(fd: int, line: bytes) -> bool:
 
 
 def _line(report: Report) -> str:
-    """The report's line; an error's tail loses its middle where the line would exceed PIPE_BUF."""
-    if type(report) is Stepped:  # the only one of each step, and of numbers alone
+    """The report's line. An error's tail loses its middle if the line would exceed PIPE_BUF."""
+    if type(report) is Stepped:  # the only one in each step, with numbers alone
         return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     for name in body.keys() & {"why", "behind_why"}:
@@ -372,7 +376,7 @@ def _step_line(step: int, epoch: int | None) -> str:
 
 
 def read_report(line: str | bytes) -> Report | None:
-    """The report in a line, or None for one this version does not know."""
+    """The report in a line; None for one that this version does not know."""
     try:
         body = json.loads(line)
         kind = _KINDS[body["report"]]
