@@ -1,8 +1,8 @@
-"""Python values as typed JSON text and back, over a closed set: nothing is pickled, nothing changes on the way.
+"""Python values as typed JSON text and back, for a closed set of types: nothing is pickled, and nothing changes.
 
 Plain JSON loses types: `MultiStepLR.state_dict()` comes back with string keys and never decays. Here None, bool, int,
-str, finite floats, lists and dicts with plain string keys are written as JSON; everything else is an object
-`{"$": type, "v": ...}`. A value outside the set, or one that would come back different, is a UserError with its path.
+str, finite floats, lists and dicts with plain string keys are written as JSON. Everything else is an object `{"$":
+type, "v": ...}`. A value outside of the set, or one that would come back different, is a UserError with its path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perdure.log.entry import checksum
 
 _TAG: Final = "$"
 NUMPY_KINDS: Final = "biufc"
-"""Arrays of these can be stored: numbers and truth values."""
+"""Kinds of arrays that can be stored: numbers and truth values."""
 _SEQUENCES: Final[Mapping[type, str]] = {tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "torch.Size"}
 _MAPPINGS: Final[Mapping[type, str]] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
 
@@ -41,12 +41,12 @@ def encode(value: Any, where: str = "state") -> Any:
 
 
 def checksum_of(value: Any) -> str:
-    """Of a value as it is encoded: equal for equal values."""
+    """Checksum of the encoded value: equal for equal values."""
     return checksum(json.dumps(encode(value), sort_keys=True).encode())
 
 
 def decode(encoded: Any) -> Any:
-    """The value that was encoded. Corrupt if these are not encoded values."""
+    """The encoded value. Corrupt if this is no encoding."""
     match encoded:
         case None | bool() | int() | float() | str():
             return encoded
@@ -74,7 +74,7 @@ def _encode(value: Any, where: str) -> Any:
         return {_TAG: _MAPPINGS[kind], "v": _encode_pairs(value, where)}
     if kind in _SEQUENCES:
         items = [_encode(item, f"{where}[{n}]") for n, item in enumerate(value)]
-        # A set has no order of its own: equal sets give equal text.
+        # A set has no order of its own, so sort it: equal sets give equal text.
         return {_TAG: _SEQUENCES[kind], "v": sorted(items, key=json.dumps) if kind in (set, frozenset) else items}
     leaf = _encode_leaf(value)
     if leaf is None:
@@ -117,7 +117,7 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
 
 
 def array_order(array: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    """Its dimensions as they lie in memory, the outermost first; none where that is row by row, or overlaps itself."""
+    """The order of its dimensions in memory, outermost first; empty for row-major order, or if it overlaps itself."""
     if array.flags.c_contiguous:
         return ()
     wide = [number for number, size in enumerate(array.shape) if size > 1]
@@ -128,14 +128,14 @@ def array_order(array: np.ndarray[Any, Any]) -> tuple[int, ...]:
 
 
 def in_rows(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The array as its memory goes, row by row."""
+    """The array in its memory's order, as rows."""
     return np.ascontiguousarray(array.transpose(order) if order else array).reshape(
         [array.shape[number] for number in order] if order else array.shape
     )
 
 
 def from_rows(flat: np.ndarray[Any, Any], shape: Sequence[int], order: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The array whose memory this is."""
+    """The array with this memory."""
     if not order:
         return flat.reshape(shape)
     back = [list(order).index(number) for number in range(len(shape))]
@@ -147,7 +147,7 @@ def _ordered(order: Sequence[int]) -> dict[str, Any]:
 
 
 def _order(encoded: Mapping[str, Any]) -> tuple[int, ...]:
-    """That of a value which does not lie row by row. ValueError if it is none."""
+    """The memory order of an encoded value; empty for row-major order. ValueError if it is no order."""
     order = tuple(map(int, encoded.get("order", ())))
     if order and sorted(order) != list(range(len(encoded["shape"]))):
         raise ValueError(f"{list(order)} is no order of {len(encoded['shape'])} dimensions")
@@ -239,7 +239,7 @@ def _check_same(value: Any, back: Any, where: str) -> None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal in type and value all the way down; NaN equals NaN, and the order of a dict counts."""
+    """Equal in type and value all the way down. NaN equals NaN, and the order of a dict counts."""
     if type(a) is not type(b):
         return False
     match a:

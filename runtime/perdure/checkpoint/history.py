@@ -1,6 +1,6 @@
-"""What is committed under a root, for people and programs outside of a run, and which of it somebody means.
+"""The commits under a root, for people and programs outside of a run, and how one is selected.
 
-Reads only, and needs no torch. A commit that retention has taken is not among them.
+Reads only, and needs no torch. Commits that retention has deleted are not listed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.store import Store
 from perdure.wire import Wanted
 
 NAMED: Final = 5
-"""How many commits an error names."""
+"""How many commits an error lists."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Commit:
     """A checkpoint that can be loaded."""
 
     seq: int
-    """The number of its entry in the log: names it for ever."""
+    """The number of its entry in the log, which never changes."""
     step: int
     """Optimizer steps done."""
     epoch: int
     """Finished epochs, of all loops."""
     run: int
-    """Which run has made it."""
+    """The run that made it."""
     world: int | None
-    """How many ranks that run had; None where the log does not tell any more."""
+    """How many ranks that run had; None if the log no longer says."""
     time: str
     """When it was made, UTC, ISO 8601."""
     reason: str
-    """Why: "cadence", "epoch", "goal", "script", or the cause of an exit."""
+    """Why it was made: "cadence", "epoch", "goal", "script", or the cause of an exit."""
     between_epochs: bool
-    """Whether no epoch was begun that was not finished."""
+    """Whether it was made between two epochs."""
     pins: tuple[str, ...] = ()
-    """What it is pinned as."""
+    """The pins that it has."""
     bypassed: bool = False
-    """Whether the training has gone back to an older commit since, and is no continuation of this one."""
+    """Whether the training has since gone back to an older commit, and does not continue from this one."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Listed:
 
 
 def history(store: Store) -> list[Listed]:
-    """The commits that are there, newest first. UserError where nothing was ever trained, or only the log is missing.
+    """The existing commits, newest first. UserError if nothing was ever trained, or only the log is missing.
 
-    An entry that cannot be read is passed over, with a line.
+    An unreadable entry is skipped, with a message.
     """
     log = Log(store)
     head = log.head()
@@ -72,13 +72,13 @@ def history(store: Store) -> list[Listed]:
 
 
 def find(store: Store, wanted: Wanted) -> Listed:
-    """The newest commit that is meant. UserError, which says what there is, if there is none."""
+    """The newest commit that fits. UserError, with the existing ones, if there is none."""
     found = history(store)
     return choose(found, wanted, store.uri)
 
 
 def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
-    """The first of `listed` that is meant. UserError, which names some of what `where` has, if there is none."""
+    """The first of `listed` that fits. UserError, with some of those in `where`, if there is none."""
     fitting = [one for one in listed if _fits(one.commit, wanted)]
     if found := next(iter(sorted(fitting, key=lambda one: one.commit.bypassed)), None):
         return found
@@ -143,7 +143,7 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
 
 
 def between_epochs(event: Committed) -> bool:
-    """Whether no loader was in the middle of the epoch after those that were finished."""
+    """Whether no loader was in the middle of an epoch."""
     cursors = (cursor for cursor in event.cursors.values() if isinstance(cursor, Mapping))
     return not any(cursor.get("consumed") and cursor.get("epoch") == event.epoch for cursor in cursors)
 

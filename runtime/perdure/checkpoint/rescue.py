@@ -1,15 +1,17 @@
-"""Commits the image that a rank of a lost run has left, where nobody goes on with it: its pod leaves.
+"""Commits the image that a rank of a lost run has left, if no run can continue from it because its pod leaves.
 
-An image lies in the memory of its pod. A member that stays shows it to its next trainer; of one that leaves it would
-be gone, and maybe nobody else has stood so far. So its agent has it committed first, as the lost run's last word. The
-log decides whether it still may: only behind an entry of that run, which nothing has ended and nobody has taken over,
-and the store's conditional PUT keeps it so. docs/decisions/037 says why the agent does it, and not the trainer.
+An image is in the memory of its pod. A member that stays gives it to its next trainer, but a leaver's image would be
+lost, and maybe it is the only one of that step. So the leaver's agent commits it first, as the last entry of the lost
+run. The log decides whether that is still allowed: only after an entry of that run, and only if nothing has ended or
+taken over that run. The store's conditional PUT ensures it. docs/decisions/037 says why the agent does it, and not the
+trainer.
 
-The newest run may be another one that stands at that very place and is lost too: it had taken the older one over, or
-had begun from this image, and has written nothing since. Then the commit is that run's last word.
+The newest run may be another lost one at the same place: it had taken the older one over, or had begun from this image,
+and has written nothing since. Then the commit is that run's last entry.
 
-A process of its own, for the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED SUCCESSOR FILE...`
-prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an image is bytes.
+This is a process of its own, because the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED
+SUCCESSOR FILE...` prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an
+image is bytes.
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class Superfluous(Exception):
-    """No image is to be committed; in words why not."""
+    """No image has to be committed; the message says why."""
 
 
 def rescue(
     store: Store, uid: str, run: int, images: Sequence[Image], *, aborted: int = 0, successor: int = 0
 ) -> CommitRef:
-    """Makes the newest of these images the last commit of `run`, whose ranks have left them, if it is in none.
+    """Makes the newest of these images the last commit of `run`, whose ranks have left them, unless it is committed.
 
-    No run up to `aborted` opens behind it. If `successor` has begun there and is lost too, the commit is that run's.
-    Superfluous where the log or the images do not allow it. StorageError: the same call may be made again.
+    No run up to `aborted` opens after it. If `successor` has begun there and is lost too, the commit is that run's.
+    Superfluous if the log or the images do not allow it. After a StorageError the same call may be made again.
     """
     log = Log(store)
     while True:
@@ -68,12 +70,12 @@ def rescue(
         label, folder = image.label, f"data/{ends}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
         indexes = [put_part(store, folder, part, ends, label.position) for part in _parts(image, images)]
         manifest = put_manifest(store, folder, indexes, ends, label.position)
-        with suppress(Fenced):  # somebody has written meanwhile: it is asked anew what may be done
+        with suppress(Fenced):  # another process has written meanwhile: look again what is allowed
             return writer.commit(label.position, manifest, final=True, reason=REASON)
 
 
 def _committed(own: Entry | None, runs: Collection[int], step: int) -> CommitRef | None:
-    """The last word of one of these runs, if it holds this step."""
+    """The last commit of one of these runs, if it is of this step or later."""
     match own:
         case Entry(seq, run=found, event=Committed(step=made, final=True)) if found in runs and made >= step:
             return CommitRef(seq, made)
@@ -81,7 +83,7 @@ def _committed(own: Entry | None, runs: Collection[int], step: int) -> CommitRef
 
 
 def _has_begun_there(own: Entry | None, successor: int, place: ImageRef) -> bool:
-    """Whether the newest entry opens this run right where the image is of: nothing is known of what came since."""
+    """Whether the newest entry opens this run at the image's place, so that nothing later is known."""
     match own:
         case Entry(run=found, event=Opened(takes_over=run, step=step, image=image)) if found == successor:
             return place in (image, ImageRef(run, step) if run and step is not None else None)
@@ -89,17 +91,17 @@ def _has_begun_there(own: Entry | None, successor: int, place: ImageRef) -> bool
 
 
 def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
-    """Superfluous where the log has no place for a last word of this run."""
+    """Superfluous if the log has no place for a last entry of this run."""
     if own is None or (head.entry and head.entry.uid != uid):
         raise Superfluous("the log is another job's, or there is none")
     if own.run != run:
         raise Superfluous(f"run {own.run} has begun")
     if own.ends_run:
-        raise Superfluous(f"run {run} has ended with a last word of its own")
+        raise Superfluous(f"run {run} has ended with an entry of its own")
 
 
 def _chosen(images: Sequence[Image], uid: str, run: int, committed: CommitStamp | None) -> Image:
-    """The one that is to be committed. Superfluous if there is none."""
+    """The image to commit. Superfluous if there is none."""
     offers = [ImageOffer(number, image.label.stamp, image.label.crc) for number, image in enumerate(images)]
     choice = choose(offers, uid=uid, line=[Begun(run)], committed=committed)
     if choice.image is None:
@@ -108,7 +110,8 @@ def _chosen(images: Sequence[Image], uid: str, run: int, committed: CommitStamp 
 
 
 def _parts(image: Image, images: Sequence[Image]) -> Iterator[Staged]:
-    """What each rank of the lost run would have written: the tensors are this image's, and what it knows of others."""
+    """What each rank of the lost run would have written, with the tensors of this image, and what it knows of the
+    others."""
     stamp = image.label.stamp
     of_rank = {one.label.stamp.rank: one.state for one in images if _same_place(one, image)}
     for rank in range(stamp.world):
@@ -133,7 +136,7 @@ def _read(paths: Sequence[str]) -> Iterator[Image]:
 
 
 def main(run: int, aborted: int, successor: int, paths: Sequence[str]) -> dict[str, object]:
-    """What is printed. Tries again for as long as it lives: the agent knows how long that may be."""
+    """The line to print. Tries again without an end: the agent limits the time."""
     trouble = Trouble()
     settings = read_settings(os.environ)
     store, images = open_store(settings.root, os.environ), list(_read(paths))
@@ -147,7 +150,7 @@ def main(run: int, aborted: int, successor: int, paths: Sequence[str]) -> dict[s
         except StorageRefused:
             raise
         except StorageError as error:
-            trouble.say(f"what run {run} has left cannot be committed, trying again: {error}")
+            trouble.say(f"the image of run {run} cannot be committed, trying again: {error}")
             time.sleep(AGAIN_SECONDS)
 
 

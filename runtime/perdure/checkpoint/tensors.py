@@ -1,7 +1,7 @@
-"""Tensors as bytes and back: whatever dtype, wherever they are, a small piece at a time.
+"""Tensors as bytes and back: of any dtype, on any device, a small piece at a time.
 
-Nothing here makes a second whole tensor: what is contiguous is read and written where it lies, what is not goes through
-pieces of a few MiB. So a save or a restore needs no room beyond its buffers. Called by stage and load.
+Nothing here makes a second whole tensor. Contiguous tensors are read and written in place, others through pieces of a
+few MiB. So a save or a restore needs no memory beyond its buffers. Called by stage and load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CARRIERS: Final[Mapping[torch.dtype, str]] = {
     torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     torch.complex64: "C64",
 }
-"""What every safetensors library reads as what it is. All else is stored as bytes; what it is, the manifest knows."""
+"""Types that every safetensors library knows. All others are stored as bytes, and the manifest has their type."""
 
 _SPREAD: Final = 2 * -3523014627193176566
 """An even number near 2**64 divided by the golden ratio, as a signed one: its multiples are spread out."""
@@ -47,12 +47,12 @@ _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """As manifests write it."""
+    """The dtype as in manifests."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def size_of(tensor: Tensor) -> int:
-    """Bytes of the tensor's elements."""
+    """Size of the tensor's elements in bytes."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -86,13 +86,11 @@ def refuse_odd(name: str, tensor: Tensor) -> None:
     if tensor.device.type == "meta":
         raise UserError(f"tensor {name} is on the meta device and has no values: materialize the model first")
     if tensor.numel() and not tensor.untyped_storage().nbytes():
-        raise UserError(
-            f"tensor {name} has given its memory away: only whole models, wrapped by session.wrap, are saved"
-        )
+        raise UserError(f"tensor {name} has released its memory: only whole models, wrapped by session.wrap, are saved")
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two of its elements may be one place in memory, as in an expanded tensor: it cannot be written to."""
+    """Whether two elements may share memory, as in an expanded tensor, so that it cannot be written to."""
     if not tensor.numel():
         return False
     reach = 0
@@ -105,9 +103,10 @@ def overlaps_itself(tensor: Tensor) -> bool:
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
-    """Its dimensions as they lie in memory, the outermost first; None where that is row by row.
+    """The order of its dimensions in memory, outermost first; None for row-major order.
 
-    Those of size 1 are nowhere, and named last. One that overlaps itself has no order that could be given to another.
+    Dimensions of size 1 have no place, and come last. A tensor that overlaps itself has no order that another one could
+    take.
     """
     if tensor.is_contiguous() or overlaps_itself(tensor):
         return None
@@ -119,8 +118,8 @@ def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
     return (*order, *(number for number, size in enumerate(tensor.shape) if size <= 1))
 
 
-def told_order(order: Sequence[int] | None) -> str:
-    """For people: how memory goes where it does not go row by row."""
+def order_text(order: Sequence[int] | None) -> str:
+    """The order as text; "" for row-major order."""
     return f" with its dimensions in memory as {list(order)}" if order else ""
 
 
@@ -131,7 +130,7 @@ def empty(
     *,
     order: Sequence[int] | None = None,
 ) -> Tensor:
-    """A new tensor, which lies in memory as `memory_order` has it. UserError if this torch has no such dtype."""
+    """A new tensor with the memory order of `memory_order`. UserError if this torch has no such dtype."""
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype):
         raise UserError(f"the checkpoint holds tensors of type {dtype}, which torch {torch.__version__} does not know")
@@ -143,7 +142,8 @@ def empty(
 
 
 def strided_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """With the other's strides, if they differ where a dimension has one element: kernels compare all strides."""
+    """With the other's strides, if they differ only in dimensions of one element, because kernels compare all
+    strides."""
     if tensor.shape != other.shape or any(
         one != two and size > 1 for one, two, size in zip(tensor.stride(), other.stride(), tensor.shape, strict=True)
     ):
@@ -152,12 +152,13 @@ def strided_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
-    """A copy that lies in memory as `memory_order` has it."""
+    """A copy with this memory order."""
     return empty(dtype_name(tensor), tuple(tensor.shape), tensor.device, order=order).copy_(tensor)
 
 
 def checksum(tensor: Tensor) -> int:
-    """Of its elements in row-major order, to compare tensors on devices of one kind: computed where they lie."""
+    """Checksum of its elements in row-major order, to compare tensors on devices of one kind. Computed on the
+    device."""
     if tensor.device.type != "cpu":
         return weighted_sum(tensor)
     total = 0
@@ -167,9 +168,9 @@ def checksum(tensor: Tensor) -> int:
 
 
 def weighted_sum(tensor: Tensor) -> int:
-    """The elements' bits as integers, each times an odd number of its place, modulo 2**64.
+    """The elements' bits as integers, each multiplied by an odd number for its place, modulo 2**64.
 
-    Any one element that differs changes it, and nothing but the result leaves the device.
+    Any single different element changes it, and only the result leaves the device.
     """
     total, at = torch.zeros((), dtype=torch.int64, device=tensor.device), 0
     for piece in _pieces(tensor.detach(), PIECE_BYTES):
@@ -180,10 +181,8 @@ def weighted_sum(tensor: Tensor) -> int:
 
 
 def read(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of its elements in row-major order; a view is valid until the tensor changes or the next is asked for.
-
-    At most PIECE_BYTES each.
-    """
+    """The bytes of its elements in row-major order, at most PIECE_BYTES at a time. A view is valid until the tensor
+    changes or the next one is requested."""
     for piece in _pieces(tensor.detach(), PIECE_BYTES):
         dense = piece.resolve_conj().resolve_neg()
         whole = _as_integers(dense).contiguous().cpu()
@@ -191,7 +190,7 @@ def read(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def flat_bytes(tensor: Tensor) -> Tensor | None:
-    """The memory of its elements in row-major order, as bytes; None where it does not lie so in this machine's."""
+    """The memory of its elements in row-major order, as bytes; None if it is elsewhere, or in another order."""
     plain = not tensor.is_conj() and not tensor.is_neg() and tensor.is_contiguous()
     if not plain or tensor.device.type != "cpu":
         return None
@@ -199,7 +198,7 @@ def flat_bytes(tensor: Tensor) -> Tensor | None:
 
 
 class Sink:
-    """Takes the bytes of one tensor, in row-major order, and leaves them where the tensor lies."""
+    """Takes the bytes of one tensor, in row-major order, and writes them to the tensor."""
 
     def __init__(self, target: Tensor) -> None:
         self._target = target.detach()
@@ -214,7 +213,7 @@ class Sink:
         self._filled = 0
 
     def write(self, data: memoryview) -> None:
-        """The next bytes. Corrupt if the tensor is full."""
+        """Takes the next bytes. Corrupt if the tensor is full."""
         if self._direct is not None:
             end = self._at + len(data)
             if end > len(self._direct):
@@ -250,12 +249,12 @@ def _put(piece: Tensor, data: Tensor) -> None:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """A contiguous tensor as one row: reshape would leave one element the stride of a dimension of size 1."""
+    """A contiguous tensor as one row. `reshape` would leave one element the stride of a dimension of size 1."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def _as_integers(tensor: Tensor) -> Tensor:
-    """The same elements as integers of their width: not every dtype can be copied, but all of these can."""
+    """The same elements as integers of their width: not every dtype can be copied, but these all can."""
     width = tensor.element_size()
     if width in _INTEGERS:
         return tensor.view(_INTEGERS[width])

@@ -1,8 +1,8 @@
-"""What is wrong with a root before a run begins there: it is said, and nothing is guessed.
+"""Finds what is wrong with a root before a run begins there, and reports it instead of guessing.
 
-Where the log is gone and its data is not, a run would begin from nothing and its retention would delete what it cannot
-see: that is refused, and so is a log whose only commits cannot be read. An entry that is damaged, or that the next one
-does not know, and a checkpoint that no entry names are told. Reads only what a start goes by, however long the log is;
+If the log is gone but its data is not, a run would begin from nothing, and its retention would delete what it cannot
+see. That is refused, and so is a log whose only commits cannot be read. Reported are damaged entries, entries that the
+next one does not match, and checkpoints without an entry. Reads only what a start depends on, however long the log is;
 `perdure verify` reads everything. Called by the writer before it opens a run.
 """
 
@@ -19,13 +19,14 @@ from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.reader import EveryCommit, Head, Log
 
 LOOKED_AT: Final = 64
-"""Commits that are asked whether they name a folder: one that an older one names is older than the newest commit."""
+"""How many commits are searched for one that names a folder. A folder that an older one names is older than the newest
+commit."""
 
 
 def refuse_data_without_log(log: Log) -> None:
-    """LogLost if checkpoints are here and there is no log at all."""
+    """LogLost if there are checkpoints but no log at all."""
     found = _a_checkpoint(log)
-    if found and log.head() is None:  # else somebody has opened and saved in this moment
+    if found and log.head() is None:  # otherwise another process has just opened and saved
         raise LogLost(
             f"{log.store.uri} has checkpoints, such as {found}, and no log: restore log/, or if you want to start from "
             f"nothing move data/ away or use another root"
@@ -33,7 +34,7 @@ def refuse_data_without_log(log: Log) -> None:
 
 
 def refuse_unreadable_end(log: Log, head: Head) -> None:
-    """LogLost if the newest entries cannot be read, none before them is of a commit, and checkpoints are here."""
+    """LogLost if the newest entries cannot be read, no entry before them is of a commit, and there are checkpoints."""
     readable = head.entry is not None and head.entry.seq == head.seq
     if readable or (head.entry and head.entry.newest_commit):
         return
@@ -51,7 +52,7 @@ def _a_checkpoint(log: Log) -> str | None:
 
 
 def doubts(log: Log, head: Head) -> Iterator[str]:
-    """What is wrong with the end of the log, and what lies beside it that it does not name."""
+    """What is wrong with the end of the log, and which data it does not name."""
     entry = head.entry
     if entry is None:
         return

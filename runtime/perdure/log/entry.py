@@ -1,7 +1,7 @@
 """One entry of the log: its fields, its JSON text, its key. Pure values; see perdure.log.reader for the rules.
 
-Entries are never rewritten or deleted, so what is written here is read by every later version: fields may be added,
-a reader ignores those it does not know, and a change of meaning is a new `version`. In every version the last field is
+Entries are never rewritten or deleted, so every later version reads what is written here. Fields may be added, readers
+ignore those that they do not know, and a change of meaning is a new `version`. In every version the last field is
 `crc`, the checksum of the text without it.
 """
 
@@ -30,7 +30,7 @@ _KEY: Final = re.compile(r"log/(\d{16})\.json")
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """Where an object is, and what its bytes must be."""
+    """Where an object is, and the size and checksum of its bytes."""
 
     key: str
     size: int
@@ -39,17 +39,17 @@ class ObjectRef:
 
 @dataclass(frozen=True)
 class ManifestRef(ObjectRef):
-    """That of a commit's manifest."""
+    """The reference to a commit's manifest."""
 
     @property
     def folder(self) -> str:
-        """Prefix of everything that belongs to the commit."""
+        """The prefix of everything that belongs to the commit."""
         return self.key.rpartition("/")[0] + "/"
 
 
 @dataclass(frozen=True)
 class ImageRef:
-    """Where the training of a lost run stood, as its survivors have kept it."""
+    """A position of a lost run that its survivors have kept as an image."""
 
     run: int
     step: int
@@ -57,25 +57,26 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run begins because somebody has chosen it."""
+    """Where a run begins because a person or a script has chosen it."""
 
     wish: str
-    """In whose words: what has been chosen once is not chosen again."""
+    """The words of the choice: the same choice is made only once."""
     seq: int
-    """The commit's entry."""
+    """The number of the commit's entry."""
     uri: str | None = None
     """The root that it is in; None: this one."""
     bypasses: int | None = None
-    """The newest commit of this root before that: it and what is above the chosen one are no part of the training."""
+    """The newest commit of this root before the choice. It, and the commits above the chosen one, are not part of the
+    training."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A run begins with `world` ranks; `resumes` is the newest commit at that moment, or the one that was chosen.
+    """A run begins with `world` ranks. `resumes` is the newest commit at that moment, or the chosen one.
 
-    With `takes_over` this entry is a live hand-over: that run was alive, and it trains on as this one from `step`. With
-    `image` the run begins there, beyond that commit, and its first commit will hold it. `members` is the object that
-    says where each rank ran when it began (perdure.log.members).
+    With `takes_over` this entry is a live hand-over: that run was alive, and continues as this one from `step`. With
+    `image` the run begins at that place, after that commit, and its first commit will hold it. `members` is the object
+    that says where each rank ran when it began (perdure.log.members).
     """
 
     world: int
@@ -89,14 +90,14 @@ class Opened:
 
 @dataclass(frozen=True)
 class Refused:
-    """Run `refuses` may never take over the run of this entry, nor open at all; the run goes on."""
+    """Run `refuses` may never take over the run of this entry, nor open at all; the run continues."""
 
     refuses: int
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A checkpoint is complete; with `final` the run's turn is over."""
+    """A checkpoint is complete; with `final` the run is closed."""
 
     step: int
     epoch: int
@@ -109,12 +110,12 @@ class Committed:
     pins: Mapping[str, int] = field(default_factory=dict)
     """Which commits have the other pins: see perdure.log.pins."""
     released: tuple[int, ...] = ()
-    """Commits that a pin has left, and retention has not seen to."""
+    """Commits that have lost their pin, and that retention has not handled yet."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The run's turn is over without a commit of its own."""
+    """The run is closed without a commit of its own."""
 
     outcome: str
 
@@ -133,7 +134,7 @@ Event = Opened | Refused | Committed | Closed | Completed
 
 @dataclass(frozen=True)
 class Entry:
-    """What a writer appended: the event and the place it has in the chain."""
+    """What a writer appended: the event and its place in the chain."""
 
     seq: int
     prev: str | None
@@ -142,18 +143,18 @@ class Entry:
     run: int
     writer: str
     last_commit: int | None
-    """Seq of the newest Committed before this entry, but for those that a chosen origin bypasses."""
+    """Seq of the newest Committed before this entry, without those that a chosen origin bypasses."""
     last_opened: int | None
     """Seq of the newest Opened before this entry: finds the runs of a uid without reading every commit."""
     time: str
     """For people; nothing compares it."""
     event: Event
     aborted: int = 0
-    """The highest run whose hand-over this run's writer knows to have been aborted: no run up to it may open."""
+    """The highest run whose hand-over was aborted, as far as this run's writer knows: no run up to it may open."""
 
     @property
     def refused(self) -> int:
-        """No run up to this number opens after this entry."""
+        """No run up to this number may open after this entry."""
         return max(self.aborted, self.event.refuses) if isinstance(self.event, Refused) else self.aborted
 
     @property
@@ -184,7 +185,7 @@ def key_of(seq: int) -> str:
 
 
 def seq_of(key: str) -> int | None:
-    """The entry's number, or None for a key that is none of ours."""
+    """The entry's number; None for a foreign key."""
     found = _KEY.fullmatch(key)
     return _TOP - int(found[1]) if found else None
 
@@ -213,9 +214,10 @@ def write_entry(entry: Entry) -> bytes:
 
 
 def read_entry(seq: int, data: bytes) -> Entry:
-    """The entry in these bytes. Corrupt if they are not as they were written; UserError if a newer Perdure wrote them.
+    """The entry in these bytes. Corrupt if they have changed since they were written; UserError if a newer Perdure
+    wrote them.
 
-    The checksum comes first: a flipped bit must not pass for another version.
+    The checksum is checked first, so that a flipped bit cannot pass for another version.
     """
     _check_seal(seq, data)
     try:
@@ -242,7 +244,7 @@ def read_entry(seq: int, data: bytes) -> Entry:
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
-    """What the entry's kind has of its own. What came with later versions is there only where it says something."""
+    """The fields of the entry's kind. Fields of later versions are left out where they have no value."""
     match entry.event:
         case Opened(world, resumes, takes_over, step, image, members, origin):
             fields: dict[str, Any] = {"world": world, "resumes": resumes}
@@ -314,7 +316,7 @@ def _pinned(committed: Committed, body: Mapping[str, Any]) -> Committed:
 
 
 def _seq_below(seq: int, value: Any) -> int | None:
-    """A link must lead down: a damaged one must not send a reader round in a circle."""
+    """A link must lead to a lower number, so that a damaged one cannot lead a reader in a circle."""
     if value is None:
         return None
     if not 0 < int(value) < seq:

@@ -1,7 +1,7 @@
-"""Reading the append-only log: its head, its chain, its commits.
+"""Reads the append-only log: its head, its chain, its commits.
 
-The log is the truth about training. Nothing here writes; perdure.log.writer appends. No torch: the command
-line reads logs too.
+The log is the truth about training. Nothing here writes; perdure.log.writer appends. No torch, because the command line
+reads logs too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from perdure.store import NoSuchKey, Store
 
 @dataclass(frozen=True)
 class Slot:
-    """What stands at one number of the log."""
+    """What is at one number of the log."""
 
     seq: int
     crc: str
-    """Of the exact bytes, readable or not: the next entry's `prev`."""
+    """Checksum of the exact bytes, readable or not: the next entry's `prev`."""
     entry: Entry | None
     problem: str = ""
     """Why `entry` is None."""
@@ -30,19 +30,19 @@ class Slot:
 
 @dataclass(frozen=True)
 class Head:
-    """Where the log ends."""
+    """The end of the log."""
 
     seq: int
     crc: str
     entry: Entry | None
     """The newest entry that can be read, or None if there is none."""
     skipped: tuple[str, ...] = ()
-    """Unreadable entries above `entry` and foreign keys under log/: to be reported."""
+    """Unreadable entries above `entry` and foreign keys under log/, to be reported."""
 
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """Up to where somebody has read the log: what the next entry's links are."""
+    """How far a process has read the log: the links for the next entry."""
 
     seq: int
     crc: str | None
@@ -50,7 +50,7 @@ class ReadPosition:
     last_opened: int | None
 
     def after(self, slot: Slot) -> ReadPosition:
-        """The place behind the next entry."""
+        """The position after the next entry."""
         if slot.entry is None:
             return ReadPosition(slot.seq, slot.crc, self.last_commit, self.last_opened)
         return ReadPosition(slot.seq, slot.crc, slot.entry.newest_commit, slot.entry.newest_opened)
@@ -58,9 +58,9 @@ class ReadPosition:
 
 @dataclass(frozen=True)
 class Commits:
-    """Committed entries newest first, and between them the unreadable ones that were met.
+    """Committed entries, newest first, and unreadable ones between them.
 
-    Each iteration reads the log anew, one entry at a time: it may be repeated after a StorageError.
+    Each iteration reads the log again, one entry at a time, so it may be repeated after a StorageError.
     """
 
     log: Log
@@ -83,13 +83,13 @@ class Commits:
             slot = self.log.linked(seq)
             if slot.entry is None or isinstance(slot.entry.event, Committed):
                 yield slot
-            # Where a link is lost, the entries below are tried one by one.
+            # If an entry's link is unreadable, try the entries below one by one.
             seq = slot.entry.last_commit if slot.entry else seq - 1
 
 
 @dataclass(frozen=True)
 class EveryCommit:
-    """The same with those that a chosen origin has bypassed: newest first, and whether each is one of these."""
+    """The same with commits that a chosen origin has bypassed: newest first, each with whether it was bypassed."""
 
     log: Log
     newest: int | None
@@ -107,9 +107,9 @@ class EveryCommit:
             opened = slot.entry.newest_opened if slot.entry else opened
 
     def _bypassed(self, opened: int | None, above: int, below: float) -> int:
-        """The newest commit that an Opened above this number has bypassed; 0 if none has.
+        """The newest commit below `below` that an Opened above this number has bypassed; 0 without one.
 
-        One that was met already, and could not be read, has not told which Opened is next.
+        An unreadable entry that was read before has hidden which Opened comes next.
         """
         while opened and opened > above:
             slot = self.log.slot(opened)
@@ -130,12 +130,12 @@ class Log:
         self.store = store
 
     def head(self) -> Head | None:
-        """The end of the log, None while nothing was ever written. One LIST of one key, as a rule."""
+        """The end of the log; None if it is empty. Usually one LIST of one key."""
         keys = self.store.list(PREFIX, limit=1)
         if not keys:
             return None
         seq = seq_of(keys[0])
-        # Some stores list in no order, and an entry may have been added since: the number after it tells both.
+        # Some stores list without order, and an entry may have been added since. The number after it shows both.
         if seq is None or self.store.head(key_of(seq + 1)):
             return self._head_by_full_list()
         slot = self.slot(seq)
@@ -144,7 +144,7 @@ class Log:
         return Head(slot.seq, slot.crc, slot.entry)
 
     def slot(self, seq: int) -> Slot | None:
-        """What stands at `seq`, None if nothing does."""
+        """What is at `seq`; None if nothing is."""
         try:
             data = self.store.get(key_of(seq))
         except NoSuchKey:
@@ -152,7 +152,7 @@ class Log:
         return slot_of(seq, data)
 
     def linked(self, seq: int) -> Slot:
-        """What stands at `seq`, unreadable if the entry after it names other bytes than these, or if nothing does."""
+        """What is at `seq`: unreadable if nothing is there, or if the entry after it has a checksum of other bytes."""
         slot = self.slot(seq)
         if slot is None:
             return _missing(seq)
@@ -174,7 +174,7 @@ class Log:
             expected = slot.entry.prev if slot.entry else None
 
     def last_of(self, uid: str, entry: Entry | None) -> Entry | None:
-        """The newest entry of `uid` at or below `entry`, as far as the Opened entries tell."""
+        """The newest entry of `uid` at or below `entry`, as far as the Opened entries show."""
         while entry and entry.uid != uid:
             entry = self._readable(entry.last_opened)
         return entry
@@ -209,7 +209,7 @@ class Log:
 
 
 def slot_of(seq: int, data: bytes) -> Slot:
-    """What these bytes are at this number."""
+    """Reads these bytes as the entry at this number."""
     try:
         return Slot(seq, checksum(data), read_entry(seq, data))
     except Corrupt as error:
@@ -217,7 +217,7 @@ def slot_of(seq: int, data: bytes) -> Slot:
 
 
 def place_of(head: Head) -> ReadPosition:
-    """The place behind the last entry."""
+    """The position after the last entry."""
     entry = head.entry
     return ReadPosition(
         head.seq, head.crc or None, entry.newest_commit if entry else None, entry.newest_opened if entry else None
@@ -225,7 +225,7 @@ def place_of(head: Head) -> ReadPosition:
 
 
 def _missing(seq: int) -> Slot:
-    return Slot(seq, "", None, f"log entry {seq} is missing: exclude log/ from whatever deletes objects there")
+    return Slot(seq, "", None, f"log entry {seq} is missing: exclude log/ from what deletes objects there")
 
 
 def _changed(slot: Slot) -> Slot:
