@@ -45,9 +45,7 @@ def wait_for_all(run: Run) -> None:
     except PeerLost:
         if not _launcher_is_gone(run):
             raise
-    run.peers.gather(
-        "has seen that all are done", None
-    )  # the store is needed until all ranks have seen that all are done
+    run.peers.gather("has seen that all are done", None)  # until then every rank needs the store
 
 
 def _wait_by_keys(run: Run) -> None:
