@@ -42,7 +42,7 @@ from perdure_operator.decide.plans import succeed
 from perdure_operator.state.snapshot import PodView
 
 _SAVED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED, Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT})
-"""Of what these cost everybody has told who could."""
+"""Ends whose cost is known in full."""
 _BEFORE_A_STEP: Final = frozenset({Reason.NOTHING_TO_SAVE, Reason.NODE_FAULT, Reason.UNKNOWN_END})
 _MEASURED: Final = frozenset({Reason.HANDED_OVER, Reason.CHECKPOINTED})
 _EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
@@ -53,11 +53,11 @@ class Cost:
     """Where a run stood when it ended."""
 
     of: int
-    """The run that its members have told of."""
+    """The run that its members reported on."""
     reached: int | None
-    """The last step that any of them has done; None where nobody has told."""
+    """The last step that any of them did; None if none reported it."""
     kept: int
-    """The step of the newest commit that they, or earlier ones, tell of."""
+    """The step of the newest commit that they, or earlier members, reported."""
 
     @property
     def untold(self) -> bool:
@@ -65,14 +65,14 @@ class Cost:
 
     @property
     def steps(self) -> int:
-        """Those that are in no commit, as far as it is known."""
+        """The steps that are in no commit, as far as it is known."""
         return 0 if self.reached is None else max(0, self.reached - self.kept)
 
 
 def record_outcomes(draft: Draft) -> Draft:
-    """One outcome for each member that has ended, is gone, or is on a node given up.
+    """Record one outcome for each member that has ended, is gone, or is on a node that was given up.
 
-    Of the log everybody may tell: somebody may have put back a status that knows nothing of a pod's run.
+    Every pod's report about the log counts, even of a run that status does not know: status may have been restored.
     """
     draft, current = draft.update(opened=highest_opened(draft.status.opened, own(draft.snapshot))), draft.current
     if current is None:
@@ -82,7 +82,7 @@ def record_outcomes(draft: Draft) -> Draft:
 
 
 def record_leavers(draft: Draft) -> Draft:
-    """As `record_outcomes`, for those who do not go on with the run that is on."""
+    """As `record_outcomes`, for leavers of the previous run."""
     previous = draft.status.previous
     if previous is None:
         return draft
@@ -111,9 +111,9 @@ def _new_outcomes(
 
 
 def _came_in_vain(draft: Draft, run: CurrentRun, member: Assigned, end: MemberOutcome) -> bool:
-    """Whether a newcomer has failed before its first step beside members whose same script has trained.
+    """Whether a newcomer failed before its first step, beside members in which the same script has trained.
 
-    That is where it runs, and not the code. A script without a Session tells of no step, so nothing follows of none.
+    Then its node is at fault, and not the code. A script without a Session reports no steps, so the rule is not for it.
     """
     plan = run.plan
     if not plan.takes_over or not plan.joins or member.rank not in plan.joins or end.step:
@@ -123,8 +123,10 @@ def _came_in_vain(draft: Draft, run: CurrentRun, member: Assigned, end: MemberOu
 
 
 def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
-    """What the script has come to; and one that cannot be handed over alive is not asked to again, before its template
-    changes."""
+    """Record the script's result; and if it cannot be handed over live, so that it is not asked again.
+
+    A change of its template ends that.
+    """
     said = outcome_in(pod) if pod else None
     draft = learn_result(learn_from(draft, said), said) if said else draft
     if pod is None or said is None or said.live is not False:
@@ -135,8 +137,8 @@ def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
 def complete(draft: Draft) -> Draft:
     """A `completed` outcome of the newest started run completes the job, whatever intent is open.
 
-    The log is behind it, so one is enough; where exit codes count, every member has to say so. The next run is dropped;
-    pods stay for their logs.
+    The log confirms it, so one is enough; if exit codes decide, every member has to have completed. The next run is
+    dropped; pods stay for their logs.
     """
     if draft.status.finished_at:
         return draft
@@ -154,14 +156,14 @@ def complete(draft: Draft) -> Draft:
 
 
 def _learn_result_of(draft: Draft, one: MemberOutcome) -> Draft:
-    """Also where its member was written off before it was done."""
+    """Record the member's result, even if the member was given up before it completed."""
     pod = own(draft.snapshot).get(one.name)
     said = outcome_in(pod) if pod and pod.uid == one.uid else None
     return learn_result(draft, said) if said else draft
 
 
 def _begun_at_last(draft: Draft, run: int) -> Draft:
-    """The run that was offered has taken over: it is the one that has completed, and nobody has told before."""
+    """Let the offered run take over if it has completed: no member reported before that it had begun."""
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or upcoming is None or upcoming.plan is None or upcoming.plan.run != run:
         return draft
@@ -171,9 +173,9 @@ def _begun_at_last(draft: Draft, run: int) -> Draft:
 
 
 def _newest_begun(draft: Draft) -> int:
-    """The run that is on, or the one whose pods it goes on in while nobody knows that it has begun.
+    """The current run, or the run whose pods it goes on in while it is not known to have begun.
 
-    0 is the run of a pod that was in none.
+    A pod that was in no run has run 0.
     """
     current = draft.current
     if current is None:
@@ -183,7 +185,7 @@ def _newest_begun(draft: Draft) -> int:
 
 
 def close_run(draft: Draft) -> Draft:
-    """The run and its outcomes leave the status in the very write that counts them: nothing is counted twice."""
+    """Close the run once all its members have ended: status drops it in the write that counts it, so it counts once."""
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
@@ -195,7 +197,7 @@ def close_run(draft: Draft) -> Draft:
     draft = _count(draft, cost)
     if upcoming := draft.status.next:
         known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
-        lost = reduce(add_lost_run, upcoming.attempted_runs, draft.status.lost)  # nobody is left who could begin one
+        lost = reduce(add_lost_run, upcoming.attempted_runs, draft.status.lost)  # no member can begin one any more
         draft = draft.update(next=upcoming.model_copy(update=known), lost=lost)
     draft = _keep_pace(draft, current, exit_cause, message)
     charged, previous = charge(draft, exit_cause, current), draft.status.previous
@@ -210,20 +212,20 @@ def close_run(draft: Draft) -> Draft:
 
 
 def close_previous(draft: Draft) -> Draft:
-    """As `close_run`, for the run that another has taken over from: once all who do not go on have ended."""
+    """As `close_run`, for the previous run, once all its leavers have ended."""
     previous = draft.status.previous
     if previous is None or previous.members:
         return draft
     draft = draft.update(previous=None)
     if not previous.outcomes:
-        return draft  # nobody has left: how it ended says whoever goes on
+        return draft  # it had no leavers: the members that go on report how it ended
     cost = _stood(draft, previous)
     draft, exit_cause, _ = _account_for(draft, previous, cost)
-    if exit_cause.reason is not Reason.HANDED_OVER:  # else the newer run has begun with all
+    if exit_cause.reason is not Reason.HANDED_OVER:  # otherwise the newer run has begun with all steps
         draft = _count_for_the_newer(draft, previous, cost)
     lost_a_peer = exit_cause.blamed is not None and exit_cause.blamed.outcome == ExitKind.PEER_LOST
     if lost_a_peer and previous.intent.disruption is not Disruption.MEMBER_LOST:
-        return draft  # it was no leaver: the death is one of the run that goes on, and counts there
+        return draft  # the lost peer was no leaver: its death counts in the run that goes on
     charged = charge(draft, exit_cause, previous)
     return charged.update_current(counted=previous.run) if _cost(draft, charged) else charged
 
@@ -234,14 +236,15 @@ def _cost(before: Draft, charged: Draft) -> bool:
 
 
 def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Draft:
-    """Where members have gone on in their pods the newer run may have begun with what is in no commit, alive or from
-    what they had left: nobody tells before it ends.
+    """Count the previous run's lost steps for the newer run.
+
+    Members that go on in their pods may have kept steps that are in no commit: it is known when the newer run ends.
     """
     entry = entry_of(draft, draft.current.run) if draft.current else _begun_since(draft, previous.run)
     if entry is None:
         return _count_for_the_next(draft, previous, cost)
     if entry.began is not None or entry.how is Takeover.LIVE:
-        return draft  # it is known by now
+        return draft  # its cost is known by now
     draft, reached = never_begun(draft, cost.of, entry.run)
     cost = replace(cost, reached=highest(entry.reached, reached, cost.reached))
     known = {"reached": cost.reached, "kept": cost.kept, "untold": cost.untold}
@@ -250,15 +253,16 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
 
 
 def _begun_since(draft: Draft, run: int) -> HistoryEntry | None:
-    """The run that has begun after this one, as members have told, and has ended before this one's last leaver."""
+    """The run that began after this one, as members reported, and ended before this one's last leaver."""
     later = (one for one in draft.status.history if one.run > run)
     return next((one for one in later if one.began is not None or one.run == draft.status.opened), None)
 
 
 def _count_for_the_next(draft: Draft, previous: PreviousRun, cost: Cost) -> Draft:
-    """The newer run has ended before the last leaver. Where it was never opened its members have told of the same run,
-    and that is counted once: a leaver may have come further, or have saved since. Where they have told nothing that
-    stays so, for it may have begun; and steps of which nobody can say any more what became of them are in doubt.
+    """Count the previous run's lost steps if the newer run ended before the last leaver.
+
+    If the newer run was never opened, its members reported on the same run: that counts once, though a leaver may have
+    done more steps, or saved since. If they reported nothing, the newer run may have begun: the steps are in doubt.
     """
     status, upcoming = draft.status, draft.status.next
     untold = cost.untold and (upcoming is None or upcoming.reached is None)
@@ -277,17 +281,17 @@ def _count(draft: Draft, cost: Cost) -> Draft:
 
 
 def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tuple[Draft, ExitCause, str]:
-    """What the run has come to, in status and for people; charged by the caller."""
+    """Record how the run ended, in status and for people; the caller charges it."""
     status, intent = draft.status, run.intent
     planned = intent is not None and intent.disruption is not Disruption.MEMBER_LOST
     exit_cause = judge(run.outcomes, planned=planned, late=planned and _is_late(draft, intent))
     if exit_cause.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
-        exit_cause = replace(exit_cause, reason=Reason.NODE_FAULT)  # there was something, and it was not to be saved
+        exit_cause = replace(exit_cause, reason=Reason.NODE_FAULT)  # there was state, and it must not be saved
     exit_cause = replace(exit_cause, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # else nobody has gone on with them
+    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # otherwise no member goes on
     steps_lost = 0 if kept else cost.steps
     declared = intent is not None and run.run in intent.lost
-    # Of a whole run nobody is left whom `lost` could harm; else the next one would wait as if it could still save.
+    # If all members of a run have ended, `lost` harms none. Without it the next run would wait for a save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
     unfinished = declared or not told
     draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)
@@ -301,7 +305,7 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
 
 
 def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
-    """Of a run that was to take over nobody is left; the one before it saves no more, if that had not begun either."""
+    """Declare the previous run lost, if the run that was to take over has no member left and never began."""
     status, before = draft.status, current.plan.takes_over
     leavers = status.previous is not None and status.previous.members
     if not before or leavers or status.opened >= current.run or told_saved(before, current):
@@ -310,7 +314,7 @@ def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
 
 
 def _keep_pace(draft: Draft, current: CurrentRun, exit_cause: ExitCause, message: str) -> Draft:
-    """A run that had to end before its first step is a replacement too: whatever ended it may do so again at once."""
+    """Count a run that ended before its first step as a replacement: its cause may end the next one at once, too."""
     upcoming = draft.status.next
     if upcoming is None or exit_cause.step or exit_cause.reason not in _BEFORE_A_STEP:
         return draft
@@ -324,7 +328,7 @@ def _all_done(current: CurrentRun | None) -> bool:
 
 
 def _brief(outcomes: list[MemberOutcome]) -> tuple[MemberOutcome, ...]:
-    """Of those that ended alike the first to die is blamed: the words of the others would only fill the status."""
+    """The outcomes with the words of only the first death of each kind: the others would only fill the status."""
     speakers: dict[tuple[str, bool], MemberOutcome] = {}
     for one in sorted(outcomes, key=order_of_death):
         speakers.setdefault((one.outcome, one.infrastructure), one)
@@ -335,7 +339,7 @@ def _brief(outcomes: list[MemberOutcome]) -> tuple[MemberOutcome, ...]:
 
 
 def _all_outcomes(draft: Draft) -> list[MemberOutcome]:
-    """Of every pod of the job, also of one written off before it was done."""
+    """The outcomes of all pods of the job, including pods that were given up before they completed."""
     known = draft.current.outcomes if draft.current else ()
     return [*known, *(end_of(pod) for pod in own(draft.snapshot).values() if terminated(pod))]
 
@@ -345,7 +349,7 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 
 
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
-    """What outcomes tell of the newest run that any of these members was in: theirs may never have begun."""
+    """Where the newest run stood that any of these members was in: their own run may never have begun."""
     told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
     told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
     told = [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
@@ -357,8 +361,9 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
 
 
 def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:
-    """Whether its run was to take over in one of these ways, and has not as far as anybody has told: that it has done
-    no step says nothing of the run before it.
+    """Whether its run was to take over in one of these ways, and is not known to have begun.
+
+    That the member did no step then says nothing about the previous run.
     """
     entry = entry_of(draft, one.run)
     return entry is not None and entry.how in ways and not one.step and one.run > draft.status.opened
@@ -371,7 +376,7 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, exit_cause: ExitCa
     if exit_cause.reason in _SAVED:
         cost = f"{steps_lost} steps lost"
     elif steps_lost and (run := _goes_on_in_pods(draft, current)):
-        cost = f"{steps_lost} steps are in no commit; whether who stays has kept them is told when run {run} ends"
+        cost = f"{steps_lost} steps are in no commit; whether members that stay have them is known when run {run} ends"
     cost += _unsaved(current)
     words = describe(exit_cause.blamed)
     if exit_cause.reason is Reason.NODE_FAULT and current.intent:
@@ -383,7 +388,7 @@ def _account(draft: Draft, current: CurrentRun | PreviousRun, exit_cause: ExitCa
 
 
 def _unsaved(current: CurrentRun | PreviousRun) -> str:
-    """Checkpoints that had failed by the end of the run: whoever has to act learns it no sooner."""
+    """The checkpoints that had failed by the end of the run: people learn of them only now."""
     mine = [one for one in current.outcomes if one.run == current.run and one.unsaved]
     if not mine:
         return ""
@@ -393,7 +398,7 @@ def _unsaved(current: CurrentRun | PreviousRun) -> str:
 
 
 def _goes_on_in_pods(draft: Draft, ended: CurrentRun | PreviousRun) -> int:
-    """The run that members of the ended one are in, in their pods, where an image of its last step may lie; 0: none."""
+    """The run that goes on in pods of the ended one, where an image of its last step may lie; 0 if there is none."""
     newest = draft.current
     if newest is None or newest.plan.takes_over != ended.run:
         return 0
@@ -402,9 +407,9 @@ def _goes_on_in_pods(draft: Draft, ended: CurrentRun | PreviousRun) -> int:
 
 
 def _where(current: CurrentRun | PreviousRun, committed: int | None) -> str:
-    """At which step of the training the run ended: a member that did no step of its own, or none here, tells 0."""
+    """At which step of the training the run ended, for a message; members that did no step report 0."""
     reached = max([one.step for one in current.outcomes if one.run == current.run] + [0])
     if reached:
         return f" at step {reached}"
     known = "no commit is known" if committed is None else f"the last commit known is of step {committed}"
-    return f", and no member has told of a step; {known}"
+    return f", and no member reported a step; {known}"

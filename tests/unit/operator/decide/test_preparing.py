@@ -366,7 +366,8 @@ class TestLost:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).settle()
         saved = here.after(2).ready().settle().condition(ConditionType.SAVED)
         assert saved.message.startswith(
-            "run 1 ended at step 12: 2 steps are in no commit; whether who stays has kept them is told when run 2 ends"
+            "run 1 ended at step 12: 2 steps are in no commit; "
+            "whether members that stay have them is known when run 2 ends"
         )
 
     def test_nothing_trains_meanwhile_and_the_condition_says_so(self) -> None:

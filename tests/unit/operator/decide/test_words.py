@@ -175,13 +175,11 @@ class TestEndOfARun:
 
     def test_a_run_that_did_no_step_does_not_say_step_0(self) -> None:
         told = self._told(self._moved().leaving("n3").all_ended(ExitKind.STOPPED))
-        assert (
-            told == "run 2 ended, and no member has told of a step; the last commit known is of step 72: 0 steps lost"
-        )
+        assert told == "run 2 ended, and no member reported a step; the last commit known is of step 72: 0 steps lost"
 
     def test_nor_does_a_job_without_a_commit(self) -> None:
         told = self._told(job().running(world=2).leaving("n1").all_ended(ExitKind.STOPPED))
-        assert told == "run 1 ended, and no member has told of a step; no commit is known: 0 steps lost"
+        assert told == "run 1 ended, and no member reported a step; no commit is known: 0 steps lost"
 
     def test_wrong_keys_name_the_secret_they_come_from(self) -> None:
         checkpoint = Checkpoint(uri="s3://b/digits", s3=S3(credentials_secret="digits-s3"))
