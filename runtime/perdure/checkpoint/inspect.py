@@ -6,9 +6,14 @@ None of it needs torch; `verify` reads every byte of every commit, a few blocks 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from perdure.checkpoint.download import read_blocks
+from perdure.checkpoint.history import find
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.errors import Corrupt, UserError
 from perdure.log.audit import doubts, refuse_data_without_log
@@ -17,74 +22,139 @@ from perdure.log.members import fetch_members
 from perdure.log.pins import Pins, pins_after
 from perdure.log.reader import EveryCommit, Head, Log, Slot
 from perdure.store import Store, open_store
+from perdure.wire import Wanted
 
 
-def log(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Line:
+    """What is printed: text for people, or a JSON object for programs."""
+
+    text: str
+    data: Mapping[str, Any]
+
+    def printed(self, *, as_json: bool) -> str:
+        """The line in one of its two forms."""
+        return json.dumps(self.data) if as_json else self.text
+
+
+def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
     """One line per entry, newest first, with what is wrong in the chain."""
     store = open_store(uri, environ)
     head = _head(Log(store))
-    yield from head.skipped
+    yield from (Line(problem, {"problem": problem}) for problem in head.skipped)
     for slot in Log(store).entries(head.seq):
         entry = slot.entry
-        yield f"{slot.seq:>6}  {_line(entry)}" if entry else f"{slot.seq:>6}  DAMAGED: {slot.problem}"
+        if entry is None:
+            yield Line(f"{slot.seq:>6}  DAMAGED: {slot.problem}", {"seq": slot.seq, "problem": slot.problem})
+            continue
+        about = {"seq": slot.seq, "time": entry.time, "run": entry.run, "uid": entry.uid}
+        yield Line(
+            f"{slot.seq:>6}  {_line(entry)}", {**about, "kind": type(entry.event).__name__, **asdict(entry.event)}
+        )
 
 
-def show(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """The newest commit: position, shards and tensors."""
+def show(uri: str, wanted: Wanted, environ: Mapping[str, str], *, tensors: bool = False) -> Iterator[Line]:
+    """One commit, the newest if none is wanted: position, members, size, and with `tensors` each tensor. One line."""
     store = open_store(uri, environ)
-    slot, manifest = _newest(store, uri)
-    position = manifest.position
-    world = len(manifest.indexes)
-    made = slot.entry.time if slot.entry else "?"
-    yield f"commit {slot.seq} of run {manifest.run}: step {position.step}, epoch {position.epoch}"
-    yield f"made {made} by {world} rank{'s' if world > 1 else ''}"
-    yield f"cursors {json.dumps(dict(position.cursors))}"
-    yield from _members(store, slot)
+    slot, committed = _newest(store, uri) if not wanted.given else _chosen(store, wanted)
+    manifest = fetch_manifest(store, committed)
+    members, problem = _members(store, slot)
+    position, shards = manifest.position, [index.shard for index in manifest.indexes]
+    data = {
+        "seq": slot.seq,
+        "run": manifest.run,
+        "step": position.step,
+        "epoch": position.epoch,
+        "time": slot.entry.time if slot.entry else None,
+        "world": len(shards),
+        "reason": committed.reason,
+        "pins": pins_after(slot.seq, committed).of(slot.seq),
+        "cursors": dict(position.cursors),
+        "members": members,
+        "bytes": sum(shard.size for shard in shards),
+        "groups": _groups(manifest),
+        "shards": [{"key": shard.key, "size": shard.size, "crc": shard.crc} for shard in shards],
+        **({"tensors": [asdict(item) for shard in shards for item in shard.items]} if tensors else {}),
+    }
+    yield Line("\n".join([*_summary(data), *([problem] if problem else []), *_shards(manifest, tensors=tensors)]), data)
+
+
+def _summary(data: Mapping[str, Any]) -> Iterator[str]:
+    world, pins = data["world"], " and ".join(data["pins"])
+    yield f"commit {data['seq']} of run {data['run']}: step {data['step']}, epoch {data['epoch']}"
+    made = f"made {data['time'] or '?'} by {world} rank{'s' if world > 1 else ''}: {data['reason']}"
+    yield f"{made}, pinned as {pins}" if pins else made
+    groups = (f"{name} {_bytes(of['bytes'])} in {of['tensors']} tensors" for name, of in data["groups"].items())
+    yield f"{_bytes(data['bytes'])}: {', '.join(groups) or 'no tensors'}"
+    yield f"cursors {json.dumps(data['cursors'])}"
+    for rank, member in enumerate(data["members"]):
+        place = f" on {member['node']}" if member["node"] else ""
+        yield f"rank {rank} ran in {member['name'] or 'an unknown member'}{place}"
+
+
+def _shards(manifest: Manifest, *, tensors: bool) -> Iterator[str]:
     for index in manifest.indexes:
         yield f"rank {index.rank}: {index.shard.key}, {index.shard.size} bytes, crc {index.shard.crc}"
-        yield from (f"    {_item(item)}" for item in index.shard.items)
+        yield from (f"    {_item(item)}" for item in index.shard.items if tensors)
 
 
-def _members(store: Store, slot: Slot) -> Iterator[str]:
-    """Where the ranks of the run that made this commit began."""
+def _groups(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """How many tensors each registered object has, and their bytes, the largest first."""
+    count: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    for index in manifest.indexes:
+        for item in index.shard.items:
+            name = re.split("[./]", item.name, maxsplit=1)[0]
+            count[name] += 1
+            size[name] += item.size
+    return {name: {"tensors": count[name], "bytes": total} for name, total in size.most_common()}
+
+
+def _bytes(size: int) -> str:
+    """As people read it: "432 MiB"."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.3g} {unit}"
+    return f"{size} bytes"
+
+
+def _members(store: Store, slot: Slot) -> tuple[list[dict[str, Any]], str]:
+    """Where the ranks of the run that made this commit began, and what is wrong with what tells it."""
     opened = Log(store).slot(slot.entry.last_opened) if slot.entry and slot.entry.last_opened else None
     ref = opened.entry.event.members if opened and opened.entry and isinstance(opened.entry.event, Opened) else None
     try:
-        members = fetch_members(store, ref) if ref else ()
+        return [asdict(member) for member in (fetch_members(store, ref) if ref else ())], ""
     except Corrupt as error:
-        yield f"members: {error}"
-        return
-    for rank, member in enumerate(members):
-        yield f"rank {rank} ran in {member.name or 'an unknown member'}{f' on {member.node}' if member.node else ''}"
+        return [], f"members: {error}"
 
 
-def verify(uri: str, environ: Mapping[str, str]) -> Iterator[str]:
+def verify(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
     """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged."""
     store = open_store(uri, environ)
     head = _head(Log(store))
     damaged = [slot.problem for slot in Log(store).entries(head.seq) if slot.problem]
-    yield f"log: {head.seq} entries, {len(damaged)} damaged"
-    yield from damaged
+    yield Line(f"log: {head.seq} entries, {len(damaged)} damaged", {"entries": head.seq, "damaged": len(damaged)})
+    yield from (Line(problem, {"problem": problem}) for problem in damaged)
     commits = list(_commits(store))
     present = [store.head(committed.manifest.key) is not None for _, committed, _ in commits]
     pins = next((pins_after(slot.seq, committed) for slot, committed, bypassed in commits if not bypassed), Pins())
     spared = {*pins.held, *pins.released}
     for number, (slot, committed, bypassed) in enumerate(commits):
-        what = f"commit {slot.seq} of step {committed.step}"
+        what, data = f"commit {slot.seq} of step {committed.step}", {"seq": slot.seq, "step": committed.step}
         # Retention begins with the oldest that is not pinned and never takes the newest.
         older = zip(commits[number:], present[number:], strict=True)
         gone = number and not any(here for (one, *_), here in older if one.seq not in spared or one is slot)
         if gone or (bypassed and not present[number]):
-            yield f"{what}: retired"
+            yield Line(f"{what}: retired", {**data, "state": "retired"})
             continue
         try:
             size = _read_all(store, committed)
         except Corrupt as error:
             damaged.append(str(error))
-            yield f"{what}: DAMAGED: {error}"
+            yield Line(f"{what}: DAMAGED: {error}", {**data, "state": "damaged", "problem": str(error)})
         else:
-            yield f"{what}: whole, {size} bytes"
-    yield from doubts(Log(store), head)
+            yield Line(f"{what}: whole, {size} bytes", {**data, "state": "whole", "bytes": size})
+    yield from (Line(doubt, {"problem": doubt}) for doubt in doubts(Log(store), head))
     if damaged:
         raise Corrupt(f"{uri} is damaged in {len(damaged)} places; the first: {damaged[0]}")
 
@@ -148,8 +218,14 @@ def _commits(store: Store) -> Iterator[tuple[Slot, Committed, bool]]:
             yield slot, slot.entry.event, bypassed
 
 
-def _newest(store: Store, uri: str) -> tuple[Slot, Manifest]:
+def _newest(store: Store, uri: str) -> tuple[Slot, Committed]:
+    """The newest commit that training would go on from, also if its manifest is lost."""
     for slot, committed, bypassed in _commits(store):
         if not bypassed:
-            return slot, fetch_manifest(store, committed)
+            return slot, committed
     raise UserError(f"{uri} has no commit: nothing to show")
+
+
+def _chosen(store: Store, wanted: Wanted) -> tuple[Slot, Committed]:
+    found = find(store, wanted)
+    return Log(store).linked(found.commit.seq), found.event

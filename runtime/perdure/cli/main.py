@@ -4,10 +4,12 @@
     perdure warm [--state FOLDER]          succeeds once the agent has read an assignment: the startup probe
     perdure stop [--state FOLDER]          tells the agent that its pod is being deleted: the preStop hook
     perdure describe [--json] -- COMMAND... what a training command would do; it ends before its first batch
-    perdure log | show | verify ROOT       list a checkpoint root, show its newest commit, verify all of it
+    perdure log | verify [--json] ROOT     list what a checkpoint root's log says, verify all of the root
+    perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
+    perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
 
 Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
-is one line on stderr and status 2; damage or a silent store is status 1.
+is one line on stderr and status 2; damage, a silent store, or a difference that `diff` finds is status 1.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from perdure.errors import PerdureError, UserError
 
 if TYPE_CHECKING:
     from perdure.agent.state import AgentSettings
+    from perdure.wire import Wanted
 
 
 INSPECTIONS: Final = {
     "log": "list what a checkpoint root's log says, newest first",
-    "show": "show the newest commit of a checkpoint root",
     "verify": "read every commit of a checkpoint root and check its checksums",
 }
 
@@ -40,7 +42,7 @@ NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
-    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
+    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe, "show": _show, "diff": _diff}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -72,8 +74,20 @@ def _parser() -> argparse.ArgumentParser:
     describe = commands.add_parser("describe", help="say what a training command would do, without training")
     describe.add_argument("--json", action="store_true", help="as JSON")
     describe.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
+    where = "a folder or s3://BUCKET/PREFIX"
     for name, what in INSPECTIONS.items():
-        commands.add_parser(name, help=what).add_argument("root", help="a folder, or s3://BUCKET/PREFIX")
+        inspection = commands.add_parser(name, help=what)
+        inspection.add_argument("root", metavar="ROOT", help=where)
+        inspection.add_argument("--json", action="store_true", help="an object a line")
+    show = commands.add_parser("show", help="show a commit of a checkpoint root: the newest, or one by its number")
+    show.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
+    show.add_argument("--tensors", action="store_true", help="list every tensor")
+    show.add_argument("--json", action="store_true", help="one object")
+    diff = commands.add_parser("diff", help="say what differs between two commits; status 1 if anything does")
+    diff.add_argument("a", metavar="A", help="ROOT or ROOT@ENTRY")
+    diff.add_argument("b", metavar="B", help="the same; two roots may be of different stores")
+    diff.add_argument("--tensors-only", action="store_true", help="leave out positions, random generators and the like")
+    diff.add_argument("--json", action="store_true", help="an object a line")
     return parser
 
 
@@ -99,10 +113,40 @@ def _inspect(options: argparse.Namespace) -> int:
     from perdure.checkpoint import inspect  # noqa: PLC0415
     from perdure.wire.settings import as_uri  # noqa: PLC0415
 
-    lines = {"log": inspect.log, "show": inspect.show, "verify": inspect.verify}[options.command]
+    lines = {"log": inspect.log, "verify": inspect.verify}[options.command]
     for line in lines(as_uri(options.root), os.environ):
-        print(line)
+        print(line.printed(as_json=options.json))
     return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from perdure.checkpoint import inspect  # noqa: PLC0415
+
+    for line in inspect.show(*_named(options.commit), os.environ, tensors=options.tensors):
+        print(line.printed(as_json=options.json))
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from perdure.checkpoint.compare import Side, diff  # noqa: PLC0415
+
+    equal = False
+    left, right = (Side.read(*_named(text), os.environ) for text in (options.a, options.b))
+    for line in diff(left, right, tensors_only=options.tensors_only):
+        print(line.printed(as_json=options.json))
+        equal = line.data.get("equal", False)
+    return 0 if equal else 1
+
+
+def _named(text: str) -> tuple[str, Wanted]:
+    """A root's URI and the commit that is meant: ROOT, whose newest it is, or ROOT@ENTRY."""
+    from perdure.wire import Wanted  # noqa: PLC0415
+    from perdure.wire.settings import as_uri  # noqa: PLC0415
+
+    root, at, entry = text.rpartition("@")
+    if root and at and entry.isascii() and entry.isdigit() and not Path(text).is_dir():
+        return as_uri(root), Wanted(seq=int(entry))
+    return as_uri(text), Wanted()
 
 
 def _describe(options: argparse.Namespace) -> int:

@@ -58,7 +58,7 @@ def verified(store: MemoryStore, folder: Path) -> str:
         copy.put(key, data)
     told: list[str] = []
     try:
-        told.extend(inspect.verify(f"file://{folder}/root", {}))
+        told.extend(line.text for line in inspect.verify(f"file://{folder}/root", {}))
     except Corrupt as error:
         told.append(f"CORRUPT {error}")
     return "\n".join(told)

@@ -291,13 +291,14 @@ def test_the_log_and_verify_tell_it(tmp_path: Any) -> None:
         save_solo(store, log_writer, step)
     log_writer, _ = opened_from(store, 1, step=2)
     assert any(
-        "goes back: from entry 3, bypassing what lies between up to entry 5" in line for line in inspect.log(uri, {})
+        "goes back: from entry 3, bypassing what lies between up to entry 5" in line.text
+        for line in inspect.log(uri, {})
     )
-    assert "commit 3 of run 1: step 2" in next(inspect.show(uri, {}))
+    assert "commit 3 of run 1: step 2" in next(inspect.show(uri, Wanted(), {})).text
     for step in range(11, 14):
         save_solo(store, log_writer, step)
     retire(store, log_writer, 3)
-    assert [line for line in inspect.verify(uri, {}) if "DAMAGED" in line] == []
+    assert [line for line in inspect.verify(uri, {}) if "DAMAGED" in line.text] == []
 
 
 @pytest.mark.parametrize(

@@ -143,13 +143,13 @@ def test_the_log_tells_pins_and_verify_takes_what_is_retired_above_one_for_retir
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
     step_by_step(store, opened(store), range(1, 6), best=2)
-    assert "Committed step=2 epoch=0 pinned best (test)" in list(inspect.log(uri, {}))[-3]
-    assert [line.split(":")[1].split(",")[0] for line in inspect.verify(uri, {}) if line.startswith("commit")] == [
-        " whole",
-        " whole",
-        " retired",
-        " whole",
-        " retired",
+    assert "Committed step=2 epoch=0 pinned best (test)" in list(inspect.log(uri, {}))[-3].text
+    assert [line.data["state"] for line in inspect.verify(uri, {}) if "state" in line.data] == [
+        "whole",
+        "whole",
+        "retired",
+        "whole",
+        "retired",
     ]
 
 
