@@ -1,12 +1,13 @@
-"""A living run is being taken over: which of the two runs trains is not told by anybody who lives, only by who ends.
+"""A living run is being taken over: which of the two runs trains is known only from members that end.
 
-The log decides, and the operator does not read it: it believes what somebody has read there. Who was handed over, has
-saved, or tells of the newer run's entry shows that this one goes on, alive or in place. Who has read that it never
-does, or was needed for it, has ended and had not voted, shows that it does not: the older run trains on, if all of it
-live, and another attempt gets a number of its own. Any other end tells of nothing but itself. What is sure without a
-word: a run of which a member has ended trains no more. Where both have lost one nobody goes on with either; where only
-the older has, news is awaited a while. Without evidence the next move is right in both worlds: it names the runs that
-nobody may go on with, and asks whichever is on to save.
+The log decides, and the operator does not read it: it relies on what members have read there. A member that was handed
+over, has saved, or reports the newer run's entry shows that the newer run goes on, live or in place. A member that has
+read that it never does, or ended without a vote that was needed, shows that it does not: the older run trains on, if
+all its members live, and the next attempt gets a number of its own. Any other end shows nothing about the attempt.
+
+One thing is certain without evidence: a run of which a member has ended trains no more. If both runs have lost one, no
+member goes on with either; if only the older has, the operator waits a while for evidence. Without evidence the next
+move is right in both cases: it names the runs that no member may go on with, and asks the one that is on to save.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from perdure_operator.decide.plans import ATTEMPTS, succeed
 from perdure_operator.decide.sizing import grow_by
 
 NEWS_SECONDS: Final = 30
-"""So long another move that has time waits for evidence of the one before: most attempts are over by then."""
+"""How long a move that has time waits for evidence of the previous one: most attempts are over by then."""
 SILENT_SECONDS: Final = 10
-"""And where nobody leaves, so that no end tells that the newer run has begun: what comes is the end of a newcomer that
-has failed, most often at once, and whoever follows has to start before anything is offered again."""
+"""How long it waits if no member leaves, so that no end shows that the newer run has begun.
+
+The only evidence is then the end of a newcomer that failed, most often at once. Its replacement has to start before the
+next offer.
+"""
 
 _WHY_CHARACTERS: Final = 400
-"""Of what a newcomer says of its end."""
+"""How much of a newcomer's error a message shows."""
 
 
 def resolve_handover(draft: Draft) -> Draft:
-    """Learn which run goes on, or what to do where that cannot be learned."""
+    """Find out which run goes on, or move on without that."""
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if current is None or intent is None or upcoming is None or upcoming.plan is None:
         return draft
@@ -60,21 +64,23 @@ def resolve_handover(draft: Draft) -> Draft:
 
 
 def _goes_on(draft: Draft, current: CurrentRun, plan: RunPlan, failed: list[MemberOutcome]) -> bool:
-    """Whether somebody has told that the newer run has taken over, or that the older one has ended in the log."""
+    """Whether a member reports that the newer run has taken over, or that the older one has ended in the log."""
     told = draft.status.opened >= plan.run or told_saved(current.run, current)
     return told or any(one.taken_over_by == plan.run for one in (*current.outcomes, *failed))
 
 
 def _aborted(plan: RunPlan, ends: Iterable[MemberOutcome]) -> bool:
-    """Whether somebody has told that it never will."""
+    """Whether a member reports that it never will."""
     return any(one.aborted_run == plan.run for one in ends)
 
 
 def _resolve_without_evidence(
     draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]
 ) -> Draft:
-    """The older run has lost a member. Where the newer one has, too, or nobody of the older one is left, that is not
-    the one that is on; else whoever is left tells most often soon, by an end of its own.
+    """Go on after the older run lost a member: it trains no more.
+
+    If the newer run lost one, too, or the older has no member left, move on at once. Otherwise wait: a member that is
+    left most often soon shows by its own end which run goes on.
     """
     ended = {one.name for one in current.outcomes}
     both = failed or any(member.name in ended for member in plan.members)
@@ -92,9 +98,9 @@ def _resolve_without_evidence(
 
 
 def confirm(draft: Draft) -> Draft:
-    """A run that was taken for the one that is on is that, once the log has shown it, or its time to begin is over.
+    """Confirm a run that was taken for the current one, once the log shows it, or its time to begin is over.
 
-    Not where a member has told that it never takes over.
+    Not if a member has reported that it never takes over.
     """
     current = draft.current
     if current is None or not current.unconfirmed or not took_over(draft, current.run):
@@ -106,7 +112,7 @@ def confirm(draft: Draft) -> Draft:
 
 
 def _decided_by(draft: Draft, plan: RunPlan) -> datetime:
-    """Who has ended later most likely was a member of the newer run."""
+    """By when the attempt is decided: a newcomer that ends later was most likely a member of the newer run."""
     limit = plan.handover.limit if plan.handover else 0
     return later(plan.assigned_time or draft.now, limit + NEWS_SECONDS)
 
@@ -118,9 +124,9 @@ def _ended_newcomers(draft: Draft, upcoming: NextRun, plan: RunPlan) -> list[Mem
 
 
 def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, failed: list[MemberOutcome]) -> Draft:
-    """With other newcomers, whatever has become of these; they cost no failure, only a pause and an attempt.
+    """Try again with other newcomers. The ones before cost no failure, only a pause and an attempt.
 
-    Where members of the older run have ended, too, that is the one that has lost them.
+    If members of the older run have ended, too, the older run has lost them.
     """
     members = draft.current.outcomes if draft.current else ()
     ends = joined([f"{one.name}: {_told(one)}" for one in (*members, *failed)])
@@ -146,7 +152,7 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
 
 
 def _told(one: MemberOutcome) -> str:
-    """How a newcomer has ended, and why: of a traceback its last line, which is the error's."""
+    """How a newcomer ended, and why: the last line of its traceback, which names the error."""
     lines = one.error_tail.strip().splitlines()
     last = shortened(lines[-1], _WHY_CHARACTERS) if lines else ""
     name = "" if last.startswith(one.error_name) else one.error_name
@@ -154,7 +160,7 @@ def _told(one: MemberOutcome) -> str:
 
 
 def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -> Draft:
-    """Another reason to move: as if the newer run were on, and the next plan asks whichever is to save."""
+    """Move on for another reason, as if the newer run were on: the next plan asks the run that is on to save."""
     after = succeed(draft, current, plan, intent, unconfirmed=True)
     if after.current is None:
         return draft
@@ -171,9 +177,9 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
 
 
 def _has_no_time(draft: Draft, plan: RunPlan, found: EndReason) -> bool:
-    """Whether that cannot wait: a node with a deadline, damaged hardware, a member of the older run that is deleted.
+    """Whether the reason cannot wait: a node with a deadline, damaged hardware, a deleted member of the older run.
 
-    A newcomer that is deleted tells by its end which run trains; where that is the newer one it has all save by itself.
+    A deleted newcomer shows by its end which run trains; if that is the newer one, it makes all its members save.
     """
     if found.disruption is not Disruption.MEMBER_DELETED:
         return found.urgent

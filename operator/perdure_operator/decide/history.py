@@ -1,7 +1,7 @@
-"""How each run took over from the one before it, for people: the newest runs, in status. Nothing is decided from it.
+"""How each run took over from the previous one, for people: the newest runs, in status. Nothing is decided from it.
 
-Written when a run is the one that is on, and completed when those who left it have told what it cost. Called by the
-policies that know.
+An entry is written when its run becomes the current one, and completed when members that left report what it cost.
+Called by the policies that learn it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MEMBERS: Final = 8
 WORDS: Final = 160
 
 COST: Final = ("steps_lost", "untold", "reached", "kept")
-"""What the run before has cost, as far as it is known when it is closed."""
+"""What the previous run cost, as far as it is known when that run is closed."""
 NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "untold": False}
 
 
 def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
-    """With an entry for the run of this plan; `before` is the plan of the run it follows, where that is still known."""
+    """Add an entry for the run of this plan; `before` is the plan of the previous run, if that is still known."""
     old, new = ({member.name for member in one.members} if one else set() for one in (before, plan))
     came = [f"+{member.name}" for member in plan.members if member.name not in old]
     went = [f"-{member.name}" for member in (before.members if before else ()) if member.name not in new]
@@ -46,7 +46,7 @@ def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, wh
 
 
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:
-    """With these fields of the run's entry, if it is still there, and what status sums up of them."""
+    """Change these fields of the run's entry, if it still exists, and the sums in status."""
     old = entry_of(draft, run)
     if old is None:
         return draft
@@ -64,10 +64,10 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
 
 
 def learn_from(draft: Draft, outcome: Outcome) -> Draft:
-    """What a member tells of the hand-overs that it took part in, and of what its runs have begun with."""
+    """Record what a member reports about its hand-overs, and about the state with which its runs began."""
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
-            draft = amend(draft, record.run, **NOTHING_LOST)  # though a leaver may have died before it could tell
+            draft = amend(draft, record.run, **NOTHING_LOST)  # even if a leaver died before it could report it
             draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest(draft, record))
         elif record.word is HandoverWord.RESTART:
             draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
@@ -80,9 +80,9 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
 
 
 def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
-    """A run that was taken for the one that is on, without a word, and of which this member knows that it was not.
+    """Correct the entry of a run that was taken for the current one without evidence, if this member knows better.
 
-    Where the run before has saved it goes on in place instead.
+    If the previous run has saved, the run goes on in place instead.
     """
     run = never_takes_over(outcome)
     entry = entry_of(draft, run) if run else None
@@ -90,19 +90,19 @@ def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
         return draft
     if outcome.run < entry.run and outcome.outcome is ExitKind.CHECKPOINTED:
         return amend(draft, entry.run, how=Takeover.IN_PLACE)
-    words = f"run {entry.run} has not taken over, though it was taken for the run that is on: a member tells as it ends"
+    words = f"run {entry.run} has not taken over, though it was taken for the current run: a member reports as it ends"
     draft = amend(draft, entry.run, how=Takeover.NEVER)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
 
 
 def took_over(draft: Draft, run: int) -> bool:
-    """Whether a run may be on, as far as anybody has told."""
+    """Whether a run may be on, as far as members have reported."""
     entry = entry_of(draft, run)
     return entry is None or entry.how is not Takeover.NEVER
 
 
 def _longest(draft: Draft, record: HandoverRecord) -> float | None:
-    """As far as it is known: newcomers have no step before, and tell of no pause."""
+    """The longest known pause: newcomers did no step before, and report none."""
     entry = entry_of(draft, record.run)
     known = entry.pause if entry else None
     told = (one for one in (known, record.parts.get("pause")) if one is not None)
@@ -110,9 +110,9 @@ def _longest(draft: Draft, record: HandoverRecord) -> float | None:
 
 
 def _begun(draft: Draft, told: Beginning) -> Draft:
-    """What was counted as lost when runs before it had ended was guessed: here both ends of the gap are known.
+    """Correct the steps lost before this run, which were an estimate: now both ends of the gap are known.
 
-    Of the runs in between, to which the same members were told to go, none has begun.
+    None of the runs in between, to which the same members were to go, has begun.
     """
     entry = entry_of(draft, told.run)
     if entry is None:
@@ -120,7 +120,7 @@ def _begun(draft: Draft, told: Beginning) -> Draft:
     draft, reached = never_begun(draft, told.of, told.run) if told.of else (draft, None)
     reached = highest(entry.reached, reached, told.reached if told.of else None)
     draft = amend(draft, told.run, began=told.step, reached=reached, untold=entry.untold and reached is None)
-    if entry.how is Takeover.NEVER:  # not alive, but it has begun
+    if entry.how is Takeover.NEVER:  # not live, but it has begun
         draft = amend(draft, told.run, how=Takeover.IN_PLACE)
     last = entry.kept if reached is None else reached
     if last is None:
@@ -129,7 +129,7 @@ def _begun(draft: Draft, told: Beginning) -> Draft:
 
 
 def never_begun(draft: Draft, of: int, run: int) -> tuple[Draft, int | None]:
-    """Runs after `of` and before `run` cost nothing; how far their members had told that `of` had come."""
+    """Let runs after `of` and before `run` cost nothing; also the step that `of` reached, as their members reported."""
     reached = None
     for one in draft.status.history:
         if of < one.run < run and one.began is None and one.how is not Takeover.LIVE:
@@ -139,20 +139,20 @@ def never_begun(draft: Draft, of: int, run: int) -> tuple[Draft, int | None]:
 
 
 def highest(*steps: int | None) -> int | None:
-    """Of those that are known."""
+    """The highest known step, None if none is known."""
     return max((step for step in steps if step is not None), default=None)
 
 
 def _rescued(draft: Draft, rescue: Rescue) -> Draft:
-    """What the run has begun with was counted as lost when one before it ended: every member tells, one counts.
+    """Take back lost steps that a rescue commit brought to this run. Every member reports it, and it counts once.
 
-    That need not be the last one before it: one that was planned since may not have begun.
+    They need not have been counted for the last run before it, which may never have begun.
     """
     entry = entry_of(draft, rescue.run)
     if entry is None or entry.rescued:
         return draft
     since, left = (rescue.of or rescue.run - 1), rescue.steps
-    for one in reversed(draft.status.history) if entry.began is None else ():  # an older agent tells no more
+    for one in reversed(draft.status.history) if entry.began is None else ():  # an older agent reports no more
         if since < one.run <= rescue.run:
             doubt = min(one.steps_in_doubt, left)
             lost = min(one.steps_lost, left - doubt)
@@ -163,7 +163,10 @@ def _rescued(draft: Draft, rescue: Rescue) -> Draft:
 
 
 def _fell_back(draft: Draft, told: Fallback) -> Draft:
-    """Every member tells, and it is said once; what it costs follows from where the run has begun."""
+    """Record that the run skipped a commit, and tell people once, as every member reports it.
+
+    Its cost follows from where the run began.
+    """
     entry = entry_of(draft, told.run)
     if entry is None or entry.fell_back is not None:
         return draft
@@ -173,5 +176,5 @@ def _fell_back(draft: Draft, told: Fallback) -> Draft:
 
 
 def entry_of(draft: Draft, run: int) -> HistoryEntry | None:
-    """None where it is too old, or not the one that is on."""
+    """The run's entry; None if it is too old, or the run never became the current one."""
     return next((one for one in draft.status.history if one.run == run), None)

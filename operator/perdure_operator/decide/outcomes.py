@@ -1,4 +1,4 @@
-"""What a pod that has ended tells: its outcome, or what Kubernetes knows of its end where it left none.
+"""How a pod ended: its outcome, or what Kubernetes knows of its end if it left none.
 
 Questions only. A container writes the termination message itself: any bytes may be in it.
 """
@@ -18,13 +18,13 @@ from perdure_operator.decide.facts import node_lost, terminated
 from perdure_operator.state.snapshot import PodView, Terminated
 
 NOTICED_AFTER_SECONDS: Final = 60
-"""A node may have been dead for so long before its Ready condition says so: node-monitor-grace-period is 40 or 50 s."""
+"""How long a node may have been dead before its Ready condition shows it: node-monitor-grace-period is 40 or 50 s."""
 
 _OF_THE_ATTEMPT: Final = frozenset({"", "HandoverFailed", "HandoverRefused", "UserError"})
-"""Names of errors with which a Session that joins ends for no fault of its node's; "" where it has told none."""
+"""Names of errors with which a joining Session ends through no fault of its node; "" stands for no name."""
 
 _NAME_LENGTH: Final = 100
-"""As the agent writes it; an image without our agent may leave anything."""
+"""The agent keeps to it; an image without the agent may leave anything."""
 _TAIL_LENGTH: Final = 2000
 _WHY_LENGTH: Final = 300
 _CHATTER: Final = re.compile(r"(\[rank\d+\]:\s*)?(\[[WI]\d{4} [^\]]*\.(cpp|h|hpp|cc|cu):\d+\]|\[Gloo\] Rank )")
@@ -34,9 +34,9 @@ _SIGNALLED: Final = (128 + 9, 128 + 15)
 """Exit codes of a container that was ended from outside: SIGKILL, SIGTERM."""
 
 HEALING_COMMITS: Final = 10
-"""So many new entries of the log after a failure of the code, and training is well past it."""
+"""After this many new entries of the log training is well past a failure of the code."""
 HEALING_SECONDS: Final = 86400
-"""So long after it one new commit tells as much: some jobs save once a day."""
+"""After this long one new commit suffices: some jobs save once a day."""
 
 
 def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutcome | None:
@@ -52,7 +52,7 @@ def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutco
 
 
 def end_of(pod: PodView) -> MemberOutcome:
-    """What status keeps of a pod that has ended."""
+    """The outcome that status keeps of a pod that has ended."""
     outcome = outcome_in(pod)
     died = pod.terminated.finished_at if pod.terminated else None
     if pod.init_failed and pod.terminated:
@@ -84,7 +84,7 @@ def end_of(pod: PodView) -> MemberOutcome:
 
 
 def outcome_in(pod: PodView) -> Outcome | None:
-    """The outcome in a pod's termination message, None where it left none that can be read."""
+    """The outcome in a pod's termination message, None if it left none that can be read."""
     if pod.terminated is None or pod.init_failed:
         return None
     try:
@@ -94,7 +94,7 @@ def outcome_in(pod: PodView) -> Outcome | None:
 
 
 def _gone_over(outcome: Outcome) -> HandoverRecord | None:
-    """The hand-over by which it left its run, or came to it: earlier ones tell nothing of the run it ended in."""
+    """The hand-over by which it left its run, or came to it: earlier ones say nothing about the run it ended in."""
     gone = [record for record in outcome.handovers if record.word is HandoverWord.GO]
     if not gone or (outcome.outcome is not ExitKind.HANDED_OVER and gone[-1].run != outcome.run):
         return None
@@ -102,9 +102,9 @@ def _gone_over(outcome: Outcome) -> HandoverRecord | None:
 
 
 def never_takes_over(outcome: Outcome) -> int | None:
-    """The attempt that never takes place, as its pod knows: it has read so, or its vote was needed and not given.
+    """The attempt that certainly fails: its pod has read so in the log, or ended without a vote that was needed.
 
-    An agent of before tells of no attempt, and a newcomer's end by its kind.
+    An older agent reports no attempt; then the kind of a newcomer's end shows it.
     """
     attempt = outcome.attempt
     if attempt is None:
@@ -115,9 +115,9 @@ def never_takes_over(outcome: Outcome) -> int | None:
 
 
 def failed_by_itself(one: MemberOutcome) -> bool:
-    """Whether a newcomer has ended of what it is or where it is, and not of an attempt that did not come about.
+    """Whether a newcomer's code or node caused its end, and not an attempt that failed.
 
-    Of a Session that joins errors of our own tell of the attempt: another way of taking over may do without it.
+    Perdure's own errors in a joining Session are about the attempt: another way to take over may avoid them.
     """
     if one.outcome == ExitKind.FAILED:
         return True
@@ -130,7 +130,7 @@ def highest_opened(known: int, pods: dict[str, PodView]) -> int:
 
 
 def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
-    """What an outcome tells about the log: the newest commit, which also ends rows of failures and proves the root."""
+    """Record the newest commit that an outcome reports: it ends rows of failures, and proves that the root works."""
     status = draft.status
     if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
         return draft
@@ -141,7 +141,7 @@ def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
 
 
 def _healed(failures: Failures, commit_seq: int, now: datetime) -> Failures:
-    """What still counts once training has come to this new commit."""
+    """The failures that still count after this new commit."""
     past = commit_seq > failures.code_seq + HEALING_COMMITS
     calm = failures.code_time is not None and now >= later(failures.code_time, HEALING_SECONDS)
     in_a_row = 0 if past or calm else failures.code_in_a_row
@@ -149,7 +149,7 @@ def _healed(failures: Failures, commit_seq: int, now: datetime) -> Failures:
 
 
 def learn_result(draft: Draft, outcome: Outcome) -> Draft:
-    """The script's result, unless somebody has told of a newer commit; who has none takes nothing back."""
+    """Record the script's result, unless a newer commit is known; an outcome without a result takes none back."""
     newest = outcome.commit.seq if outcome.commit else 0
     if outcome.result is None or newest < draft.status.commit_seq:
         return draft
@@ -157,7 +157,7 @@ def learn_result(draft: Draft, outcome: Outcome) -> Draft:
 
 
 def _before_the_trainer(pod: PodView, ended: Terminated) -> MemberOutcome:
-    """An init container is the user's code, as the script is: its exit is a failure of the code, SIGKILL is not."""
+    """The outcome of a failed init container, which is the user's code: its exit is a code failure, SIGKILL is not."""
     how = f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
     words = f"init container {pod.init_failed} ended: {how}\n{_printable(ended.message)}"
     return MemberOutcome(
@@ -176,13 +176,13 @@ def _silent(name: str, uid: str, why: str, died: datetime | None) -> MemberOutco
 
 
 def _darkness(draft: Draft, node: str) -> datetime:
-    """Since when nobody may have lived on this node, or now where nothing is known of it."""
+    """Since when no process may have lived on this node; now if nothing is known about it."""
     since = next((unready.since for unready in draft.status.unready if unready.node == node), None)
     return later(since, -NOTICED_AFTER_SECONDS) if since else draft.now
 
 
 def _error_name(pod: PodView, told: str) -> str:
-    """The kubelet knows of a container killed for its memory what the process itself cannot tell."""
+    """The error's name: out of memory if the kubelet says so, as the killed process itself cannot report it."""
     return ErrorName.OUT_OF_MEMORY if _out_of_memory(pod) else told
 
 
@@ -204,12 +204,14 @@ def _killed(pod: PodView) -> bool:
 
 
 def _own_words(text: str) -> str:
-    """Without the notes that torch leaves on stderr in every run: whoever was killed says nothing else, and they would
-    pass for the cause."""
+    """The text without the notes that torch writes to stderr in every run.
+
+    A killed process leaves nothing else, and they would look like the cause.
+    """
     said = [line for line in text.strip().splitlines() if not _CHATTER.match(line)]
     return shortened("\n".join(said), _TAIL_LENGTH)
 
 
 def _printable(text: str) -> str:
-    """Without the lone surrogates that JSON can carry and UTF-8 cannot."""
+    """The text without lone surrogates, which JSON can carry and UTF-8 cannot."""
     return text.encode(errors="replace").decode()
