@@ -344,11 +344,15 @@ def _body(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Js
 
 def _refusal(what: str, status: int, document: Json, headers: Mapping[str, str] = _NO_HEADERS) -> ApiError:
     reason, message = str(document.get("reason", "")), str(document.get("message", ""))
-    error = _error_type(status, reason)(
-        f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers)
-    )
+    kind = Forbidden if _admission_failed(status, message) else _error_type(status, reason)
+    error = kind(f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers))
     error.explained = _explained(document, message)
     return error
+
+
+def _admission_failed(status: int, message: str) -> bool:
+    """Whether a webhook did not answer: with failurePolicy Fail nothing was written, and a person has to see to it."""
+    return status == 500 and "failed calling webhook" in message
 
 
 def _explained(document: Json, message: str) -> bool:

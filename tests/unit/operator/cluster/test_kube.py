@@ -22,6 +22,7 @@ SERVER = "https://10.0.0.1:6443"
 FAILED_TEST = "the server rejected our request due to an error in our request"
 POLICY = "pods \"p\" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"
 WEBHOOK = 'admission webhook "x" denied the request: no'
+WEBHOOK_DOWN = 'Internal error occurred: failed calling webhook "x": failed to call webhook: connection refused'
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_a_proxy_counts_where_it_stands_on_the_way(
         pytest.param(422, WEBHOOK, {}, Invalid, id="webhook that says 422"),
         pytest.param(422, WEBHOOK, None, Invalid, id="webhook without details"),
         pytest.param(403, WEBHOOK, {}, Forbidden, id="webhook"),
+        pytest.param(500, WEBHOOK_DOWN, {"causes": [{"message": "…"}]}, Forbidden, id="webhook that does not answer"),
         pytest.param(409, "the object has been modified", {"name": "p"}, Conflict, id="newer version"),
     ],
 )
