@@ -119,6 +119,10 @@ class PodView(Model):
     role: str = ""
     labelled: bool = True
     """False where somebody has removed a label by which the job's pods are watched and protected."""
+    has_labels: bool = True
+    """False where somebody has removed every label, so that the pod has no map of them."""
+    has_annotations: bool = True
+    """As `has_labels`."""
     assignment: str = ""
     """The annotation's text, "" where there is none."""
     node: str = ""

@@ -7,7 +7,7 @@ Every write has a precondition or a name that status has reserved, so that a sec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,6 +60,8 @@ REFUSED_SECONDS: Final = 90
 gap, and short enough that one that is no longer tried soon expires."""
 NOT_KEPT_SECONDS: Final = 3600
 """How long a refused kept template counts. Jobs can do without, and a missing right affects all of them."""
+_ANNOTATIONS: Final = "/metadata/annotations"
+_LABELS: Final = "/metadata/labels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +270,8 @@ def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:
 
 
 def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[Json]:
-    annotation = f"/metadata/annotations/{_escaped(ANNOTATION_ASSIGNMENT)}"
-    label = f"/metadata/labels/{_escaped(LABEL_ROLE)}"
+    annotation = f"{_ANNOTATIONS}/{_escaped(ANNOTATION_ASSIGNMENT)}"
+    label = f"{_LABELS}/{_escaped(LABEL_ROLE)}"
     lacking = names.labels(job.name, job.uid) if seen and not seen.labelled else {}
     role = seen.role if seen else ""
     tests = [_test("/metadata/uid", action.uid)]
@@ -278,15 +280,21 @@ def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[J
         tests.append(_test("/metadata/resourceVersion", seen.resource_version))
     return [
         *tests,
-        {"op": "add", "path": annotation, "value": action.new},
-        {"op": "add", "path": label, "value": action.role},
-        *({"op": "add", "path": f"/metadata/labels/{_escaped(name)}", "value": lacking[name]} for name in lacking),
+        *_add(_ANNOTATIONS, {ANNOTATION_ASSIGNMENT: action.new}, there=seen is None or seen.has_annotations),
+        *_add(_LABELS, {LABEL_ROLE: action.role} | lacking, there=seen is None or seen.has_labels),
     ]
+
+
+def _add(path: str, entries: Mapping[str, str], *, there: bool) -> list[Json]:
+    """Set these entries of a map; a patch cannot add one to a map that the object lacks."""
+    if not there:
+        return [{"op": "add", "path": path, "value": dict(entries)}]
+    return [{"op": "add", "path": f"{path}/{_escaped(name)}", "value": value} for name, value in entries.items()]
 
 
 def _mark_patch(action: Mark) -> list[Json]:
     old = action.old
-    paths = {name: f"/metadata/annotations/{_escaped(name)}" for name in (*old, *action.new)}
+    paths = {name: f"{_ANNOTATIONS}/{_escaped(name)}" for name in (*old, *action.new)}
     return [
         _test("/metadata/uid", action.uid),
         *(_test(paths[name], value) for name, value in old.items()),

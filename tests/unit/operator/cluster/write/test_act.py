@@ -30,6 +30,7 @@ from perdure_operator.cluster.protocol import (
     Resource,
     Unavailable,
 )
+from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write import manifests
@@ -350,6 +351,20 @@ def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> Non
     told = Assign(**pod, role="member", old=STANDBY, new=STANDBY)
     desk.act(told, seen=seen.model_copy(update={"pods": (stripped,)}))
     assert desk.get(PODS, pod["name"])["metadata"]["labels"].items() >= labels.items()
+
+
+def test_a_pod_that_has_lost_every_label_and_annotation_gets_its_own_back() -> None:
+    desk = Desk()
+    pod = member(desk)
+    desk.cluster.change(
+        PODS, "ns", pod["name"], lambda raw: [raw["metadata"].pop(name) for name in ("labels", "annotations")]
+    )
+    seen = desk.snapshot()
+    stripped = parse.pod(desk.get(PODS, pod["name"]))
+    desk.act(Assign(**pod, role="member", old="", new="x"), seen=seen.model_copy(update={"pods": (stripped,)}))
+    metadata = desk.get(PODS, pod["name"])["metadata"]
+    assert metadata["labels"] == names.labels("digits", seen.uid) | {LABEL_ROLE: "member"}
+    assert metadata["annotations"] == {ANNOTATION_ASSIGNMENT: "x"}
 
 
 def _marks(desk: Desk) -> dict[str, str]:
