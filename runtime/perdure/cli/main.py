@@ -7,6 +7,7 @@
     perdure log | verify [--json] ROOT     list what a checkpoint root's log says, verify all of the root
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
+    perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
 
 Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
 is one line on stderr and status 2; damage, a silent store, or a difference that `diff` finds is status 1.
@@ -42,7 +43,8 @@ NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
-    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe, "show": _show, "diff": _diff}
+    commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
+    commands |= {"show": _show, "diff": _diff, "export": _export}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -88,6 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("b", metavar="B", help="the same; two roots may be of different stores")
     diff.add_argument("--tensors-only", action="store_true", help="leave out positions, random generators and the like")
     diff.add_argument("--json", action="store_true", help="an object a line")
+    export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
+    export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
+    export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
+    export.add_argument("to", metavar="TO", type=Path, help="a file or folder that does not exist yet")
+    export.add_argument(
+        "--format",
+        choices=["hf", "torch", "dcp"],
+        default="hf",
+        help="hf: a folder with model.safetensors (default); torch: a file for torch.load; dcp: a folder for "
+        "torch.distributed.checkpoint",
+    )
     return parser
 
 
@@ -136,6 +149,13 @@ def _diff(options: argparse.Namespace) -> int:
         print(line.printed(as_json=options.json))
         equal = line.data.get("equal", False)
     return 0 if equal else 1
+
+
+def _export(options: argparse.Namespace) -> int:
+    from perdure.cli.export import Format, export  # noqa: PLC0415
+
+    print(export(*_named(options.commit), options.name, options.to, Format(options.format)))
+    return 0
 
 
 def _named(text: str) -> tuple[str, Wanted]:

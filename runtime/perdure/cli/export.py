@@ -1,0 +1,106 @@
+"""`perdure export`: what one registered object holds in a commit, as a file that needs no Perdure to be read.
+
+Nothing half-written is left under the name that was asked for: it is written beside it and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
+
+from perdure.errors import UserError
+from perdure.session.loading import load
+from perdure.wire import Wanted
+
+WEIGHTS = "model.safetensors"
+"""The name that Hugging Face's `from_pretrained` looks for in a folder."""
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    HF = "hf"
+    """A folder with model.safetensors, for `from_pretrained` and whatever reads safetensors."""
+    TORCH = "torch"
+    """A file for `torch.load`, which it reads with `weights_only=True`."""
+    DCP = "dcp"
+    """A folder for `torch.distributed.checkpoint.load`."""
+
+
+def export(uri: str, wanted: Wanted, name: str, to: Path, form: Format) -> str:
+    """Write the state_dict that the object registered as `name` has in a commit; returns what was written, in words.
+
+    Raises:
+        UserError: There is no such commit or object, something is at `to` already, or the format cannot hold the state.
+        Corrupt: The commit is damaged.
+
+    """
+    if to.exists():
+        raise UserError(f"{to} exists: name another place, or remove it")
+    loaded = load(uri, [name], seq=wanted.seq)
+    state = loaded[name]
+    beside = to.with_name(f".{to.name}.{os.getpid()}")
+    try:
+        _WRITERS[form](state, beside)
+        beside.rename(to)
+    except OSError as error:
+        raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
+    finally:
+        _remove(beside)
+    count = sum(isinstance(value, Tensor) for value in state.values())
+    tensors = f", {count} tensors" if count else ""
+    return f"{to}: {name} of entry {loaded.commit.seq}, step {loaded.commit.step}{tensors}"
+
+
+def _write_hf(state: Mapping[Any, Any], to: Path) -> None:
+    """Of tied tensors safetensors holds one: the first name has it, and the metadata says which names share it."""
+    other = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if other:
+        raise UserError(f"format hf holds tensors alone, and {other[0]} is none: export it as torch")
+    names: dict[tuple[int, ...], str] = {}
+    shared: dict[str, str] = {"format": "pt"}
+    kept: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), *tensor.shape, *tensor.stride())
+        first = names.setdefault(place, name) if tensor.numel() else name
+        if first == name:
+            kept[name] = tensor.contiguous()
+        else:
+            shared[name] = first
+    to.mkdir(parents=True)
+    save_file(kept, to / WEIGHTS, metadata=shared)
+
+
+def _write_torch(state: Mapping[Any, Any], to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(dict(state), to)
+
+
+def _write_dcp(state: Mapping[Any, Any], to: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it is, on purpose
+        save_dcp(dict(state), checkpoint_id=to, no_dist=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+_WRITERS: Mapping[Format, Callable[[Mapping[Any, Any], Path], None]] = {
+    Format.HF: _write_hf,
+    Format.TORCH: _write_torch,
+    Format.DCP: _write_dcp,
+}
