@@ -11,8 +11,8 @@ import secrets
 
 import pytest
 
-VARIABLE = "PERDURE_SEED"
-"""The processes of one run share the seed through it."""
+VARIABLE = "TEST_SEED_OF_PERDURE"
+"""The processes of one run share the seed through it. Scripts that tests start warn of unknown PERDURE_* variables."""
 EVERY_RUNS_SEED = 0
 
 

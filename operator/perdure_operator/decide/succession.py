@@ -20,7 +20,11 @@ from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing import ends_for_size, wanted_size
 
 BEGINNING_SECONDS: Final = 30
-"""How long after its plan a run in the pods of a lost run has most likely begun: such a start took 7 to 22 s."""
+"""How long after its plan a run in the pods of a lost run has most likely begun.
+
+Such a start took 7 to 22 s on the small cluster of the tests. No benchmark measures it. A run that reports `Opened`
+ends the wait. One that begins later may lose its holders of uncommitted steps, and these steps are trained again.
+"""
 
 
 @dataclass(frozen=True)

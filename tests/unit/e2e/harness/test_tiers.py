@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness import tiers
+from e2e.harness import shared_run, tiers
+from perdure.wire.settings import unknown
 
 pytest_plugins = ["pytester"]
 
@@ -54,3 +55,7 @@ def test_a_chaos_run_says_its_seed_and_all_processes_have_the_same(project: pyte
 
 def test_a_seed_can_be_repeated(project: pytest.Pytester) -> None:
     assert seeds(project.runpytest_subprocess("--chaos", "--seed=17", "-s")) == ["17", "17"]
+
+
+def test_a_script_that_a_test_starts_says_nothing_of_the_variables_of_tests() -> None:
+    assert unknown({tiers.VARIABLE: "7", shared_run.VARIABLE: "folder"}) == []
