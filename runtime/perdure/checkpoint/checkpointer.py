@@ -336,10 +336,10 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], reported
     if len({whole for _, whole in every}) > 1:
         by_rank = peers.gather("compares what else it saves", other)
         rank, _ = _first_different(by_rank)
-        names = [name for name in _different(by_rank[0], by_rank[rank]) if name not in reported]
+        names = [name for name in different(by_rank[0], by_rank[rank]) if name not in reported]
         if peers.rank == 0 and names:
             say(
-                f"between rank 0 and rank {rank} these differ: {_listed(names)}: a resumed run gets rank 0's on every "
+                f"between rank 0 and rank {rank} these differ: {listed(names)}: a resumed run gets rank 0's on every "
                 f"rank; if they count on the others, make them equal in each step: statistics of batches by "
                 f"SyncBatchNorm, what else there is by a broadcast from rank 0"
             )
@@ -371,13 +371,15 @@ def _checksum(sums: dict[str, int]) -> int:
 
 
 def _first_different(by_rank: list[dict[str, int]]) -> tuple[int, str]:
-    return next((rank, name) for rank, found in enumerate(by_rank) for name in _different(by_rank[0], found))
+    return next((rank, name) for rank, found in enumerate(by_rank) for name in different(by_rank[0], found))
 
 
-def _different(one: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
+def different(one: Mapping[str, int], other: Mapping[str, int]) -> list[str]:
+    """The names under which two ranks have different checksums."""
     return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first few of them, for a message."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -7,7 +7,7 @@ log. Made by `Session`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -20,6 +20,7 @@ from perdure.group.gloo import peer_lost
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
+from perdure.loop.evaluated import Evaluated
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
@@ -95,6 +96,7 @@ class Run:
         self.stopping = Stopping()
         self.reports = Reports(self.report)
         self.images = SurvivorSnapshots(self)
+        self.evaluated = Evaluated(self)
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
@@ -158,6 +160,15 @@ class Run:
         """The same for a save by all ranks. Collective, if the framework that drives the loop makes it so."""
         self.before_save()
         return self.state()
+
+    def beside(self) -> list[Any]:
+        """What this rank tells the others with a save, beside its state."""
+        return [self.progress.datasets.told(), self.evaluated.told()]
+
+    def compare_beside(self, by_rank: Sequence[list[Any]]) -> None:
+        """What all ranks told. UserError where they cannot train together. Collective where they differ."""
+        self.progress.datasets.compare([datasets for datasets, _ in by_rank])
+        self.evaluated.compare([evaluated for _, evaluated in by_rank])
 
     def spread_buffers(self) -> None:
         """Gives all ranks rank 0's buffers, which they would have after a resume. Collective."""

@@ -190,6 +190,8 @@ class Boundary:
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
         self._progress.end_pass(source)
+        if source.evaluates:
+            self._run.evaluated.note()
         if source.evaluates or not self._progress.in_rest or self._run.joining:
             return
         self._stood = self._eye.look(self._run.registry.parameters())
@@ -227,6 +229,7 @@ class Boundary:
 
     def _poll(self, doing: str) -> None:
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
+        self._run.evaluated.note()
         self._check(CheckpointCall.POLL)
         self._run.reports.call_due()
         if not self.leaving or not self._have_own_weights(doing):

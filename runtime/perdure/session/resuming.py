@@ -150,8 +150,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         trace=run.trace,
         timings=run.timings,
         read=run.state_to_save,
-        beside=run.progress.datasets.told,
-        compare_beside=run.progress.datasets.compare,
+        beside=run.beside,
+        compare_beside=run.compare_beside,
         member=run.settings.member,
         limit=run.max_save_failures,
     )

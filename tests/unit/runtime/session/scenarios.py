@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -558,6 +559,51 @@ def evaluates(root: str, *, terminate: tuple[int, str, int] | None = None) -> di
         except Exit:
             return {"left": session.steps_done, "seen": seen}
         return {"steps": session.steps_done, "seen": seen}
+
+
+def scored(root: str, *, way: str) -> str:
+    """Trains what it has wrapped, evaluates in the middle of both epochs in this way, and says what it was told."""
+    said = io.StringIO()
+    with redirect_stderr(said), joined(root) as session:
+        net = network()
+        if way == "synchronized":
+            net = Between(net)
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        session.register(model=model, optimizer=optimizer)
+        valid = session.loader(dataset(), 34, name="valid", train=False)
+        for _ in session.epochs(2):
+            for inputs, labels in session.loader(dataset(), 34):
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                session.step()
+                if session.steps_done % 3 == 1 and way != "nothing":
+                    scored_in(model if way == "wrapped" else net, session, valid if way != "polling" else None)
+    return said.getvalue()
+
+
+def scored_in(called: nn.Module, session: Session, valid: Any) -> None:
+    called.eval()
+    for inputs, _ in valid or DataLoader(dataset(), 51):
+        called(inputs)
+        if valid is None:
+            perdure.poll(session)
+    called.train()
+
+
+class Between(nn.Module):
+    """The ranks' statistics are made equal behind each forward pass, as SyncBatchNorm has them on accelerators."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        found = self.net(inputs)
+        for buffer in self.net.buffers():
+            dist.broadcast(buffer, 0)
+        return found
 
 
 def summing(root: str, *, leave: Sequence[int] = ()) -> dict[str, Any]:

@@ -36,6 +36,8 @@ EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, 
 """Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
 READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
+SCORED = {"bare": 1, "polling": 1, "wrapped": 0, "synchronized": 0, "nothing": 0}
+"""How a network is evaluated, and how often it is said that each rank does it with its own statistics."""
 Results = dict[str, list[Any]]
 
 
@@ -67,6 +69,16 @@ def scenes(root: Path) -> list[Scene]:
         Scene("pins", "pins", 2, {"root": str(root / "pins")}, {"PERDURE_KEEP": "1"}),
         Scene("pins-unlike", "pins", 2, {"root": str(root / "pins-unlike"), "unlike": True}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
+        *(
+            Scene(
+                f"scored-{way}",
+                "scored",
+                2,
+                {"root": str(root / f"scored-{way}"), "way": way},
+                {"PERDURE_EVERY_STEPS": "2", "PERDURE_CHECK_SECONDS": "0"},
+            )
+            for way in SCORED
+        ),
         Scene("parted", "parted", 2, {"root": str(root / "parted")}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
@@ -235,6 +247,19 @@ def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(pla
 def test_ranks_of_which_one_evaluates_and_one_ends_its_epoch_get_the_same_error_that_says_so(played: Results) -> None:
     words = "come apart: rank 0 ends an epoch, rank 1 evaluates in the rest of an epoch: make the same calls"
     assert all(words in result["message"] for result in played["parted"]), played["parted"]
+
+
+@pytest.mark.parametrize(("way", "times"), SCORED.items())
+def test_ranks_that_evaluate_with_statistics_of_their_own_are_told_so_once(
+    played: Results, way: str, times: int
+) -> None:
+    words = (
+        "in the evaluation after step 1 these differ between rank 0 and rank 1: model.1.running_mean, "
+        "model.1.running_var: each rank scores with its own statistics: evaluate what session.wrap returned"
+    )
+    told, silent = played[f"scored-{way}"]
+    assert told.count(words) == told.count("in the evaluation") == times, told
+    assert "in the evaluation" not in silent
 
 
 def test_two_ranks_begin_from_a_commit_of_another_root_and_go_on_from_their_own(folder: Path, played: Results) -> None:

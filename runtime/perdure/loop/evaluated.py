@@ -1,0 +1,72 @@
+"""The statistics that each rank evaluates with. The next save tells where the ranks have different ones.
+
+DistributedDataParallel gives rank 0's buffers to all ranks in each forward pass. Between two steps they may differ. A
+script that evaluates the network inside it uses what this rank's own batches left there, and each rank scores another
+network. No rank can see that alone. Each sends a checksum with what a save exchanges anyway.
+
+Owned by the session's Run. perdure.session.boundary says where an evaluation is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.checkpointer import different, listed
+from perdure.console import say
+from perdure.log.entry import checksum
+from perdure.state.modules import unwrapped
+from perdure.state.wrapping import spread
+
+if TYPE_CHECKING:
+    from perdure.loop.run import Run
+
+
+class Evaluated:
+    """One process's."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._sums: Mapping[str, int] = {}
+        """Checksums by name, of the last evaluation since the last save."""
+        self._step = 0
+        self._said = False
+
+    def note(self) -> None:
+        """An evaluation is on, or at its end: what is in eval mode counts."""
+        if self._run.world == 1 or self._run.joining or self._said:
+            return
+        self._sums = {name: tensors.checksum(buffer) for name, buffer in self._buffers()}
+        self._step = self._run.progress.step
+
+    def told(self) -> str:
+        """One checksum of all, for the other ranks; "" without an evaluation."""
+        return checksum(repr(sorted(self._sums.items())).encode()) if self._sums else ""
+
+    def compare(self, by_rank: Sequence[str]) -> None:
+        """Say it once if all ranks evaluated, and some with other statistics. `by_rank` is what each told. Collective
+        if they differ."""
+        sums, self._sums = self._sums, {}
+        if "" in by_rank or len(set(by_rank)) == 1:
+            return
+        self._said = True
+        found = self._run.peers.gather("compares what it has evaluated with", sums)
+        rank = next(rank for rank, own in enumerate(found) if own != found[0])
+        if self._run.rank == 0:
+            say(
+                f"in the evaluation after step {self._step} these differ between rank 0 and rank {rank}: "
+                f"{listed(different(found[0], found[rank]))}: each rank scores with its own statistics: evaluate what "
+                f"session.wrap returned, which has rank 0's on all ranks, or use SyncBatchNorm"
+            )
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Those that a forward pass of the wrapped model gives to all ranks."""
+        given = spread(self._run.replicas)
+        for name, thing in self._run.registry.named.items() if given else ():
+            for path, layer in unwrapped(thing).named_modules() if isinstance(thing, nn.Module) else ():
+                for own, buffer in layer.named_buffers(recurse=False) if not layer.training else ():
+                    if id(buffer) in given:
+                        yield ".".join(filter(None, (name, path, own))), buffer
