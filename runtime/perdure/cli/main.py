@@ -7,18 +7,22 @@
     perdure log | verify [--json] ROOT     list what a checkpoint root's log says, verify all of the root
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
+    perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
 
 Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
-is one line on stderr and status 2; damage, a silent store, or a difference that `diff` finds is status 1.
+is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a difference that `diff`
+finds is status 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
-    commands |= {"show": _show, "diff": _diff, "export": _export}
+    commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -90,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("b", metavar="B", help="the same; two roots may be of different stores")
     diff.add_argument("--tensors-only", action="store_true", help="leave out positions, random generators and the like")
     diff.add_argument("--json", action="store_true", help="an object a line")
+    store_check = commands.add_parser("store-check", help="try whether a store keeps the promises of checkpoints")
+    store_check.add_argument("root", metavar="ROOT", help=f"{where}: small objects are written there, and deleted")
+    store_check.add_argument("--json", action="store_true", help="an object a line")
     export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
     export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
     export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
@@ -149,6 +156,20 @@ def _diff(options: argparse.Namespace) -> int:
         print(line.printed(as_json=options.json))
         equal = line.data.get("equal", False)
     return 0 if equal else 1
+
+
+def _check_store(options: argparse.Namespace) -> int:
+    from perdure.store import open_store  # noqa: PLC0415
+    from perdure.store.check import check  # noqa: PLC0415
+    from perdure.wire.settings import as_uri  # noqa: PLC0415
+
+    broken = False
+    for finding in check(open_store(as_uri(options.root), os.environ)):
+        word = "ok" if not finding.problem else "FAILED" if finding.fatal else "warning"
+        text = f"{word:8} {finding.check}: {finding.problem or finding.told}"
+        print(json.dumps(asdict(finding)) if options.json else text, flush=True)
+        broken = broken or word == "FAILED"
+    return int(broken)
 
 
 def _export(options: argparse.Namespace) -> int:

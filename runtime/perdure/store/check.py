@@ -1,0 +1,192 @@
+"""`perdure store-check`: whether a store keeps the promises that checkpoints rest on, tried under the root itself.
+
+Everything that is written lies below `store-check-…/`, and is deleted in the end. Also for a bucket in which nothing
+was ever trained: it tells a storage administrator what to mend before a job does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from awscrt.checksums import crc64nvme
+
+from perdure.errors import StorageError
+from perdure.store.protocol import KeyExists, NoSuchKey, Store
+
+LARGE_BYTES: Final = 24 * 1024 * 1024 + 1
+"""More than a store takes in one piece: S3 gets it in parts."""
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+WRITERS: Final = 8
+"""How many write one key at the same time."""
+SKEW_SECONDS: Final = 60.0
+"""A clock that is further off is told. S3 refuses requests that are 15 minutes off."""
+_TEXT: Final = b"0123456789"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one check."""
+
+    check: str
+    problem: str = ""
+    """Empty if the store keeps the promise."""
+    told: str = ""
+    """What was measured."""
+    fatal: bool = True
+    """Whether jobs cannot rest on a store with this problem."""
+
+
+class _Broken(Exception):
+    """A promise is not kept; the message says how."""
+
+
+def check(store: Store) -> Iterator[Finding]:
+    """Each promise in turn. Raises nothing: a store that fails is a finding, and the other promises are tried, too."""
+    folder = f"store-check-{os.urandom(4).hex()}/"
+    checks: dict[str, Callable[[Store, str], str]] = {
+        "write and read": _write_and_read,
+        "conditional write": _conditional,
+        "one winner among writers at once": _one_winner,
+        "checksum": _checksum,
+        "large object": _large,
+        "list": _list,
+        "delete": _delete,
+        "unfinished uploads": _unfinished,
+    }
+    try:
+        for name, act in checks.items():
+            try:
+                yield Finding(name, told=act(store, f"{folder}{name.replace(' ', '-')}/"))
+            except (_Broken, StorageError, NoSuchKey) as error:
+                yield Finding(name, problem=str(error))
+        yield _clock(store, f"{folder}clock")
+    finally:
+        with suppress(StorageError):
+            store.delete(store.list(folder))
+
+
+def _write_and_read(store: Store, folder: str) -> str:
+    begun = time.monotonic()
+    store.put(f"{folder}a", _TEXT)
+    took = time.monotonic() - begun
+    _expect(store.get(f"{folder}a"), _TEXT, "an object that was just written")
+    _expect(store.get(f"{folder}a", start=2, length=3), _TEXT[2:5], "bytes 2 to 4 of an object")
+    store.put(f"{folder}a", b"new")
+    _expect(store.get(f"{folder}a"), b"new", "an object that was overwritten")
+    return f"a small object is written in {took * 1000:.0f} ms"
+
+
+def _conditional(store: Store, folder: str) -> str:
+    key = f"{folder}a"
+    store.put(key, b"first", if_absent=True)
+    try:
+        store.put(key, b"second", if_absent=True)
+    except KeyExists:
+        _expect(store.get(key), b"first", "an object that a conditional write found")
+        return "an object that is there is not overwritten"
+    raise _Broken(
+        "If-None-Match: * is ignored, so that two runs could both append to one log: use a store that has conditional "
+        "writes, or a newer version of this one"
+    )
+
+
+def _one_winner(store: Store, folder: str) -> str:
+    key = f"{folder}a"
+
+    def write(number: int) -> bool:
+        try:
+            store.put(key, str(number).encode(), if_absent=True)
+        except KeyExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        winners = [number for number, won in enumerate(pool.map(write, range(WRITERS))) if won]
+    if len(winners) != 1:
+        raise _Broken(f"{len(winners)} of {WRITERS} conditional writes of one key succeeded, instead of one")
+    _expect(store.get(key), str(winners[0]).encode(), "what the winner has written")
+    return f"one of {WRITERS}"
+
+
+def _checksum(store: Store, folder: str) -> str:
+    store.put(f"{folder}a", _TEXT)
+    info = store.head(f"{folder}a")
+    if info is None or info.size != len(_TEXT):
+        raise _Broken(f"the size of an object of {len(_TEXT)} bytes is told as {info and info.size}")
+    if info.crc is None:
+        return "the store keeps none: damage is noticed when a commit is read"
+    if info.crc != f"{crc64nvme(_TEXT):016x}":
+        raise _Broken(f"the store says that it is {info.crc}, but it is {crc64nvme(_TEXT):016x}")
+    return "the store keeps CRC64NVME of each object"
+
+
+def _large(store: Store, folder: str) -> str:
+    data = memoryview(os.urandom(LARGE_BYTES))
+    begun = time.monotonic()
+    store.put_stream(f"{folder}a", (data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)), len(data))
+    wrote = time.monotonic() - begun
+    found = bytearray(LARGE_BYTES + 1)
+    begun = time.monotonic()
+    read = store.get_into(f"{folder}a", memoryview(found))
+    took = time.monotonic() - begun
+    if read != LARGE_BYTES or found[:read] != data:
+        raise _Broken(f"{read} bytes came back of {LARGE_BYTES}, or others than were written")
+    _expect(store.get(f"{folder}a", start=BLOCK_BYTES - 2, length=4), bytes(data[BLOCK_BYTES - 2 :][:4]), "a range")
+    return f"written at {_rate(wrote)}, read at {_rate(took)}"
+
+
+def _list(store: Store, folder: str) -> str:
+    keys = [f"{folder}{number:02}" for number in range(12)]
+    for key in keys:
+        store.put(key, b"")
+    if (found := store.list(folder)) != keys:
+        if sorted(found) == keys:
+            return "in an order of its own: the end of a log is found by reading all names"
+        raise _Broken(f"{len(keys)} objects were written, and {len(found)} are listed right afterwards")
+    if store.list(folder, after=keys[4], limit=3) != keys[5:8]:
+        raise _Broken("a list that is to begin after a key, and to have three, has others")
+    return "what was just written is listed, in order"
+
+
+def _delete(store: Store, folder: str) -> str:
+    store.put(f"{folder}a", _TEXT)
+    store.delete([f"{folder}a", f"{folder}b"])
+    if store.head(f"{folder}a") is not None or store.list(folder):
+        raise _Broken("an object is still there after it was deleted")
+    return "what was deleted is gone, and what was not there is no error"
+
+
+def _unfinished(store: Store, _folder: str) -> str:
+    store.sweep(older_than=10 * 365 * 86400)
+    return "may be listed"
+
+
+def _clock(store: Store, key: str) -> Finding:
+    try:
+        store.put(key, b"")
+        info = store.head(key)
+    except StorageError as error:
+        return Finding("clock", problem=str(error), fatal=False)
+    if info is None or info.modified is None:
+        return Finding("clock", told="the store does not tell it")
+    skew = info.modified - time.time()
+    if abs(skew) > SKEW_SECONDS:
+        way = "ahead of" if skew > 0 else "behind"
+        problem = f"the store's is {abs(skew):.0f} s {way} this machine's: set both by NTP"
+        return Finding("clock", problem=problem, fatal=False)
+    return Finding("clock", told=f"within {SKEW_SECONDS:.0f} s of this machine's")
+
+
+def _expect(found: bytes, expected: bytes, what: str) -> None:
+    if found != expected:
+        raise _Broken(f"{what} reads as {found[:20]!r} instead of {expected[:20]!r}")
+
+
+def _rate(seconds: float) -> str:
+    return f"{LARGE_BYTES / 2**20 / max(seconds, 1e-9):.0f} MiB/s"

@@ -1,0 +1,178 @@
+"""What `perdure store-check` finds in good stores, and in such that break one promise each."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.cli.main import main
+from perdure.errors import StorageError
+from perdure.store import ObjectInfo, Store, open_store
+from perdure.store.check import WRITERS, Finding, check
+from tests.support.store import CarelessStore, MemoryStore, UnorderedStore, WatchedStore
+from tests.unit.runtime.store.conftest import BUCKET
+from tests.unit.runtime.store.s3 import S3Server
+
+CHECKS = [
+    "write and read",
+    "conditional write",
+    "one winner among writers at once",
+    "checksum",
+    "large object",
+    "list",
+    "delete",
+    "unfinished uploads",
+    "clock",
+]
+
+
+def problems(store: Store) -> dict[str, str]:
+    found = list(check(store))
+    assert [finding.check for finding in found] == CHECKS
+    assert store.list("store-check-") == [], "something was left"
+    return {finding.check: finding.problem for finding in found if finding.problem}
+
+
+@pytest.mark.usefixtures("s3_credentials")
+def test_a_real_server_keeps_every_promise(s3_server: S3Server) -> None:
+    assert problems(open_store(f"s3://{BUCKET}/checked", s3_server.environ)) == {}
+
+
+def test_a_folder_keeps_every_promise(tmp_path: Path) -> None:
+    assert problems(open_store(f"file://{tmp_path}", {})) == {}
+
+
+def test_one_that_lists_in_its_own_order_is_fit_and_told_so() -> None:
+    store = UnorderedStore()
+    assert problems(store) == {}
+    (told,) = (finding.told for finding in check(store) if finding.check == "list")
+    assert "an order of its own" in told
+
+
+def test_one_that_ignores_conditions_is_found() -> None:
+    found = problems(CarelessStore())
+    assert found.keys() == {"conditional write", "one winner among writers at once"}
+    assert "If-None-Match: * is ignored" in found["conditional write"]
+    assert found["one winner among writers at once"].startswith("8 of 8")
+
+
+class Racing(MemoryStore):
+    """Looks and then writes, as a gateway over a file system may: all writers look before any of them writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looked = threading.Barrier(WRITERS)
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        if if_absent and "one-winner" in key and key not in self.objects:
+            self._looked.wait(60)
+            super().put(key, data)
+        else:
+            super().put(key, data, if_absent=if_absent)
+
+
+def test_one_that_looks_and_then_writes_is_found() -> None:
+    found = problems(Racing())
+    assert found == {
+        "one winner among writers at once": "8 of 8 conditional writes of one key succeeded, instead of one"
+    }
+
+
+class Stale(MemoryStore):
+    """Lists what it has after a while."""
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
+        return super().list(prefix, after=after, limit=limit)[:-1]
+
+
+class Deaf(MemoryStore):
+    """Deletes nothing."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if not any("store-check" in key and "/delete/" in key for key in keys) or len(keys) > 2:
+            super().delete(keys)
+
+
+class Whole(MemoryStore):
+    """Sends the whole object whatever range is asked for."""
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:  # noqa: ARG002
+        return super().get(key)
+
+
+class Cut(MemoryStore):
+    """Loses a part of what is large."""
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
+        super().put(key, b"".join(bytes(block) for block in blocks)[:-1])
+
+
+class Forgetful(MemoryStore):
+    """Keeps the checksum of something else."""
+
+    def head(self, key: str) -> ObjectInfo | None:
+        info = super().head(key)
+        return info and ObjectInfo(info.size, "0" * 16, info.modified)
+
+
+class Late(MemoryStore):
+    """Its clock is ten minutes behind."""
+
+    def head(self, key: str) -> ObjectInfo | None:
+        info = super().head(key)
+        return info and ObjectInfo(info.size, info.crc, time.time() - 600)
+
+
+@pytest.mark.parametrize(
+    ("store", "broken", "why"),
+    [
+        (Stale(), "list", "12 objects were written, and 11 are listed"),
+        (Deaf(), "delete", "still there after it was deleted"),
+        (Whole(), "write and read", "bytes 2 to 4 of an object reads as b'0123456789' instead of b'234'"),
+        (Cut(), "large object", "25165824 bytes came back of 25165825"),
+        (Forgetful(), "checksum", "the store says that it is 0000000000000000"),
+        (Late(), "clock", "the store's is 600 s behind this machine's"),
+    ],
+    ids=["stale-list", "no-delete", "no-ranges", "cut", "wrong-checksum", "late"],
+)
+def test_one_that_breaks_a_promise_is_found(store: MemoryStore, broken: str, why: str) -> None:
+    found = {finding.check: finding.problem for finding in check(store) if finding.problem}
+    assert why in found[broken]
+
+
+def test_a_refused_call_is_a_finding_with_the_remedy_and_the_rest_is_tried() -> None:
+    inner = MemoryStore()
+
+    def around(kind: str, _key: str, act: Callable[[], Any]) -> Any:
+        if kind == "list":
+            raise StorageError("cannot list s3://bucket: AccessDenied: allow s3:ListBucket")
+        return act()
+
+    found = list(check(WatchedStore(inner, around)))
+    assert {finding.check for finding in found if finding.problem} == {"list", "delete"}
+    assert all("allow s3:ListBucket" in finding.problem for finding in found if finding.problem)
+
+
+def test_a_clock_is_no_reason_to_refuse_a_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.open_store", lambda *_: Late())
+    assert main(["store-check", str(tmp_path)]) == 0
+    assert "warning  clock: the store's is 600 s behind" in capsys.readouterr().out
+
+
+def test_the_command_says_what_it_has_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store-check", str(tmp_path)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * len(CHECKS)
+    assert main(["store-check", "--json", str(tmp_path)]) == 0
+    found = [Finding(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [finding.check for finding in found] == CHECKS
+    (tmp_path / "file").touch()
+    assert main(["store-check", str(tmp_path / "file" / "root")]) == 1
+    assert "FAILED   write and read" in capsys.readouterr().out
