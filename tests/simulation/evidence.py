@@ -576,6 +576,10 @@ class Evidence:
         found = steps_lost(reader, Witness.of(self._network, root))
         return {run: lost for (whose, run), lost in found.items() if whose == uid and lost}
 
+    def partly(self, root: str, uid: str) -> int:
+        """How many runs of this job had ranks that were one step ahead of the others: they may tell of that step."""
+        return sum(whose == uid for whose, _ in Witness.of(self._network, root).partly)
+
     def damaged(self, root: str, seq: int) -> None:
         """The engine has damaged this commit."""
         self.look()

@@ -213,6 +213,7 @@ class Gang:
             return
         track = self.track
         if any(seat.leaving for seat in self.seats.values()):
+            self._told.trained_partly()
             for seat in self.seats.values():
                 if not seat.leaving:
                     seat.stepped(track.step + 1)  # it is one step ahead of the rank that closes the log
@@ -349,6 +350,10 @@ class Told:
         """A step is done."""
         self._witness.trained.append(Trained(self.uid, self.run, track.step, track.epoch, start, stop))
         self._step(track.step)
+
+    def trained_partly(self) -> None:
+        """A step is done by some, and tell of it."""
+        self._witness.partly.add((self.uid, self.run))
 
     def trouble(self, what: str) -> None:
         """Whoever is asked to save now may fail for this."""

@@ -13,8 +13,9 @@ from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
 from perdure.live.protocol import events as on
 from perdure.live.protocol.machine import Phase
 from perdure.live.protocol.parties import Attempt, Part, Party, attempt_of
+from perdure.live.protocol.state import known
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
-from perdure.wire import ExitKind, HandoverWord, Leave, Train
+from perdure.wire import AttemptRecord, ExitKind, HandoverWord, Leave, Train
 from perdure.wire.channel import Attached, HandoverEnded, Request, TookOver
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import Header
@@ -45,6 +46,16 @@ class LiveHandover:
         self._upcoming: Settings | None = None
         self._own_writer: TapedWriter | None = None
         """Of the newer run, if this process is to be its rank 0."""
+
+    @property
+    def known(self) -> AttemptRecord | None:
+        """What it did and read of its newest attempt."""
+        return known(self._drivers[-1].state) if self._drivers else None
+
+    @property
+    def opened(self) -> int:
+        """The newest run that it has read to have taken over."""
+        return max((driver.attempt.next for driver in self._drivers if driver.entry), default=0)
 
     # what the agent does
 

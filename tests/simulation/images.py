@@ -2,7 +2,8 @@
 
 Modelled from the design (06 "After a peer's death", 10 D5 to D7): an image is of the last step that all ranks have
 finished, and the same on each of them. The next trainer of the pod offers it where the next run opens; an agent whose
-pod goes appends it to the log as the lost run's last word, unless somebody has appended since.
+pod goes appends it to the log as the lost run's last word, unless somebody has appended since; or as that of a lost
+run that has begun right there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any, Final
 import perdure.log.writer as writing
 from perdure.agent.state import Rescued
 from perdure.checkpoint import manifest
+from perdure.checkpoint.rescue import has_begun_there
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log import objects
-from perdure.log.entry import Committed, checksum
+from perdure.log.entry import Committed, ImageRef, checksum
 from perdure.log.images import Begun, ImageOffer, Stamp, choose
 from perdure.log.reader import Commits, Head, Log
 from perdure.log.writer import Writer
@@ -55,13 +57,16 @@ class Image:
         return ImageOffer(holder, Stamp(self.uid, self.run, self.step, self.rank, self.world), same)
 
 
-async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted: int) -> Rescued:
-    """The newest of these as the last word of its run, which the log decides; no run up to `aborted` opens then."""
+async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted: int, successor: int) -> Rescued:
+    """The newest of these as the last word of its run, which the log decides, or of `successor` that has begun there.
+
+    No run up to `aborted` opens then.
+    """
     access = Access(host.bucket, root, host.network, host.ip, host.rng)
     image = max(images, key=lambda one: one.step)
     while True:
         try:
-            return await _append(host, access, image, aborted)
+            return await _append(host, access, image, aborted, successor)
         except StorageRefused as error:
             return Rescued(why=str(error))
         except StorageError:
@@ -72,7 +77,7 @@ async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted
             return Rescued(why=str(error))
 
 
-async def _append(host: MemberHost, access: Access, image: Image, aborted: int) -> Rescued:
+async def _append(host: MemberHost, access: Access, image: Image, aborted: int, successor: int) -> Rescued:
     tape, run = Tape(access), image.run
     with repeatable(writing, tape, host):
         writer = Writer(Log(tape), uid=image.uid, run=run)
@@ -81,13 +86,14 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int) 
         """Why not, or that another has done it; else the writer stands at the end of the log."""
         head = writer.log.head() or Head(0, "", None)
         own = writer.log.last_of(image.uid, head.entry)
-        if own is None or head.entry is None or head.entry.uid != image.uid or own.run != run:
+        writer.run = successor if has_begun_there(own, successor, ImageRef(run, image.step)) else run
+        if own is None or head.entry is None or head.entry.uid != image.uid or own.run not in (writer.run, successor):
             return Rescued(why=f"run {run} is not the newest in the log")
         last = own.event
         if isinstance(last, Committed) and last.final and last.step >= image.step:
             return Rescued(CommitRef(own.seq, last.step))
-        if own.ends_run:
-            return Rescued(why=f"run {run} has ended in the log")
+        if own.ends_run or own.run != writer.run:
+            return Rescued(why=f"run {own.run} has begun, or has ended in the log")
         newest = next(Commits(writer.log, own.newest_commit).stamps, None)
         choice = choose([image.offered_by(0)], uid=image.uid, line=[Begun(run)], committed=newest)
         if choice.image is None:
@@ -100,6 +106,7 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int) 
     if known:
         host.tell("not-rescued" if known.commit is None else "rescued", run=run, uid=image.uid, why=known.why)
         return known
+    run = writer.run
     folder = f"data/{run}/{image.step}-{host.rng.getrandbits(64):016x}/"
     position = position_of(image.track)
     await asyncio.sleep(host.behaviour.save_seconds * host.rng.uniform(0.4, 1.0))

@@ -261,17 +261,17 @@ class _Agent:
 
     def _act_on_images(self, action: ForgetImages | CommitImage) -> None:
         if isinstance(action, CommitImage):
-            self._rescue(action.run, action.aborted)
+            self._rescue(action)
         else:
             self._images.clear()
 
-    def _rescue(self, run: int, aborted: int) -> None:
+    def _rescue(self, action: CommitImage) -> None:
         """A process of its own; what comes of it is an event."""
-        images = [image for image in self._images.values() if image.run == run]
+        images = [image for image in self._images.values() if image.run == action.run]
         if not images:
-            self._learn(Rescued(why=f"no image is of run {run}"))
+            self._learn(Rescued(why=f"no image is of run {action.run}"))
             return
-        work = rescue(self._host, self._environ[Env.ROOT], images, aborted)
+        work = rescue(self._host, self._environ[Env.ROOT], images, action.aborted, action.successor)
         self._rescuing = asyncio.get_running_loop().create_task(work)
         self._rescuing.add_done_callback(self._rescued)
 

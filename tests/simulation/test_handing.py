@@ -232,6 +232,27 @@ def test_no_single_death_costs_a_finished_step_wherever_in_a_hand_over_it_comes(
     assert figures(pods.log, pods.witness).lost == 0
 
 
+def test_where_the_only_heir_dies_a_leaver_keeps_the_state_until_it_learns_that_the_newer_run_is_lost() -> None:
+    pods = Pods(live(every_steps=1000))
+
+    async def story() -> Outcome:
+        old = pods.start(2)
+        pods.train(1, old)
+        await pods.reaches(7)
+        move(pods, old, [1], []).tell()
+        await pods.hears("party", part="stayer", phase="deciding")
+        old[0].kill()
+        await asyncio.sleep(20.0)
+        assert not pods.log.commits()
+        old[1].assign(Leave(3, "run 2 is lost", SECONDS, lost=(2,)))
+        return await old[1].outcome()
+
+    left = in_virtual_time(story)
+    assert (left.outcome, left.commit and left.commit.step) == (ExitKind.PEER_LOST, left.step)
+    assert pods.story() == ["Opened 1", f"Opened 2 @{left.step}", f"Committed 2 @{left.step}!"]
+    assert figures(pods.log, pods.witness).lost == 0
+
+
 def gone_back(pods: Pods) -> list[str]:
     """H2: who has voted reads the same word as everybody else, so nobody goes back where the newer run has begun."""
     if not any(line.body.get("takesOver") for line in pods.log.lines):

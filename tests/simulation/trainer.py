@@ -353,8 +353,9 @@ class Process:
 
     def _exiting(self, outcome: ExitKind, error: Failure | None = None, *, opened: int = 0) -> Exiting:
         commit = self._checkpoints.commit if self._checkpoints else None
-        highest = max(opened, self._run if self._opened else 0)
-        return Exiting(outcome, self._step, commit, highest, dict(self._seconds), error)
+        highest = max(opened, self._run if self._opened else 0, self._handing.opened)
+        seconds, attempt = dict(self._seconds), self._handing.known
+        return Exiting(outcome, self._step, commit, highest, seconds, error, attempt=attempt)
 
     # exit.request
 

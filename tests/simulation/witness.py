@@ -75,6 +75,8 @@ class Witness:
     """When the first process of a run was started."""
     ended: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the last one ended."""
+    partly: set[tuple[str, int]] = field(default_factory=set)
+    """Runs of which some ranks have done one more step, which counts as trained by nobody here."""
 
     @classmethod
     def of(cls, network: Network, root: str) -> Witness:

@@ -204,21 +204,30 @@ def tell_leavers(draft: Draft) -> Draft:
         late = [pod for pod in pods if not pod.deleting]
         return draft.act("its time to save is over", *(_deletion(pod) for pod in late))
     draft = draft.wake(deadline)
-    if plan is None:
-        return draft
     text = _last_word(draft, plan, intent)
+    if not text:
+        return draft
     untold = [pod for pod in pods if not pod.deleting and pod.assignment != text]
     deleted = cannot_be_asked(draft, intent, untold)
     requests = [_request(pod, text) for pod in untold if pod not in deleted]
-    draft = draft.act(f"run {plan.run} goes on without it: {intent.cause}", *requests)
+    draft = draft.act(f"run {run_told(text)} goes on without it: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
     return draft.wake(patience_ends(intent, draft.now)) if untold else draft
 
 
-def _last_word(draft: Draft, plan: RunPlan, intent: Intent) -> str:
-    """The text for a leaver. After a fault none may save: the text then carries the number of the run that follows."""
-    return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)
+def _last_word(draft: Draft, plan: RunPlan | None, intent: Intent) -> str:
+    """The text for a leaver; "" if there is nothing new to tell.
+
+    After a fault none may save: the text then carries the number of the run that follows. If nobody is left of the run
+    that took over, leavers may have the only copy of its state: the text names it as lost, so that they commit it.
+    """
+    if plan:
+        return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)
+    previous, lost = draft.status.previous, draft.status.lost
+    if previous is None or all(run <= previous.run for run in lost):
+        return ""
+    return leave(draft.status.run, intent.model_copy(update={"lost": lost}))
 
 
 def _leaving_members(draft: Draft) -> tuple[RunPlan | None, list[PodView], Intent | None]:

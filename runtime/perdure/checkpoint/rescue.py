@@ -61,7 +61,7 @@ def rescue(
         newest = max(image.label.stamp.step for image in images)
         if known := _committed(own, {run, successor}, newest):
             return known  # by another rank of it, or by an earlier call whose answer was lost
-        ends = successor if _has_begun_there(own, successor, ImageRef(run, newest)) else run
+        ends = successor if has_begun_there(own, successor, ImageRef(run, newest)) else run
         _check(uid, ends, head, own)
         image = _chosen(images, uid, run, next(Commits(log, own.newest_commit if own else None).stamps, None))
         writer = Writer(log, uid=uid, run=ends)
@@ -82,8 +82,8 @@ def _committed(own: Entry | None, runs: Collection[int], step: int) -> CommitRef
     return None
 
 
-def _has_begun_there(own: Entry | None, successor: int, place: ImageRef) -> bool:
-    """Whether the newest entry opens this run at the image's place, so that nothing later is known."""
+def has_begun_there(own: Entry | None, successor: int, place: ImageRef) -> bool:
+    """Whether the newest entry opens `successor` at the image's place, so that nothing later is known."""
     match own:
         case Entry(run=found, event=Opened(takes_over=run, step=step, image=image)) if found == successor:
             return place in (image, ImageRef(run, step) if run and step is not None else None)

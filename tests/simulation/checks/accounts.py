@@ -84,6 +84,8 @@ class Account:
     """Members that somebody has asked to leave in another way, or that were out of sight."""
     late: set[str] = field(default_factory=set)
     """Those that the operator has deleted after their time."""
+    since: int = 0
+    """Steps that were counted as lost once another run was taken for the one that is on, of whichever run they were."""
     unled: bool = False
     """Nobody, or somebody new, has led meanwhile: words of a pod that was soon gone may have been missed."""
 
@@ -194,11 +196,7 @@ class Accounts(Promise):
         for account in self._open.values():
             if account.members.get(name) != uid:
                 continue
-            if terminated(change.raw) and outcome(change.raw):
-                account.told.setdefault(name, outcome(change.raw))
-                if outcome(change.raw).get("outcome") in _READABLE:
-                    account.told_at.setdefault(name, self._case.now)
-                self._note_refusal(account)
+            self._note_outcome(account, change.raw)
             if terminating(change.raw) and not terminating(change.old or change.raw):
                 if by_operator(change) and self._is_over_time(account):
                     account.late.add(name)
@@ -206,6 +204,15 @@ class Accounts(Promise):
                     account.disturbed.add(name)
             elif change.event == "DELETED" and not terminated(change.raw):
                 account.disturbed.add(name)
+
+    def _note_outcome(self, account: Account, pod: Json) -> None:
+        name = key_of(pod)[1]
+        if account.members.get(name) != uid_of(pod) or not terminated(pod) or not outcome(pod):
+            return
+        account.told.setdefault(name, outcome(pod))
+        if outcome(pod).get("outcome") in _READABLE:
+            account.told_at.setdefault(name, self._case.now)
+        self._note_refusal(account)
 
     def _note_refusal(self, account: Account) -> None:
         """Whoever finds an emptied log is not sent to it again at once; a run that was on its way finds it, too."""
@@ -243,7 +250,11 @@ class Accounts(Promise):
         if plan and (uid, run) not in self._open:
             members = {one["name"]: one["uid"] for one in plan["members"]}
             self._open[uid, run] = Account(uid, run, members, self._planned[uid, run])
+            for pod in self._case.pods(uid):  # it may have ended before
+                self._note_outcome(self._open[uid, run], pod)
         for account in self._open.values():
+            if account.job == uid and account.run != run:
+                account.since += max(0, _counted(account, status, status_of(old)))
             asked = account.run != run or intent(status)
             if account.job == uid and asked and account.asked_at is None:
                 account.asked_at = self._case.now
@@ -329,14 +340,31 @@ class Accounts(Promise):
         untold = max(self._reached.get(run, 0) - known, 0) if len(told) < len(account.members) else 0
         if lost > max(truth + 1, self._told_lost(told), untold):  # a rank may end within the step that another has done
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
-        elif lost < truth and run not in self._taken and len(told) == len(account.members) and self._is_heard(account):
+        elif lost + account.since < truth and self._is_all_told(account, told) and not self._counts_later(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
+
+    def _is_all_told(self, account: Account, told: list[Json]) -> bool:
+        """Whether all who have told are all there are, and nobody has gone on from the run."""
+        run = account.job, self._trained(account)
+        return run not in self._taken and len(told) == len(account.members) and self._is_heard(account)
+
+    def _counts_later(self, account: Account) -> bool:
+        """Whether whoever has ended is a member of the run that is taken for the one that is on, and has never begun.
+
+        How far these had come counts when that one is closed.
+        """
+        plan = plan_of(self._case.status(account.job))
+        members = {one["name"] for one in plan.get("members") or ()}
+        never = (account.job, int(plan.get("run") or 0)) not in self._reached
+        return never and bool(account.told.keys() & members)
 
     def _trained(self, account: Account) -> int:
         """The run, or where it has never begun the one that its members tell of."""
         runs = {int(one.get("run") or 0) for one in account.told.values()} - {0}
-        never = (account.job, account.run) not in self._reached
-        return max((run for run in runs if run <= account.run), default=account.run) if never else account.run
+        if (account.job, account.run) in self._reached:
+            return account.run
+        begun = [run for run in runs if (account.job, run) in self._reached]
+        return max((run for run in begun or runs if run <= account.run), default=account.run)
 
     def _told_lost(self, told: list[Json]) -> int:
         """Where last words are older than the log, and who lives on leaves none, nobody can know better."""
@@ -365,7 +393,8 @@ class Accounts(Promise):
             if account.run in (status.get("lost") or ()) and account.asked_at is not None:
                 yield "saved", f"all members have saved, and the run counts as lost: {status.get('lost')}"
         whole = len(kinds) == len(account.members) and self._is_heard(account)
-        if whole and not set(kinds) & _IN_LOG and account.run not in (status.get("lost") or ()):
+        untold = whole and not set(kinds) & _IN_LOG and account.run not in (status.get("lost") or ())
+        if untold and not self._counts_later(account):
             yield "saved", f"no member has told of its end in the log, and it does not count as lost: {kinds}"
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
         expected = {"ExitTimeout", "CodeFailure", "InfrastructureFailure"}

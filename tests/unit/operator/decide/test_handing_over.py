@@ -597,6 +597,19 @@ class TestBelief:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
 
+    def test_leavers_learn_that_nobody_is_left_of_the_run_that_took_over_and_commit_what_they_have(self) -> None:
+        """It may be the only copy of that run's state, and their agents commit it only if that run is lost."""
+        here = _running().spec(replicas=1).settle().after(1).settle().exited(0, code=137).settle()
+        told = here.assignment(1)
+        assert isinstance(told, Leave)
+        assert (told.run, told.lost, told.handover) == (3, (2,), None)
+        after = here.after(20).settle().ready().settle()
+        assert "waiting for the exit save of digits-ab12-1" in after.condition(ConditionType.RUNNING).message
+        after = after.ended(1, ExitKind.PEER_LOST, run=1, step=30, commit=(5, 30), opened=2).settle()
+        assert after.run_plan is not None
+        assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
+        assert after.now.steps_lost == 0
+
     def test_a_run_of_which_nobody_is_left_is_not_the_one_that_is_on(self) -> None:
         here = _ready(_running(world=1), "n1").settle().exited(0, code=137).settle()
         assert here.now.current is not None
