@@ -205,7 +205,7 @@ def decide(snapshot: Snapshot) -> Decision:
     if stage_of(draft.status) is not Stage.FINISHED:
         draft = _in_turn(draft, WRITES)
     decision = summarise(draft).decision()
-    if _nothing_to_tell_yet(draft):
+    if _awaits_first_dry_run(draft):
         return decision.model_copy(update={"status": None, "events": ()})
     return decision
 
@@ -225,7 +225,7 @@ def stage_of(status: TrainingJobStatus) -> Stage:
     return Stage.HANDING_OVER if status.next and status.next.plan else Stage.PREPARING
 
 
-def _nothing_to_tell_yet(draft: Draft) -> bool:
+def _awaits_first_dry_run(draft: Draft) -> bool:
     """Whether a new job still waits for the first dry run of its template: its first status shows that result.
 
     A job that has pods is not new: its status was lost, and people read what happens to the pods.

@@ -32,9 +32,9 @@ from perdure_operator.decide.facts import (
     order_of_death,
     outcome_of,
     own,
+    reports_save,
     saved_in_log,
     terminated,
-    told_saved,
 )
 from perdure_operator.decide.history import amend, entry_of, highest, learn_from, never_begun
 from perdure_operator.decide.outcomes import end_of, highest_opened, learn, learn_result, outcome_in, read_end
@@ -308,7 +308,7 @@ def _lose_the_one_before(draft: Draft, current: CurrentRun) -> Draft:
     """Declare the previous run lost, if the run that was to take over has no member left and never began."""
     status, before = draft.status, current.plan.takes_over
     leavers = status.previous is not None and status.previous.members
-    if not before or leavers or status.opened >= current.run or told_saved(before, current):
+    if not before or leavers or status.opened >= current.run or reports_save(before, current):
         return draft
     return draft.update(lost=add_lost_run(status.lost, before))
 

@@ -84,7 +84,7 @@ def _done(draft: Draft, pod: PodView) -> str:
     if not lets_go(draft.snapshot):
         return "the job's members do not leave on request: see its spec.disruption.signals and the operator's signals"
     if node_lost(draft, pod):
-        return f"node {pod.node} does not answer, so that nobody can ask {pod.name}: the job goes on without it"
+        return f"node {pod.node} does not answer, so the operator cannot ask {pod.name}: the job goes on without it"
     return ""
 
 

@@ -265,10 +265,10 @@ def saved_in_log(run: CurrentRun | PreviousRun) -> bool:
 
     Rank 0 is `stopped` even if it was killed before it closed the run; the entry may have been on its way.
     """
-    return told_saved(run.run, run)
+    return reports_save(run.run, run)
 
 
-def told_saved(number: int, run: CurrentRun | PreviousRun) -> bool:
+def reports_save(number: int, run: CurrentRun | PreviousRun) -> bool:
     """Whether one of these members reports the end of run `number` in the log."""
     return any(one.run == number and one.outcome in _SAVED_IN_LOG for one in run.outcomes)
 
@@ -284,7 +284,7 @@ def runs_lost_with(draft: Draft, current: CurrentRun) -> tuple[int, ...]:
     if not plan.takes_over or plan.joins is None or status.opened >= current.run:
         return lost
     came = {member.name for member in plan.members if member.rank in plan.joins}
-    broken = any(one.name not in came for one in current.outcomes) and not told_saved(plan.takes_over, current)
+    broken = any(one.name not in came for one in current.outcomes) and not reports_save(plan.takes_over, current)
     return add_lost_run(lost, plan.takes_over) if broken else lost
 
 

@@ -21,7 +21,15 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, NextRun, RunPlan
 from perdure_operator.decide.disruptions import EndReason, final_reason, known_by, reason_to_end
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
-from perdure_operator.decide.facts import add_lost_run, joined, one_more, order_of_death, own, still_running, told_saved
+from perdure_operator.decide.facts import (
+    add_lost_run,
+    joined,
+    one_more,
+    order_of_death,
+    own,
+    reports_save,
+    still_running,
+)
 from perdure_operator.decide.history import took_over
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
@@ -65,7 +73,7 @@ def resolve_handover(draft: Draft) -> Draft:
 
 def _goes_on(draft: Draft, current: CurrentRun, plan: RunPlan, failed: list[MemberOutcome]) -> bool:
     """Whether a member reports that the newer run has taken over, or that the older one has ended in the log."""
-    told = draft.status.opened >= plan.run or told_saved(current.run, current)
+    told = draft.status.opened >= plan.run or reports_save(current.run, current)
     return told or any(one.taken_over_by == plan.run for one in (*current.outcomes, *failed))
 
 
@@ -84,16 +92,18 @@ def _resolve_without_evidence(
     """
     ended = {one.name for one in current.outcomes}
     both = failed or any(member.name in ended for member in plan.members)
-    nobody = all(member.name in ended for member in current.plan.members)
+    none_left = all(member.name in ended for member in current.plan.members)
     first = min(current.outcomes, key=order_of_death)
     news = later(first.time or draft.now, NEWS_SECONDS)
-    if both or nobody or draft.now >= news:
+    if both or none_left or draft.now >= news:
         return succeed(draft, current, plan, intent, unconfirmed=True)
     after = _move_on(draft, current, plan, intent).wake(news)
     if after.current is not current or after.standbys_wait:
         return after
     what = f"whether run {plan.run} has taken over is unknown"
-    words = f"{first.name} of run {current.run} has ended, and {what}; who is left may tell until {clock(news)}"
+    words = (
+        f"{first.name} of run {current.run} has ended, and {what}; a member that ends until {clock(news)} may show it"
+    )
     return after.but(standbys_wait=Waiting(Reason(intent.disruption), words))
 
 
@@ -172,7 +182,7 @@ def _move_on(draft: Draft, current: CurrentRun, plan: RunPlan, intent: Intent) -
     patience = later(plan.assigned_time or draft.now, NEWS_SECONDS if plan.leavers else SILENT_SECONDS)
     if draft.now >= patience or _has_no_time(draft, plan, found):
         return after
-    held = f"then {found.cause}; that waits until {clock(patience)}, for no member tells before it ends how this ended"
+    held = f"then {found.cause}; that waits until {clock(patience)}, as only members that end report how this ended"
     return draft.but(standbys_wait=Waiting(Reason(found.disruption), held)).wake(patience)
 
 

@@ -33,9 +33,9 @@ LONGEST_PAUSE_SECONDS: Final = 25
 CALM_SECONDS: Final = 600
 """Two failures this far apart are no row: the second gets no pause."""
 
-_EVERYBODY: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
+_ALL_LEAVE: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """After these no run follows at once."""
-_NOBODY_STAYS: Final = _EVERYBODY | {Disruption.NODE_FAULT}
+_NONE_STAYS: Final = _ALL_LEAVE | {Disruption.NODE_FAULT}
 """After these no member stays: after a fault it would keep suspect state."""
 _ANNOUNCED: Final = frozenset(
     {Disruption.NODE_LEAVING, Disruption.NODE_FAULT, Disruption.MEMBER_DELETED, Disruption.SIZE_CHANGE}
@@ -55,13 +55,13 @@ def may_prepare(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
     patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
     if found.deadline and found.deadline < later(_deadline_seen(draft, current.intent), SHORT_NOTICE_SECONDS):
         return False
-    if not patient or draft.snapshot.deleting or found.disruption in _NOBODY_STAYS or _nobody_goes_on(draft, found):
+    if not patient or draft.snapshot.deleting or found.disruption in _NONE_STAYS or _none_goes_on(draft, found):
         return False
     pause = _pause(draft, current, found)
     return pause is not None and pause <= later(draft.now, LONGEST_PAUSE_SECONDS)
 
 
-def _nobody_goes_on(draft: Draft, found: EndReason) -> bool:
+def _none_goes_on(draft: Draft, found: EndReason) -> bool:
     """Whether no member is left for which waiting for standbys would pay: the run is lost, or all have ended.
 
     Or the members that stay do not hold the newest state, and those that hold it leave soon.
@@ -174,7 +174,7 @@ def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fallback_
         and not fallback_reason
         and current.replacements is None,  # otherwise they are paced
     )
-    known = status.next if status.next and found.disruption not in _EVERYBODY else NextRun(run=0)
+    known = status.next if status.next and found.disruption not in _ALL_LEAVE else NextRun(run=0)
     words = {"disruption": found.disruption, "cause": found.cause, "fallback_reason": fallback_reason}
     upcoming = known.model_copy(update={"run": next_run(status), "plan": None, **words})
     if old is None or old.disruption is not found.disruption:

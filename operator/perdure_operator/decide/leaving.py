@@ -32,7 +32,7 @@ from perdure_operator.decide.intents import start_move
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
 from perdure_operator.decide.signals import deadlines_ahead, signals_of_deletions
-from perdure_operator.decide.waiting import await_deleted, await_leavers, await_told, cannot_be_asked, patience_ends
+from perdure_operator.decide.waiting import await_deleted, await_leavers, await_refused, cannot_be_asked, patience_ends
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
 from perdure_operator.state.vacate_request import moves_all
@@ -158,7 +158,7 @@ def wait_for_exits(draft: Draft) -> Draft:
     saved = later(deadline, -LATE_MARGIN_SECONDS)
     untold = _not_asked_yet(draft, intent)
     draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
-    draft = await_told(draft, untold, "to leave")
+    draft = await_refused(draft, untold, "asked to leave")
     if intent.disruption in (Disruption.MEMBER_LOST, Disruption.NODE_FAULT):
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)

@@ -27,7 +27,7 @@ from perdure_operator.decide.facts import (
 from perdure_operator.decide.placement import grace_of, idle, placeholders, stays_apart
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
 from perdure_operator.decide.succession import joiner_classes, succession
-from perdure_operator.decide.waiting import await_told, what_hides
+from perdure_operator.decide.waiting import await_refused, what_hides
 from perdure_operator.state.decision import Assign, CreatePod, DeleteBudget, DeleteJob, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 
@@ -117,7 +117,7 @@ def assign(draft: Draft) -> Draft:
         elif not pod.ready and pod.uid in on:  # an offered run does not wait until its newcomers are
             unready.append(pod)
     if untold:
-        draft = await_told(draft, untold, f"its rank in run {plan.run}")
+        draft = await_refused(draft, untold, f"given its rank in run {plan.run}")
         draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {plan.run} their ranks")
     if unready:
         return _await_ready(draft, unready)

@@ -31,12 +31,12 @@ UNSEEN_SECONDS: Final = FRESH_SECONDS[:2]
 """At a start nothing shows that a touch has helped until a member ends: only pods that were just Ready are touched."""
 BUSY: Final = timedelta(seconds=10)
 """How long after its readiness a pod may still be in that sync: kubelets report whole seconds, by their own clocks."""
-TOLD_FROM: Final = 8
+EVENT_FROM: Final = 8
 """From how many seconds on people get an event: before that a script most often just starts slowly."""
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Assigned:
     """Pods that got an assignment at the same moment, and show no effect of it."""
 
     what: str
@@ -58,29 +58,31 @@ def nudge(draft: Draft) -> Draft:
     touched = [action.name for action in draft.actions if isinstance(action, Mark)]
     seconds = int((draft.now - planned.since).total_seconds())
     late = [pod for pod in planned.pods if pod.name in touched and _is_fresh(pod, planned.since)]
-    if not late or seconds < TOLD_FROM:
+    if not late or seconds < EVENT_FROM:
         return draft
-    words = f"told of {planned.what} {seconds} s ago, and no effect shows: touched for its kubelet: {listed(late)}"
+    words = f"{planned.what} was assigned {seconds} s ago, and no effect shows: touched for its kubelet: {listed(late)}"
     return draft.tell(Reason.ASSIGNMENT_NUDGED, words)
 
 
-def _planned(draft: Draft) -> _Told | None:
+def _planned(draft: Draft) -> _Assigned | None:
     """The members of the newest plan, and those that leave with it, until a member reports that the run has begun."""
     plan = draft.newest_plan
     if draft.current is None or plan is None or plan.assigned_time is None or draft.status.opened >= plan.run:
         return None
     previous = draft.status.previous
     shows = plan is not draft.current.plan or bool(previous and previous.members)
-    return _Told(f"run {plan.run}", plan.assigned_time, _listening(draft, plan.run, _named(draft, plan)), shows)
+    return _Assigned(f"run {plan.run}", plan.assigned_time, _listening(draft, plan.run, _named(draft, plan)), shows)
 
 
-def _asked_to_leave(draft: Draft) -> _Told | None:
+def _asked_to_leave(draft: Draft) -> _Assigned | None:
     """The members of a run that has to end, until they have ended."""
     intent, upcoming = draft.intent, draft.status.next
     since = asked_at(intent) if intent and intent.leave else None
     if since is None or upcoming is None:
         return None
-    return _Told(f"leaving for run {upcoming.run}", since, _listening(draft, upcoming.run, still_running(draft)), True)
+    return _Assigned(
+        f"leaving for run {upcoming.run}", since, _listening(draft, upcoming.run, still_running(draft)), True
+    )
 
 
 def _named(draft: Draft, plan: RunPlan) -> Iterable[PodView]:
@@ -96,31 +98,31 @@ def _listening(draft: Draft, run: int, pods: Iterable[PodView]) -> tuple[PodView
     return tuple(pod for pod in alive if run_told(pod.assignment) == run)
 
 
-def _touch_all(draft: Draft, told: _Told) -> Draft:
-    fresh = [pod for pod in told.pods if _is_fresh(pod, told.since)]
-    others = [pod for pod in told.pods if pod not in fresh]
-    if not told.shows:
-        return _touch_in_time(draft, told, fresh, UNSEEN_SECONDS)
-    return _touch_in_time(_touch_in_time(draft, told, fresh, FRESH_SECONDS), told, others, AFTER_SECONDS)
+def _touch_all(draft: Draft, batch: _Assigned) -> Draft:
+    fresh = [pod for pod in batch.pods if _is_fresh(pod, batch.since)]
+    others = [pod for pod in batch.pods if pod not in fresh]
+    if not batch.shows:
+        return _touch_in_time(draft, batch, fresh, UNSEEN_SECONDS)
+    return _touch_in_time(_touch_in_time(draft, batch, fresh, FRESH_SECONDS), batch, others, AFTER_SECONDS)
 
 
-def _touch_in_time(draft: Draft, told: _Told, pods: list[PodView], times: tuple[int, ...]) -> Draft:
-    if not pods or draft.now > later(told.since, times[-1]) + BUSY:
+def _touch_in_time(draft: Draft, batch: _Assigned, pods: list[PodView], times: tuple[int, ...]) -> Draft:
+    if not pods or draft.now > later(batch.since, times[-1]) + BUSY:
         return draft
     for seconds in times:
-        draft = draft.wake(later(told.since, seconds))
-    passed = [seconds for seconds in times if draft.now >= later(told.since, seconds)]
-    text = f"{told.what}: {passed[-1]} s" if passed else ""
+        draft = draft.wake(later(batch.since, seconds))
+    passed = [seconds for seconds in times if draft.now >= later(batch.since, seconds)]
+    text = f"{batch.what}: {passed[-1]} s" if passed else ""
     due = [pod for pod in pods if text and pod.nudge != text]
-    why = f"no effect shows of what it was told {passed[-1]} s ago: its kubelet is to sync it again" if passed else ""
+    why = f"its assignment shows no effect after {passed[-1]} s: its kubelet is to sync it again" if passed else ""
     return draft.act(why, *(_touch(pod, text) for pod in due)) if due else draft
 
 
 def _touch(pod: PodView, text: str) -> Mark:
     """The touch is meant for this very assignment: it is refused if the pod has another by now."""
-    told = {ANNOTATION_ASSIGNMENT: pod.assignment}
-    old = told | ({ANNOTATION_NUDGE: pod.nudge} if pod.nudge else {})
-    return Mark(name=pod.name, uid=pod.uid, old=old, new=told | {ANNOTATION_NUDGE: text})
+    assigned = {ANNOTATION_ASSIGNMENT: pod.assignment}
+    old = assigned | ({ANNOTATION_NUDGE: pod.nudge} if pod.nudge else {})
+    return Mark(name=pod.name, uid=pod.uid, old=old, new=assigned | {ANNOTATION_NUDGE: text})
 
 
 def _is_fresh(pod: PodView, since: datetime) -> bool:

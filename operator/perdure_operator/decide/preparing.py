@@ -121,7 +121,7 @@ def take_over(draft: Draft) -> Draft:
         return draft
     roles, pods = succession(draft), own(draft.snapshot)
     names = (*(member.name for member in roles.stays), *draft.next_members)
-    early = draft.next_members if _nobody_trains(draft, current, intent) else ()
+    early = draft.next_members if _none_trains(draft, current, intent) else ()
     fit = {name: can_start if name in early else can_train for name in names}
     missing = tuple(name for name in names if name not in pods or not fit[name](draft, pods[name]))
     staying = [pods[name] for name in missing if name in pods and name not in draft.next_members]
@@ -162,7 +162,7 @@ def _all_go_elsewhere(draft: Draft, roles: Succession) -> bool:
     return len(roots) > 1 or "" in roots
 
 
-def _nobody_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
+def _none_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
     """Whether new members get their ranks before they are warm: training begins sooner, and no member trains meanwhile.
 
     A member that dies as it imports is a failure, and a standby that does costs none: so this is tried once in a row.
@@ -353,7 +353,7 @@ def _who_cannot(current: CurrentRun, intent: Intent, members: Sequence[PodView])
         more = f", and {len(current.outcomes) - 1} more" if len(current.outcomes) > 1 else ""
         return f"{first.name} has ended ({first.error_name or first.outcome}){more}"
     if deleted := [pod.name for pod in members if pod.deleting]:
-        return f"somebody has deleted {joined(deleted)}"
+        return f"members are being deleted: {joined(deleted)}"
     return "" if intent.disruption in _TRAINING else "not all its members train"
 
 

@@ -42,7 +42,9 @@ def ask_for_save(draft: Draft) -> Draft:
     asked = SavesAsked(shown=tuple(sorted(wanted))[:MOST_SHOWN], count=_count(draft, old) + 1, last_time=draft.now)
     draft = draft.update(saves=asked)
     if draft.snapshot.spec.completion is not Completion.LOG:
-        told = f"{words}: nobody can be asked to save and train on, completion is {draft.snapshot.spec.completion}"
+        told = (
+            f"{words}: no member can be asked to save and train on, as completion is {draft.snapshot.spec.completion}"
+        )
         return draft.tell(Reason.SAVE_NOT_ASKED, told, warning=True)
     saves = draft.current.saves + 1 if draft.current else 0
     return draft.update_current(saves=saves).tell(Reason.SAVE_ASKED, f"the run saves and trains on: {words}")

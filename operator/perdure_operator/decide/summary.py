@@ -124,8 +124,8 @@ def _assigned(draft: Draft, current: CurrentRun) -> str:
 def _taken_over(draft: Draft, current: CurrentRun) -> str:
     before = current.plan.takes_over
     if not took_over(draft, current.run):
-        return f"it has never taken over from run {before}, as a member has told"
-    return f"whether it has taken over from run {before} nobody has told yet"
+        return f"it has never taken over from run {before}, as a member reports"
+    return f"no member has reported yet whether it has taken over from run {before}"
 
 
 def _selector(draft: Draft) -> str:
@@ -173,7 +173,7 @@ def _move(draft: Draft, cause: str) -> str:
         offered = f"run {draft.status.next.plan.run} is offered to the members"
         words = (
             f"{cause}; {offered}: they hand over between two steps, or save where their script cannot go on as it is; "
-            f"nobody tells yet whether they train meanwhile, or stand still where a store or a member does not answer"
+            f"no member reports yet whether they train, or stand still as a store or a member does not answer"
         )
         return f"{words}; {draft.standbys_wait.message}" if draft.standbys_wait else words
     if not intent.prepare or draft.standbys_wait is None:
@@ -190,12 +190,12 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
     """What ends a wait that has no time limit."""
     if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
         members = len(draft.current.plan.members)
-        return f"no time limit: nobody has to leave, and they are awaited until spec.replicas is {members} again"
+        return f"no time limit: no member has to leave, and they are awaited until spec.replicas is {members} again"
     if spares_the_run(draft):
         leaver = next((one.name for one in succession(draft).leaves), "")
         delete = f"kubectl delete pod -n {draft.snapshot.namespace} {leaver}"
-        return f"no time limit: nobody is stopped while new members fail; to have all save and leave now: {delete}"
-    return f"no time limit: nobody has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
+        return f"no time limit: the run is not stopped while new members fail; to make all save and leave: {delete}"
+    return f"no time limit: no member has to leave, unless the node is annotated with {VACATE_ANNOTATION}=true"
 
 
 def _meanwhile(draft: Draft) -> str:

@@ -64,7 +64,7 @@ def _tried(draft: Draft) -> tuple[Draft, TemplateCheck, datetime]:
     answered = check.time is not None and check.verdict is not TemplateVerdict.UNKNOWN
     again = later(check.time or now, RECHECK_INVALID_SECONDS if bad else RECHECK_SECONDS) if answered else now
     if again <= now and not (bad and check.time is None):
-        draft = draft.act("nobody has tried this template lately", CheckTemplate())
+        draft = draft.act("this template was not tried lately", CheckTemplate())
         again = later(now, RECHECK_SECONDS)
     return draft.wake(again), check, again
 

@@ -2,7 +2,7 @@
 
 The reason for a slow start comes from the scheduler, the kubelet or the API server. A member that has to end is still
 there because its assignment cannot be changed, or because its node does not end it. Nothing is ever deleted by force: a
-container that nobody has seen end may still train.
+container whose end no kubelet has reported may still train.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def what_hides(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
     were_warm = [pod for pod in pods if pod.uid in _known_warm(draft)]
     if not were_warm:
         return None
-    words = f"Ready before, and not now, though their nodes are: {listed(were_warm)}; nobody tells whether they train"
+    words = (
+        f"Ready before, and not now, though their nodes are: {listed(were_warm)}; it is not known whether they train"
+    )
     held = beside(were_warm)
     return Reason.MEMBER_NOT_READY, f"{words}: {held[1]}" if held else words
 
@@ -123,7 +125,7 @@ def _held(draft: Draft) -> str:
     causes = [why for pod in formers if (why := unusable_node(draft, pod))]
     if not causes:
         return ""
-    return f"; pods of this job keep it off nodes where nobody new trains: {joined(list(dict.fromkeys(causes)))}"
+    return f"; pods of this job keep it off nodes where no member may start: {joined(list(dict.fromkeys(causes)))}"
 
 
 def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
@@ -183,12 +185,12 @@ def patience_ends(intent: Intent, otherwise: datetime) -> datetime:
     return later(asked_at(intent) or otherwise, REFUSED_SECONDS)
 
 
-def await_told(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
+def await_refused(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
     """Wait for refused changes of these members, and name the refusal; unchanged if there is none."""
     refusals = [(pod, refusal) for pod in pods if (refusal := refused_change(draft, pod.name))]
     if not refusals:
         return draft
-    words = f"{listed(pod for pod, _ in refusals)} cannot be told {what}: {refusals[0][1].message}"
+    words = f"{listed(pod for pod, _ in refusals)} cannot be {what}: {refusals[0][1].message}"
     return draft.wait(Reason.PATCH_REFUSED, words)
 
 

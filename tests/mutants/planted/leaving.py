@@ -103,8 +103,8 @@ LEAVING: Final = (
     Mutant(
         "status waits for the exit save of members that nobody could ask",
         _LEAVING,
-        'await_told(draft, untold, "to leave")',
-        'await_told(draft, (), "to leave")',
+        'await_refused(draft, untold, "asked to leave")',
+        'await_refused(draft, (), "asked to leave")',
         ("suspended-unheard",),
     ),
     Mutant(

@@ -112,8 +112,8 @@ MOVING: Final = (
     Mutant(
         "a newcomer that dies after it has joined is taken for one that never did",
         _HANDING_OVER,
-        "told = draft.status.opened >= plan.run or told_saved(current.run, current)",
-        "told = told_saved(current.run, current)",
+        "told = draft.status.opened >= plan.run or reports_save(current.run, current)",
+        "told = reports_save(current.run, current)",
         ("party-killed", "kill-pod", "scale"),
     ),
     Mutant(

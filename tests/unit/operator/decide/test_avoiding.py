@@ -69,8 +69,8 @@ class TestWhoIsNew:
         here = avoiding(2, "n3", of=3).spec(replicas=3, elastic=None).settle().after(1).settle()
         here = here.pod(3, node="", unschedulable="0/3 nodes are available: anti-affinity").settle()
         why = "no node for digits-ab12-3: 0/3 nodes are available: anti-affinity"
-        held = "pods of this job keep it off nodes where nobody new trains: node n3 has the label example.com/old=yes"
-        limit = "no time limit: nobody has to leave, and they are awaited until spec.replicas is 2 again"
+        held = "pods of this job keep it off nodes where no member may start: node n3 has the label example.com/old=yes"
+        limit = "no time limit: no member has to leave, and they are awaited until spec.replicas is 2 again"
         said = here.condition(ConditionType.DISRUPTED).message
         assert said == f"3 members are wanted; the run trains on while new members start, {limit}: {why}; {held}"
 

@@ -86,7 +86,7 @@ class TestRefusedToTellToLeave:
     def test_the_condition_names_who_refuses_and_what_follows(self) -> None:
         reason, message = _running(self._cordoned())
         assert reason == "PatchRefused"
-        assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be told to leave: {DENIED}" in message
+        assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be asked to leave: {DENIED}" in message
         assert "it deletes members that have to leave after 10 s" in message
 
     def test_it_is_tried_again_for_ten_seconds(self) -> None:
@@ -134,7 +134,7 @@ class TestRefusedToTellRanks:
         assert set(trains(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
         plan = here.plan()
         assert plan.status is not None
-        assert "digits-ab12-1 (node n2) cannot be told its rank in run 1" in str(plan.status.conditions)
+        assert "digits-ab12-1 (node n2) cannot be given its rank in run 1" in str(plan.status.conditions)
         assert [event.reason for event in plan.events] == ["PatchRefused"]
 
 

@@ -215,7 +215,7 @@ class TestNoOffer:
         assert "digits-ab12-1 has ended (" in self._in_place(here)
 
     def test_a_deleted_member_saves_now(self) -> None:
-        assert "somebody has deleted digits-ab12-1" in self._in_place(_running().deleted(1).settle().ready())
+        assert "members are being deleted: digits-ab12-1" in self._in_place(_running().deleted(1).settle().ready())
 
     def test_another_template_is_another_program(self) -> None:
         here = _running().having(template_hash="t2").settle()
@@ -464,7 +464,7 @@ class TestBelief:
         after = here.after(NEWS_SECONDS).settle()
         assert after.now.current is not None
         assert (after.now.current.run, after.now.current.unconfirmed) == (2, True)
-        assert "whether it has taken over from run 1 nobody" in after.condition(ConditionType.RUNNING).message
+        assert "whether it has taken over from run 1" in after.condition(ConditionType.RUNNING).message
 
     @pytest.mark.parametrize(
         "attempt", [AttemptRecord(2), AttemptRecord(2, True, HandoverWord.ABORT)], ids=["not voted", "read"]
@@ -527,7 +527,7 @@ class TestBelief:
         how = next((one.how for one in here.now.history if one.run == 2), None)
         running = here.condition(ConditionType.RUNNING).message
         on = here.now.current is not None and here.now.current.run == 2
-        return how, ("nobody has told yet" in running if on and "run 2: " in running else None)
+        return how, ("no member has reported yet" in running if on and "run 2: " in running else None)
 
     def test_a_run_that_never_takes_over_is_never_confirmed_by_the_time_that_has_passed(self) -> None:
         here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle()
@@ -809,7 +809,7 @@ class TestNoEvidence:
         said = here.condition(ConditionType.DISRUPTED).message
         assert "then node n1 is cordoned; that waits until 12:00:11Z" in said
         moved = here.after(SILENT_SECONDS).step().condition(ConditionType.RUNNING).message
-        assert "whether it has taken over from run 1 nobody has told yet" in moved
+        assert "no member has reported yet whether it has taken over from run 1" in moved
 
     def _grown(self) -> Job:
         """A third member was offered the run; nobody of three ends by that."""

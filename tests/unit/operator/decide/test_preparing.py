@@ -514,7 +514,7 @@ class TestSize:
         here = _running().spec(replicas=3).settle().after(1).settle()
         assert here.names() == ["0", "1", "2"]
         assert here.plan().requeue_after is None
-        assert "no time limit: nobody has to leave" in here.condition(ConditionType.DISRUPTED).message
+        assert "no time limit: no member has to leave" in here.condition(ConditionType.DISRUPTED).message
         after = here.after(3600).ready().settle()
         assert _ranks(after) == {"0": 0, "1": 1, "2": 2}
         assert after.now.previous is None

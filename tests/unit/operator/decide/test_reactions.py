@@ -98,7 +98,7 @@ class TestRows:
         here = sick(job().starting(world=2).ready().having(signals=(row(),))).settle()
         here = here.pod(2, node="", unschedulable="0/2 nodes are available: anti-affinity").settle()
         why = "no node for digits-ab12-2: 0/2 nodes are available: anti-affinity"
-        held = "pods of this job keep it off nodes where nobody new trains: node n1 has the condition GpuBroken=True"
+        held = "pods of this job keep it off nodes where no member may start: node n1 has the condition GpuBroken=True"
         assert here.condition(ConditionType.RUNNING).message.startswith(f"{why}; {held}; ")
 
 

@@ -145,7 +145,7 @@ class TestWho:
         here = pressed(job(completion=Completion.EXIT_CODE).running(2)).after(600).settle()
         assert saves(here) == [0, 0]
         (words,) = told(here, "SaveNotAsked")
-        assert words.endswith("nobody can be asked to save and train on, completion is ExitCode")
+        assert words.endswith("no member can be asked to save and train on, as completion is ExitCode")
 
     def test_a_row_about_a_pod_may_ask_for_it(self) -> None:
         ours = SignalRow.model_validate(

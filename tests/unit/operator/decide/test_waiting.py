@@ -134,7 +134,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
             .refused("digits-ab12-1", message='webhook "w" denied', kind=RefusalKind.PATCH_REFUSED)
             .step(writes=1)
         ),
-        'digits-ab12-1 (node n2) cannot be told its rank in run 1: webhook "w" denied',
+        'digits-ab12-1 (node n2) cannot be given its rank in run 1: webhook "w" denied',
     ),
     Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
 }
@@ -535,7 +535,7 @@ class TestNotReadyAnyMore:
         here = self._unready()
         reason, message = _waits(here)
         assert reason == "MemberNotReady"
-        assert "digits-ab12-1 (node n2); nobody tells whether they train" in message
+        assert "digits-ab12-1 (node n2); it is not known whether they train" in message
         assert here.now.phase is not Phase.STARTING
 
     def test_nobody_is_disturbed_for_it_however_long_it_lasts(self) -> None:
