@@ -17,10 +17,10 @@ from perdure_operator.state.decision import Action, Decision, Event
 from perdure_operator.state.snapshot import Snapshot
 
 MESSAGE_LENGTH: Final = 4000
-"""How long a condition's message may be, as kubectl shows it in full; a longer one loses its middle."""
+"""The longest message of a condition, in characters: kubectl shows it in full. A longer one loses its middle."""
 
 WAITING: Final = "waiting: "
-"""How a sentence for `explain` begins that only repeats the condition Running."""
+"""The beginning of a sentence for `explain` that only repeats the condition Running."""
 
 PAUSE_AT_MOST_SECONDS: Final = 300
 

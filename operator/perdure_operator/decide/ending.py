@@ -288,10 +288,10 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
     if exit_cause.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
         exit_cause = replace(exit_cause, reason=Reason.NODE_FAULT)  # there was state, and it must not be saved
     exit_cause = replace(exit_cause, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # otherwise no member goes on
+    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # the newer run has all its steps
     steps_lost = 0 if kept else cost.steps
     declared = intent is not None and run.run in intent.lost
-    # If all members of a run have ended, `lost` harms none. Without it the next run would wait for a save.
+    # No member of a current run is left, so it harms none to call that run lost. Else the next one waits for a save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
     unfinished = declared or not told
     draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)

@@ -28,9 +28,10 @@ CAUSE_LENGTH: Final = 500
 """How many characters of a cause status keeps."""
 
 EDIT_SECONDS: Final = 10
-"""An edit of the spec ends a pause no sooner: two controllers that overwrite each other edit it all the time."""
+"""An edit of the spec ends a pause only after this time: two controllers that overwrite each other edit it all the
+time."""
 ROW_SECONDS: Final = 60
-"""An edit of the spec ends a row of replacements no sooner."""
+"""An edit of the spec ends a row of replacements only after this time."""
 
 LATE_MARGIN_SECONDS: Final = 30
 """How much longer than their time to save members may take before they are deleted."""
@@ -58,7 +59,7 @@ def patience(snapshot: Snapshot, disruption: Disruption) -> int:
 
 
 def longest_gang_pause(timeout: int) -> int:
-    """How many seconds a gang that let go may pause at most, whatever the uid of its job."""
+    """The longest pause of a gang that has let go, in seconds. The uid of its job decides by how much it is shorter."""
     return 2 * timeout
 
 
@@ -165,7 +166,7 @@ def node_lost(draft: Draft, pod: PodView) -> bool:
 
 
 def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
-    """The refusal of one of these members that has no pod, or of a budget that does not protect them yet; else None."""
+    """Why one of these members has no pod, or their budget does not protect them yet; None if nothing was refused."""
     budget, wanted = draft.snapshot.budget, set(members)
     if budget is None or budget.altered or budget.min_available < len(wanted):
         wanted.add(names.budget(draft.snapshot.name, draft.snapshot.uid))
@@ -232,7 +233,7 @@ def still_running(draft: Draft) -> list[PodView]:
 def order_of_death(one: MemberOutcome) -> tuple[bool, datetime, bool]:
     """A sort key for the time of death. A member that lost a peer comes last, as it died of another's death.
 
-    Of two in the same second (kubelets report no more) the one from outside came first.
+    Kubelets report whole seconds. Of two members that ended in the same one, a member ended from outside comes first.
     """
     return one.outcome == ExitKind.PEER_LOST, one.time or _NEVER, not one.infrastructure
 
@@ -244,12 +245,12 @@ def unexpected(snapshot: Snapshot, current: CurrentRun) -> list[MemberOutcome]:
 
 
 def stands_still(draft: Draft) -> bool:
-    """Whether no run trains: then a node that members leave only if there is room elsewhere is as good as another."""
+    """Whether no run trains. Then members may stay on nodes that they would leave only if there were room elsewhere."""
     return draft.current is None or bool(unexpected(draft.snapshot, draft.current))
 
 
 def waited_enough(draft: Draft) -> bool:
-    """Whether the time for standbys is over: then a member that need not leave stays, so that others need not leave."""
+    """Whether the time for standbys is over. Then members that need not leave stay: else all would have to leave."""
     intent = draft.intent
     return bool(intent and intent.prepare and intent.ready_by and draft.now >= intent.ready_by)
 

@@ -144,9 +144,9 @@ def highest(*steps: int | None) -> int | None:
 
 
 def _rescued(draft: Draft, rescue: Rescue) -> Draft:
-    """Take back lost steps that a rescue commit brought to this run. Every member reports it, and it counts once.
+    """Do not count steps as lost that a rescue commit brought to this run. Every member reports it; it counts once.
 
-    They need not have been counted for the last run before it, which may never have begun.
+    The steps may have been counted for any run since the one that they are from: the last may never have begun.
     """
     entry = entry_of(draft, rescue.run)
     if entry is None or entry.rescued:

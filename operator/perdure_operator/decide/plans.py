@@ -1,6 +1,6 @@
-"""A run's plan: which member has which rank, where members meet, and how long the previous run's may take to save.
+"""A run's plan: which member has which rank, where they meet, and how long the previous run's members may take to save.
 
-Written once and never edited. Called by the policies that plan a run, once all its members are Ready.
+A plan is written once and never edited. The policies that plan a run call this once all its members are Ready.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from perdure.wire.settings import Settings
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
 OWN_STOPPING: Final = "session_stopping"
-"""The name for the session's own values: what counts towards the end of a loop, and what was added since."""
+"""The name for the session's own values: training time, requests to stop, result, accumulators, facts of datasets."""
 
 
 class Kept:
@@ -115,7 +115,8 @@ class Run:
         self.timeout = 0.0
         """How long a collective may wait for a rank, in seconds."""
         self.found: object = None
-        """The store of the process group that existed before: kept, because the script may end the group early."""
+        """The store of the process group that existed before the Session. The script may end that group early; this
+        reference keeps its store alive."""
         self.replicas: list[Replica] = []
         """The models that the script has wrapped."""
         self.driven_by = ""

@@ -54,9 +54,9 @@ class HeldGradients:
             return False
         self.end()
         warn(
-            f"session.step() was called where no optimizer had stepped, and the next batch was added to the gradients "
-            f"that were there, of {_name_of(self._found, scripts_own(run))}: they are in no checkpoint, so a run that "
-            f"stops in between trains something else: call session.step() only after optimizer.step()"
+            f"session.step() was called without a step of an optimizer, and the next batch was added to the gradients "
+            f"that were there, of {_name_of(self._found, scripts_own(run))}: a checkpoint holds no gradients, so a run "
+            f"that stops in between goes on without them: call session.step() only after optimizer.step()"
         )
         return True
 

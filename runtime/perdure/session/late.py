@@ -51,8 +51,8 @@ def register_late(
     lacking, kept = registry.claim(registry.names - before, rename)
     if registry.loaded and lacking and absent == "refuse":
         raise UserError(
-            f"register({', '.join(lacking)}, absent='refuse'): the checkpoint does not hold it{_left(run)}: name what "
-            f"is called otherwise now by register(rename={{...}}), or leave absent out where it begins here"
+            f"register({', '.join(lacking)}, absent='refuse'): the checkpoint does not hold it{_left(run)}: map old "
+            f"names to new ones with register(rename={{...}}), or leave absent out where it begins here"
         )
     if registry.loaded and (lacking or kept) and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join([*lacking, *kept])}{_left(run)}")
@@ -74,7 +74,7 @@ def check_claimed(run: Run) -> None:
     settle(run, strict=True)
     if names := run.registry.unclaimed:
         raise UserError(
-            f"{awaits(names)}, and this run has trained a step without: name what is called otherwise now by "
+            f"{awaits(names)}, and this run has trained a step without: map old names to new ones with "
             f"register(rename={{...}}), or use another root"
         )
 

@@ -221,7 +221,7 @@ class Module:
         missing, unknown = sorted(saved - live), sorted(live - saved)
         if missing:
             also = f", and not {_some(unknown)}, which it has" if unknown else ""
-            rename = "name what is called otherwise now by register(rename={...}), " if unknown else ""
+            rename = "map old names to new ones with register(rename={...}), " if unknown else ""
             raise self._misfit(f"it holds {_some(missing)}, which the module does not have{also}", rename)
         if unknown and not self._keeps:
             keep = "register(..., absent='keep') what it does not hold, "

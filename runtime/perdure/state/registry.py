@@ -545,8 +545,8 @@ class Registry:
         if missing or unknown:
             raise UserError(
                 f"the checkpoint holds {sorted(saved)}, registered are {sorted(self.names)}: register the same names "
-                f"before restore(), register(..., absent='keep') what it does not hold, name what is called otherwise "
-                f"now by register(rename={{...}}), or use another root"
+                f"before restore(), register(..., absent='keep') what it does not hold, map old names to new ones with "
+                f"register(rename={{...}}), or use another root"
             )
         parted = sorted(name for name, found in objects.items() if found is None and name not in self._merges)
         if parted:
