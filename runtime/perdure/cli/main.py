@@ -7,6 +7,7 @@
     perdure log | verify [--json] ROOT     list what a checkpoint root's log says, verify all of the root
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
+    perdure copy [--json] SOURCE TARGET    copy a root into another store, each block verified, the log last
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
-    commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store}
+    commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -97,6 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     store_check = commands.add_parser("store-check", help="try whether a store keeps the promises of checkpoints")
     store_check.add_argument("root", metavar="ROOT", help=f"{where}: small objects are written there, and deleted")
     store_check.add_argument("--json", action="store_true", help="an object a line")
+    copy = commands.add_parser("copy", help="copy a checkpoint root into another store, each block verified")
+    copy.add_argument("source", metavar="SOURCE", help=where)
+    copy.add_argument("target", metavar="TARGET", help=f"{where}: without a log, or with an older copy of this one")
+    copy.add_argument("--json", action="store_true", help="an object a line")
     export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
     export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
     export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
@@ -170,6 +175,18 @@ def _check_store(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(finding)) if options.json else text, flush=True)
         broken = broken or word == "FAILED"
     return int(broken)
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from perdure.checkpoint.copying import copy  # noqa: PLC0415
+    from perdure.store import open_store  # noqa: PLC0415
+    from perdure.wire.settings import as_uri  # noqa: PLC0415
+
+    whole = True
+    for line in copy(*(open_store(as_uri(root), os.environ) for root in (options.source, options.target))):
+        print(line.printed(as_json=options.json), flush=True)
+        whole = whole and "problem" not in line.data
+    return 0 if whole else 1
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -1,0 +1,105 @@
+"""Copies a root into another store: `perdure copy SOURCE TARGET`. Nothing of the source is changed.
+
+The log is copied last, oldest entry first. An unfinished target has checkpoints and no log, and no training begins on
+it; or it ends at an older commit. The same command finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perdure.checkpoint.download import read_blocks
+from perdure.checkpoint.history import history
+from perdure.checkpoint.inspect import Line
+from perdure.checkpoint.manifest import Manifest, fetch_manifest
+from perdure.errors import Corrupt, UserError
+from perdure.log.entry import Committed, key_of
+from perdure.log.objects import index_key
+from perdure.log.reader import Head, Log
+from perdure.store import KeyExists, NoSuchKey, Store
+
+MEMBERS = "members/"
+
+
+def copy(source: Store, target: Store) -> Iterator[Line]:
+    """Copy every commit that the source has, with the log as it is now, and verify each block on the way.
+
+    A line for each commit. A damaged commit is not copied; its line has a `problem`. The target has the source's log
+    afterwards, and whatever may be done with the source may be done with it.
+
+    Raises:
+        UserError: The target has a log that is no beginning of the source's.
+        Corrupt: An entry of the source's log disappeared.
+
+    """
+    head = Log(source).head()
+    listed = history(source)
+    if head is None:
+        raise UserError(f"{source.uri} had no log a moment ago: try again")
+    _refuse_another_log(source, target, head)
+    for one in reversed([one for one in listed if one.commit.seq <= head.seq]):
+        about = {"seq": one.commit.seq, "step": one.commit.step}
+        what = f"commit {one.commit.seq} of step {one.commit.step}"
+        try:
+            size = _copy_commit(source, target, one.event)
+        except Corrupt as error:
+            yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
+        else:
+            yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
+    for key in source.list(MEMBERS):
+        target.put(key, source.get(key))
+    for seq in range(1, head.seq + 1):
+        _copy_entry(source, target, seq)
+    yield Line(f"log: copied, {head.seq} entries", {"entries": head.seq})
+
+
+def _refuse_another_log(source: Store, target: Store, head: Head) -> None:
+    found = Log(target).head()
+    if found is None:
+        return
+    if found.seq > head.seq or _entry(source, found.seq) != _entry(target, found.seq):
+        raise UserError(
+            f"{target.uri} has a log of its own, which is no beginning of that of {source.uri}: copy to another root"
+        )
+
+
+def _copy_commit(source: Store, target: Store, committed: Committed) -> int:
+    """Bytes of its shards. The manifest is copied last: a commit without it does not exist."""
+    manifest = fetch_manifest(source, committed)
+    for index in manifest.indexes:
+        if not _has(target, index.shard.key, index.shard.size, index.shard.crc):
+            blocks = (block for _, block in read_blocks(source, index.shard))
+            target.put_stream(index.shard.key, blocks, index.shard.size)
+    for key in _small(manifest, committed):
+        try:
+            target.put(key, source.get(key))
+        except NoSuchKey:
+            raise Corrupt(f"{key} is missing") from None
+    return sum(index.shard.size for index in manifest.indexes)
+
+
+def _has(target: Store, key: str, size: int, crc: str) -> bool:
+    """Whether the target has this object already. One whose checksum it does not tell is copied again."""
+    info = target.head(key)
+    return info is not None and (info.size, info.crc) == (size, crc)
+
+
+def _small(manifest: Manifest, committed: Committed) -> Iterator[str]:
+    yield from (index_key(committed.manifest.folder, index.rank) for index in manifest.indexes)
+    yield committed.manifest.key
+
+
+def _copy_entry(source: Store, target: Store, seq: int) -> None:
+    data = _entry(source, seq)
+    try:
+        target.put(key_of(seq), data, if_absent=True)
+    except KeyExists:
+        if _entry(target, seq) != data:
+            raise UserError(f"{target.uri} is being written by somebody else: entry {seq} is another") from None
+
+
+def _entry(store: Store, seq: int) -> bytes:
+    try:
+        return store.get(key_of(seq))
+    except NoSuchKey:
+        raise Corrupt(f"{store.uri} has no entry {seq} in its log any more") from None
