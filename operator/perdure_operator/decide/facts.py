@@ -11,6 +11,7 @@ from typing import Final
 
 from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
+from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.state.snapshot import (
@@ -40,6 +41,11 @@ SEAT_SECONDS: Final = LINGER_SECONDS - 5
 
 _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
 """Outcomes after which the log has the run's end."""
+
+_CANNOT_START: Final = frozenset(
+    {Reason.IMAGE_PULL_FAILED, Reason.AGENT_MISSING, Reason.CONTAINER_NOT_CREATED, Reason.CONTAINER_ENDED}
+)
+"""Why a new member is not Ready, if its own pod is at fault. Room is another matter: members that leave make some."""
 
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8
@@ -313,14 +319,15 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
 
 
 def spares_the_run(draft: Draft) -> bool:
-    """Whether new members of this move failed on their own, and no member is taken away at a known time.
+    """Whether new members of this move fail on their own, and no member is taken away at a known time.
 
-    Then the run trains on: if it stopped, it would need the members that have just failed.
+    Then the run trains on: if it stopped, it would need the members that fail.
     """
     intent, row = draft.intent, draft.status.next.replacements if draft.status.next else None
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return False
-    return row is not None and bool(row.nodes)
+    held = draft.standbys_wait or draft.waiting
+    return (row is not None and bool(row.nodes)) or (held is not None and held.reason in _CANNOT_START)
 
 
 def listed(pods: Iterable[PodView]) -> str:

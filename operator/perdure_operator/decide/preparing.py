@@ -279,13 +279,19 @@ def give_up(draft: Draft) -> Draft:
         return draft.wake(until)
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
     if spares_the_run(draft):
-        return _go_on_trying(draft, held)
+        return _go_on_trying(draft, intent, held)
     return fall_back(draft, current, found, held)
 
 
-def _go_on_trying(draft: Draft, held: Waiting) -> Draft:
-    """Train on, and keep trying: the next members would fail as the last ones did."""
+def _go_on_trying(draft: Draft, intent: Intent, held: Waiting) -> Draft:
+    """Train on, and keep trying: the next members would fail as the last ones did.
+
+    The time of those that could not start begins anew, so that they have it all once somebody has removed the cause.
+    """
     row = draft.status.next.replacements if draft.status.next else None
+    if row is None or not row.nodes:
+        until = later(draft.now, patience(draft.snapshot, intent.disruption))
+        draft = draft.update_current(intent=intent.model_copy(update={"ready_by": until})).wake(until)
     if row is None or held.message.endswith(row.cause):
         return draft
     return draft.but(waiting=Waiting(held.reason, f"{held.message}; those before: {row.cause}"))

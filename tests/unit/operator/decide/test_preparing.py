@@ -265,6 +265,30 @@ class TestTooLate:
         after = here.settle()
         assert "no standby was ready in time: StartingMembers" in after.condition(ConditionType.DISRUPTED).message
 
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"waiting_reason": "ImagePullBackOff", "waiting_message": "no such tag"},
+            {"waiting_reason": "CreateContainerConfigError", "waiting_message": "no such secret"},
+            {"waiting_reason": "CrashLoopBackOff", "waiting_container": "proxy"},
+            {"waiting_reason": "RunContainerError", "waiting_message": "exec: perdure: not found"},
+        ],
+    )
+    def test_a_pod_that_cannot_start_elsewhere_stops_no_run_that_trains(self, fault: dict[str, str]) -> None:
+        late = _preparing().pod(2, **fault).settle().after(31).settle()
+        assert _stage(late) is Stage.PREPARING
+        words = late.condition(ConditionType.DISRUPTED).message
+        assert "no time limit: nobody is stopped while new members fail" in words
+        assert fault.get("waiting_message", "container proxy") in words
+        mended = late.pod(2, waiting_reason="", waiting_message="", waiting_container="").after(5).settle()
+        assert _stage(mended) is Stage.PREPARING
+        assert _ranks(mended.ready().settle()) == {"0": 0, "2": 1}
+
+    def test_before_a_deadline_all_leave_though_a_pod_elsewhere_cannot_start(self) -> None:
+        here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()
+        late = here.pod(2, waiting_reason="ImagePullBackOff").settle().after(60).settle()
+        assert _stage(late) is Stage.LEAVING
+
     def test_standbys_that_are_there_are_used_afterwards(self) -> None:
         here = _preparing().after(30).settle()
         here = here.ended(0, ExitKind.CHECKPOINTED, **SAVED).ended(1, ExitKind.CHECKPOINTED, **SAVED).settle()
