@@ -357,6 +357,9 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     mine = [one for one in told if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
     kept = max(commits)[1] if commits else draft.status.step or 0
+    entry, never = entry_of(draft, of), (Takeover.IN_PLACE, Takeover.RECREATE)
+    if entry and entry.reached is not None and mine and all(_has_not_begun(draft, one, *never) for one in mine):
+        of = entry.run - 1  # they tell nothing of it: where the run before stood is in the entry
     return Cost(of, max((one.step for one in mine), default=None), kept)
 
 

@@ -60,6 +60,17 @@ class TestADamagedCommit:
         assert here.now.steps_lost == 8 + 3
         assert [one.fell_back for one in here.now.history[-2:]] == [6, 6]
 
+    def test_a_run_that_ends_before_it_has_begun_hides_nothing_of_what_the_one_before_it_had_done(self) -> None:
+        """Its members tell of no step, and the next one may be of new members, who know of none."""
+        here = _running().cordon("n2").settle().after(1).settle().ready().settle()
+        here = here.ended(1, ExitKind.CHECKPOINTED, run=1, step=12, commit=(2, 12), opened=1).settle()
+        here = here.ended(0, ExitKind.STOPPED, run=2, opened=1).ended(2, ExitKind.STOPPED, run=2, opened=1)
+        here = _next_run(here.exited(3, code=137).settle())
+        assert (here.now.run, here.now.steps_lost, here.now.runs_untold) == (3, 0, 0)
+        told = {"run": 3, "begun": (Beginning(3, 4),), "fell_back": Fallback(3, 8, WHY)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (8, 0, 0)
+
     def test_where_nobody_has_told_how_far_the_run_before_had_come_the_commit_itself_does(self) -> None:
         here = job().status(step=10, commit_seq=2).running(world=1)
         here = _next_run(here.missing(here.members[0]).settle().after(300).settle())
