@@ -220,7 +220,7 @@ def outcome_of(run: CurrentRun | PreviousRun | None, name: str) -> MemberOutcome
 
 
 def leavers(draft: Draft) -> list[PodView]:
-    """Pods of the run before the one that is on that have not ended, in rank order."""
+    """Pods of the previous run's leavers that have not ended, in rank order."""
     previous, pods = draft.status.previous, own(draft.snapshot)
     if previous is None:
         return []
@@ -228,7 +228,7 @@ def leavers(draft: Draft) -> list[PodView]:
 
 
 def still_running(draft: Draft) -> list[PodView]:
-    """Pods of the run that is on that have not ended, in rank order."""
+    """Pods of the current run that have not ended, in rank order."""
     current = draft.current
     if current is None:
         return []

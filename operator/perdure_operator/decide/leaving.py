@@ -180,7 +180,7 @@ def ask_to_leave(draft: Draft) -> Draft:
     """Ask all members of a run that ends to save and leave.
 
     Level-triggered: a member that does not show the request yet is asked again, until the deadline. A terminating pod
-    gets no updates any more: SIGTERM is its request. SIGTERM also asks a pod that admission lets nobody change.
+    gets no updates any more: SIGTERM is its request. SIGTERM also asks a pod whose changes admission refuses.
     """
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):

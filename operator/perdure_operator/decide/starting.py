@@ -185,7 +185,7 @@ def _begin(draft: Draft, pods: list[PodView]) -> Draft:
 
 
 def let_go(draft: Draft) -> Draft:
-    """Release all members once some have held nodes in vain for startTimeoutSeconds; a younger gang goes first."""
+    """Release all members once some held useless nodes for startTimeoutSeconds; a younger gang goes first."""
     upcoming, now = draft.status.next, draft.now
     if draft.current or upcoming is None or not upcoming.members:
         return draft
