@@ -46,8 +46,9 @@ class Stage:
 
     @classmethod
     @contextmanager
-    def opened(cls) -> Iterator[Self]:
-        command = [sys.executable, "-m", "tests.recipes.play"]
+    def opened(cls, *modules: str) -> Iterator[Self]:
+        """`modules` are imported before the first fork."""
+        command = [sys.executable, "-m", "tests.recipes.play", *modules]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PERDURE_CHECK_SECONDS": "0", "GLOO_SOCKET_IFNAME": "lo"}
         with subprocess.Popen(
             command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

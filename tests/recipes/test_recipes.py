@@ -25,6 +25,14 @@ EXACT = {
     "data": ("mixup", "hard_samples", "shards", "buckets", "progressive", "multi_scale", "keys"),
     "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
 }
+FRAMEWORKS = (
+    "frameworks.sequence_classification",
+    "frameworks.causal_language_model",
+    "frameworks.masked_language_model",
+    "frameworks.autoencoder",
+    "frameworks.manual_optimization",
+)
+"""Driven by transformers and Lightning, whose ranks never change while they train."""
 LONG = "structure.compiled"
 AGAIN = "each resumed run would start it from scratch"
 TOLD = {
@@ -47,6 +55,7 @@ CHANGED_DATA = ("data.curriculum", "data.worker_curriculum")
 """Samples are others in a resumed run, which is told there."""
 REFUSED = {
     "data.bad_samples": "session.state['counts'] is a collections.defaultdict, which a checkpoint cannot hold",
+    "frameworks.finetuning": "FeatureExtractorFreezeUnfreeze is not possible with a Session: it changes the optimizer",
     "structure.pruned": "optimizer 'optimizer' has other parameters or parameter groups than when training began",
 }
 ALONE = frozenset(
@@ -73,6 +82,8 @@ QUICK = frozenset(
         "data.progressive",
         "structure.timm",
         "structure.kept_best",
+        "frameworks.causal_language_model",
+        "frameworks.autoencoder",
     }
 )
 """Those that `make test` plays on several ranks."""
@@ -98,6 +109,17 @@ FOLLOW_RANK_0 = frozenset({"selfsupervised.dino", "optimizers.schedule_free", "s
 def stage() -> Iterator[Stage]:
     with Stage.opened() as stage:
         yield stage
+
+
+@pytest.fixture(scope="module")
+def stage_of_frameworks() -> Iterator[Stage]:
+    with Stage.opened("tests.recipes.scripts.frameworks") as stage:
+        yield stage
+
+
+@pytest.fixture
+def frameworks(stage_of_frameworks: Stage, tmp_path: Path) -> Theatre:
+    return Theatre(stage_of_frameworks, tmp_path)
 
 
 @pytest.fixture
@@ -127,6 +149,29 @@ def test_a_recipe_that_is_interrupted_ends_as_if_nothing_had_happened(recipe: st
     assert whole.held
     assert ended.held == whole.held, ended.output
     assert AGAIN not in whole.output, "nothing is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ranks"),
+    [
+        pytest.param(recipe, ranks, marks=() if recipe in QUICK else pytest.mark.chaos)
+        for recipe in FRAMEWORKS
+        for ranks in (1, 2)
+    ],
+)
+def test_a_recipe_in_a_frameworks_loop_that_is_interrupted_ends_as_if_nothing_had_happened(
+    recipe: str, ranks: int, frameworks: Theatre, seed: int
+) -> None:
+    whole = frameworks.play_on(ranks, recipe, "whole")
+    assert [one.status for one in whole] == [0] * ranks, whole[0].output
+    at = random.Random(f"{seed} {recipe} {ranks}").randrange(2, whole[0].steps - 2)
+    left = frameworks.play_on(ranks, recipe, "parts", interrupted=at)
+    assert [one.status for one in left] == [LEFT] * ranks, left[0].output
+    ended = frameworks.play_on(ranks, recipe, "parts")
+    assert [one.status for one in ended] == [0] * ranks, ended[0].output
+    assert whole[0].held
+    assert [one.held for one in ended] == [one.held for one in whole], ended[0].output
+    assert AGAIN not in whole[0].output
 
 
 def on_several_ranks(besides: Collection[str] = ()) -> list[object]:
