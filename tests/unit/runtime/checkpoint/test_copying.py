@@ -94,6 +94,54 @@ def test_a_damaged_commit_is_named_and_the_others_are_copied(source: MemoryStore
     assert main(["copy", f"{tmp_path}/a", f"{tmp_path}/b"]) == 1
 
 
+def test_what_the_target_has_is_copied_again_unless_it_is_the_same(source: MemoryStore) -> None:
+    target, written = MemoryStore(), []
+
+    def watching(kind: str, key: str, act: Callable[[], Any]) -> Any:
+        if kind == "put" and key.endswith(".safetensors"):
+            written.append(key)
+        return act()
+
+    told(source, target)
+    same, damaged = (key for key in target.objects if key.endswith(".safetensors"))
+    *others, last = target.objects[damaged]
+    target.objects[damaged] = bytes([*others, last ^ 1])
+    told(source, WatchedStore(target, watching))
+    assert written == [damaged]
+    assert target.objects[damaged] == source.objects[damaged]
+    assert target.objects[same] == source.objects[same]
+
+
+def test_a_commit_that_is_made_meanwhile_is_left_to_the_next_copy(source: MemoryStore) -> None:
+    pen, target = writer(source, 2), MemoryStore()
+    pen.try_open(1, wait_over=True)
+    heads = 0
+
+    def training(kind: str, key: str, act: Callable[[], Any]) -> Any:
+        nonlocal heads
+        heads += (kind, key) == ("list", "log/")
+        if heads == 2 and not source.list("data/2/"):
+            save_solo(source, pen, 40)
+        return act()
+
+    assert told(WatchedStore(source, training), target)[-1] == "log: copied, 6 entries"
+    assert target.list("data/2/") == []
+    assert told(source, target)[-1] == "log: copied, 7 entries"
+    assert story(target) == story(source)
+
+
+def test_a_target_that_somebody_else_writes_is_noticed(source: MemoryStore) -> None:
+    target = MemoryStore()
+
+    def racing(kind: str, key: str, act: Callable[[], Any]) -> Any:
+        if kind == "put" and key.startswith("log/"):
+            target.objects.setdefault(key, b"another's")
+        return act()
+
+    with pytest.raises(UserError, match="is being written by somebody else: entry 1 is another"):
+        told(source, WatchedStore(target, racing))
+
+
 def test_a_source_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no log"):
         told(open_store(f"file://{tmp_path}/a", {}), MemoryStore())
@@ -120,6 +168,10 @@ def test_killed_at_any_write_a_copy_is_none_or_an_older_one_and_can_be_finished(
             cuts += 1
         else:
             break
+        for key in target.list("data/"):
+            folder = key.rpartition("/")[0]
+            complete = set(source.list(folder)) == set(target.list(folder))
+            assert complete or not key.endswith("manifest.json"), "a manifest makes a commit, so it comes last"
         head = Log(target).head()
         if head is None and target.list("data/"):
             with pytest.raises(LogLost):

@@ -113,6 +113,20 @@ class Cut(MemoryStore):
         super().put(key, b"".join(bytes(block) for block in blocks)[:-1])
 
 
+class Mixed(MemoryStore):
+    """Puts the parts of what is large together in another order."""
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
+        super().put(key, b"".join([bytes(block) for block in blocks][::-1]))
+
+
+class Paging(MemoryStore):
+    """Lists from the beginning, wherever a list is to begin."""
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:  # noqa: ARG002
+        return super().list(prefix, limit=limit)
+
+
 class Forgetful(MemoryStore):
     """Keeps the checksum of something else."""
 
@@ -136,10 +150,12 @@ class Late(MemoryStore):
         (Deaf(), "delete", "still there after it was deleted"),
         (Whole(), "write and read", "bytes 2 to 4 of an object reads as b'0123456789' instead of b'234'"),
         (Cut(), "large object", "25165824 bytes came back of 25165825"),
+        (Mixed(), "large object", "or others than were written"),
+        (Paging(), "list", "to begin after a key"),
         (Forgetful(), "checksum", "the store says that it is 0000000000000000"),
         (Late(), "clock", "the store's is 600 s behind this machine's"),
     ],
-    ids=["stale-list", "no-delete", "no-ranges", "cut", "wrong-checksum", "late"],
+    ids=["stale-list", "no-delete", "no-ranges", "cut", "mixed", "no-paging", "wrong-checksum", "late"],
 )
 def test_one_that_breaks_a_promise_is_found(store: MemoryStore, broken: str, why: str) -> None:
     found = {finding.check: finding.problem for finding in check(store) if finding.problem}
