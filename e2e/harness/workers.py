@@ -1,4 +1,4 @@
-"""A pytest plugin: one test run over several processes (`pytest -n 3`) with one cluster and one report.
+"""A pytest plugin: one test run over several processes (`pytest -n 4`) with one cluster and one report.
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
 share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; then the other
@@ -38,7 +38,7 @@ AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
 ORDER = (*TOGETHER, *LONGEST, SCENARIOS, *LONG, "")
 STANDARD_ERROR = 2
-LANES = 2
+LANES = 3
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
 BEGUN_HERE = pytest.StashKey[SharedRun]()
 

@@ -15,7 +15,7 @@ from e2e.harness.shared_run import SharedRun
 
 LABEL = "lane"
 OPERATORS = "operators"
-LANES = {OPERATORS: 2, "a": 3, "b": 3}
+LANES = {OPERATORS: 2, "a": 3, "b": 3, "c": 3}
 NODES = sum(LANES.values())
 
 

@@ -47,15 +47,15 @@ def test_a_scenario_is_handed_out_while_a_lane_is_free() -> None:
     assert len(set(lanes.LANES) - {lanes.OPERATORS}) == LANES
     waiting = [SCENARIO, "tests/unit/test_a.py"]
     assert chosen(waiting, []) == SCENARIO
-    assert chosen(waiting, [["tests/unit/test_b.py"], [LONGEST[0], "tests/unit/test_c.py"]]) == SCENARIO
+    assert chosen(waiting, [["tests/unit/test_b.py"], [LONGEST[0], "tests/unit/test_c.py"], [LONGEST[1]]]) == SCENARIO
 
 
 def test_who_finds_no_lane_takes_what_needs_none() -> None:
     waiting = [SCENARIO, "tests/unit/test_a.py", AUDIT]
-    assert chosen(waiting, [[LONGEST[0]], [LONGEST[1]]]) == "tests/unit/test_a.py"
+    assert chosen(waiting, [[scenario] for scenario in LONGEST[:LANES]]) == "tests/unit/test_a.py"
     assert chosen(waiting, [["e2e/scenarios/alone/"], []]) == "tests/unit/test_a.py"
     assert chosen(["e2e/scenarios/alone/"], [[LONGEST[0]]]) is None
-    assert chosen([SCENARIO, AUDIT], [[LONGEST[0]], [LONGEST[1]]]) is None
+    assert chosen([SCENARIO, AUDIT], [[scenario] for scenario in LONGEST[:LANES]]) is None
     assert chosen([AUDIT], [[SCENARIO]]) is None
 
 
