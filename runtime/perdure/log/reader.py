@@ -68,13 +68,13 @@ class Commits:
 
     @property
     def stamps(self) -> Iterator[CommitStamp]:
-        """Of those that can be read."""
+        """The runs and steps of commits that can be read."""
         for entry in (slot.entry for slot in self):
             if entry and isinstance(entry.event, Committed):
                 yield CommitStamp(entry.uid, entry.run, entry.event.step)
 
     def step_below(self, step: int) -> int:
-        """Of the newest commit below this step; 0 without one."""
+        """The step of the newest commit below this step; 0 without one."""
         return next((stamp.step for stamp in self.stamps if stamp.step < step), 0)
 
     def __iter__(self) -> Iterator[Slot]:
