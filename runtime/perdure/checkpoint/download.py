@@ -1,4 +1,4 @@
-"""The bytes of a commit's shards, verified block by block. Needs no torch; called by load and by inspect."""
+"""Reads the bytes of a commit's shards, verified block by block. Needs no torch; called by load and by inspect."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from perdure.log.entry import checksum
 from perdure.store import NoSuchKey, Store
 
 AHEAD: Final = 3
-"""How many blocks are on their way while one is used: a distant store answers after a while."""
+"""How many blocks are requested ahead, because a distant store answers after a while."""
 
 
 def read_blocks(store: Store, shard: Shard, items: Iterable[Item] | None = None) -> Iterator[tuple[int, memoryview]]:
-    """Where each block begins, and its bytes, in order; they are valid until the next ones are asked for.
+    """The start and bytes of each block, in order. The bytes are valid until the next block is requested.
 
-    With `items`, only those blocks that hold any of them. Corrupt names what is damaged, what was found and expected.
+    With `items`, only blocks that hold any of them. Corrupt names what is damaged, with the found and expected value.
     """
     every = range(0, shard.size, shard.block_bytes)
     if len(every) != len(shard.blocks):
@@ -28,8 +28,8 @@ def read_blocks(store: Store, shard: Shard, items: Iterable[Item] | None = None)
     if (found := combine(shard.blocks, shard.size, shard.block_bytes)) != shard.crc:
         raise Corrupt(f"{shard.key}: its checksum in the manifest is {shard.crc}, that of its blocks {found}")
     starts = every if items is None else [every[number] for number in _holding(shard, items)]
-    # As many buffers as are ever in use, and used again: memory that is new to the process is slower than a disk.
-    room = min(shard.size, shard.block_bytes) + 1  # one more: the object may be longer than it was
+    # As many buffers as are ever in use, which are reused: memory that is new to the process is slower than a disk.
+    room = min(shard.size, shard.block_bytes) + 1  # one byte more, because the object may have grown
     buffers = [memoryview(bytearray(room)) for _ in range(min(len(starts), AHEAD + 1))]
     if len(starts) < 2:
         yield from ((start, _block(store, shard, start, buffers[0])) for start in starts)

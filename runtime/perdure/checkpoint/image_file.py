@@ -1,9 +1,9 @@
-"""An image as bytes: a whole state in one file, laid out as a shard is, and beside it what a commit has as text.
+"""An image as bytes: a whole state in one file, laid out like a shard, with a commit's text beside it.
 
     magic (8) · size of the body (8) · size of the header (8) · checksum of the header (8) · body · header (JSON)
 
-The magic is written last, so a file that begins with it is whole. No tensors are known here. Written by the session
-that has lost a peer, read by the one that comes after it.
+The magic is written last, so a file that begins with it is complete. Knows no tensors. Written by a session that has
+lost a peer, read by the next one.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _BODY: Final = len(IMAGE_MAGIC) + _NUMBERS.size
 
 @dataclass(frozen=True)
 class Label:
-    """What an image says of itself, beside its state."""
+    """What an image says about itself, beside its state."""
 
     stamp: Stamp
     position: Position
     crc: str
-    """Of what is equal on all ranks."""
+    """Checksum of what is equal on all ranks."""
     alike: tuple[str, ...]
-    """The random generators that drew the same numbers on all ranks when they began."""
+    """Random generators that drew the same numbers on all ranks at the beginning."""
     of_lost: Any
-    """What a rank goes on with whose own state is lost, as far as this one knows; encoded."""
+    """What a rank continues with whose own state is lost, as far as this rank knows; encoded."""
     ranks: tuple[Any, ...] = ()
-    """What is each rank's own, encoded, where the ranks had told one another right there: then none of it is lost."""
+    """Each rank's own state, encoded, if the ranks had exchanged it at that place: then none of it is lost."""
 
 
 def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
-    """Puts a whole state there, over what there was. OSError if there is no room.
+    """Writes a complete state to the path, over what was there. OSError if there is no room.
 
-    `stands` is asked when all has been read: where it has changed meanwhile nothing is left, and it is never whole, as
-    the writer may be killed at any moment.
+    Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left. The file is never
+    complete before that, because the writer may be killed at any moment.
     """
     file = os.open(path, os.O_RDWR)
     try:
@@ -74,10 +74,10 @@ def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], b
 
 
 class Image:
-    """One that was left, verified."""
+    """An image that was left, verified."""
 
     def __init__(self, path: Path) -> None:
-        """Corrupt if it is not as it was written; OSError if it cannot be read."""
+        """Corrupt if it was changed or is incomplete; OSError if it cannot be read."""
         file = os.open(path, os.O_RDONLY)
         try:
             self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
@@ -98,12 +98,12 @@ class Image:
         self.objects: Any = body["objects"]
         """Encoded."""
         self.state: Any = body["state"]
-        """That of the rank it was, encoded."""
+        """The own state of the image's rank, encoded."""
         if [checksum(block) for block in self.blocks()] != body["blocks"]:
             raise Corrupt(f"the image at {path} was changed after it was written")
 
     def blocks(self) -> Iterator[memoryview]:
-        """The body, as a shard's."""
+        """The body, as a shard's blocks."""
         end = _BODY + self.size
         for at in range(_BODY, end, BLOCK_BYTES):
             yield self._bytes[at : min(at + BLOCK_BYTES, end)]

@@ -93,7 +93,7 @@ def _report(resume: Resume) -> dict[str, Any]:
     for skipped in resume.skipped:
         say(f"log: {skipped}")
     if resume.returns:
-        say("goes back to the commit that was asked for; newer ones in this root are no longer part of the training")
+        say("goes back to the requested commit; newer ones in this root are no longer part of the training")
     if resume.no_image:
         say(f"the newest commit counts: {resume.no_image}")
     goal = resume.completed.goal if resume.completed else None

@@ -1,13 +1,13 @@
 """Deletes commits that are no longer needed: a commit without its manifest is retired.
 
-The manifest goes first and the data after it, so that what is half deleted is never taken for a checkpoint; the
-oldest goes first, so that below a retired commit there are only retired ones, and those that are or were pinned. Never
-the log (a deleted entry would give its number to a zombie), never the newest usable commit, never one that is pinned.
-What somebody has bypassed by going back to an older commit is kept until so many newer ones are made. Called by rank 0
+The manifest is deleted before the data, so that an incomplete commit is never taken for a checkpoint. The oldest commit
+is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one. Never
+deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned ones.
+Commits that were bypassed by going back to an older one are kept until enough newer ones are made. Called by rank 0
 after a commit.
 
-What a killed process had uploaded is in no log entry. Older runs cannot append any more, so what they left and no
-commit names is nobody's; so is, whoever began it, what no commit names after a day. Each run looks for it once a day.
+No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
+deleted. Data of any run that no entry names after a day is deleted too. Each run looks for it once a day.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""When a checkpoint is due while training goes on: by steps, by epochs, by the clock. Owned by the session.
+"""When a checkpoint is due while training continues: by steps, by epochs, by the clock. Owned by the session.
 
-While saves fail that take their time, the cadence gives way to pauses that grow: a store that has frozen would else
-stop training anew at each step that is due one. When a pause is over the next save is made, wherever training stands.
+While slow saves fail, growing pauses replace the cadence. Otherwise a frozen store would stop training again at each
+step with a due save. After a pause the next save is made at once.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final
 from perdure.wire.settings import Cadence
 
 DEAR_SECONDS: Final = 1.0
-"""A save that fails sooner stops training for so short a time that the cadence stays."""
+"""A save that fails sooner hardly stops training, so the cadence stays."""
 PAUSE_SECONDS: Final = 60.0
-"""The longest pause, where a failing save takes less than a tenth of it."""
+"""The longest pause, if a failing save takes less than a tenth of it."""
 SHARE: Final = 10
-"""The longest pause of others is so many times what they take."""
+"""Otherwise the longest pause is this many times the duration of a save."""
 
 
 def pause(failures: int, seconds: float) -> float:
-    """How long to wait for the next save, in seconds, where so many have failed in a row, the last after `seconds`."""
+    """How long to wait for the next save, in seconds, after `failures` in a row, the last of which took `seconds`."""
     if seconds < DEAR_SECONDS:
         return 0.0
     return float(min(seconds * 2 ** min(failures, SHARE), max(PAUSE_SECONDS, SHARE * seconds)))
 
 
 class CheckpointSchedule:
-    """The cadence of one rank; steps and epochs are equal on all ranks, the clock is rank 0's."""
+    """The cadence of one rank. Steps and epochs are equal on all ranks; the clock is rank 0's."""
 
     def __init__(self, cadence: Cadence, *, rank: int) -> None:
         self._cadence = cadence
@@ -37,7 +37,7 @@ class CheckpointSchedule:
         self.saved_at = time.monotonic()
 
     def take_over(self, rank: int, age: float) -> None:
-        """Goes on as another rank; the last checkpoint is `age` seconds old."""
+        """Continues as another rank; the last checkpoint is `age` seconds old."""
         self._rank, self._again_at, self.saved_at = rank, None, time.monotonic() - age
 
     def saved(self) -> None:
@@ -45,22 +45,22 @@ class CheckpointSchedule:
         self._again_at, self.saved_at = None, time.monotonic()
 
     def failed(self, failures: int, seconds: float) -> None:
-        """So many have failed in a row, the last after so many seconds: all ranks say the same of both."""
+        """`failures` saves have failed in a row, the last after `seconds`: the same on all ranks."""
         waits = pause(failures, seconds)
         self._again_at = time.monotonic() + waits if waits else None
 
     def after_step(self, step: int) -> bool:
-        """Whether that many steps are due one."""
+        """Whether a checkpoint is due after this many steps."""
         every = self._cadence.steps
         return self._again_at is None and every is not None and step % every == 0
 
     def after_epoch(self, epochs: int) -> bool:
-        """Whether that many epochs are due one."""
+        """Whether a checkpoint is due after this many epochs."""
         every = self._cadence.epochs
         return self._again_at is None and every is not None and epochs % every == 0
 
     def by_the_clock(self) -> bool:
-        """Rank 0's clock counts for all; what it says once is not said again."""
+        """Whether a checkpoint is due by rank 0's clock, which counts for all. True only once for each."""
         now = time.monotonic()
         if self._again_at is not None:
             over = self._rank == 0 and now >= self._again_at

@@ -1,4 +1,4 @@
-"""The values that cross between the session and the checkpoint: what a rank brings to a save and gets from a load."""
+"""Values that pass between the session and the checkpoint: what a rank saves, and what it loads."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """Stands in `State.objects` where a tensor was taken out."""
+    """Takes the place of a tensor in `State.objects`."""
 
     TAG: ClassVar = "ref"
     name: str
-    """Of the tensor in `shared` or `replicated`."""
+    """Name of the tensor in `shared` or `replicated`."""
 
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """Stands in `State.objects` where a large NumPy array was taken out: a tensor has its bytes."""
+    """Takes the place of a large NumPy array in `State.objects`: a tensor has its bytes."""
 
     TAG: ClassVar = "array"
     name: str
-    """Of the tensor."""
+    """Name of the tensor."""
     dtype: str
-    """NumPy's, with the byte order."""
+    """NumPy's dtype, with the byte order."""
     shape: tuple[int, ...]
     order: tuple[int, ...] = ()
-    """Its dimensions as they lay in memory, the outermost first; none: row by row. The tensor's are in this order."""
+    """The order of its dimensions in memory, outermost first; empty for row-major. The tensor has this order."""
 
 
 @dataclass(frozen=True)
 class TwinRef:
-    """Stands in `State.objects` for a further name of a tensor: tied weights are stored once."""
+    """Takes the place of a further name of a tensor in `State.objects`: tied weights are stored once."""
 
     TAG: ClassVar = "twin"
     name: str
-    """The one under which it is stored."""
+    """The name under which it is stored."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What one rank brings to a save, and gets back from a load."""
+    """What one rank saves, and gets back from a load."""
 
     shared: Mapping[str, Tensor]
     """Parameters and optimizer state, equal on all ranks: shared out over the ranks by size."""
     replicated: Mapping[str, Tensor]
-    """Buffers and the like: rank 0's are the ones that count."""
+    """Buffers and the like: rank 0's count."""
     objects: Mapping[str, Any]
-    """Everything else, of the codec's closed set; rank 0's are the ones that count."""
+    """Everything else, of the codec's types; rank 0's count."""
     rank: Any = None
-    """This rank's own, of the codec's closed set: RNG state. None after a load into another world size."""
+    """This rank's own state, of the codec's types, such as random states. None after a load into another world size."""
     loose: frozenset[str] = frozenset()
-    """Names in `replicated` and `objects` that may differ between ranks, as every rank goes on with rank 0's anyway:
-    buffers that DDP broadcasts, times."""
+    """Names in `replicated` and `objects` that may differ between ranks, because every rank continues with rank 0's
+    anyway: buffers that DDP broadcasts, times."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one rank had to do with a commit."""
+    """One rank's part in a commit."""
 
     member: Member
     seconds: Mapping[str, float]
-    """How long it took: stage (what is to be saved is found and checked), upload (its shard is written), and on rank 0
-    commit (manifest and log entry). Of a commit whose answer got lost, only what its last attempt took."""
+    """Seconds for each part: stage (find and check what to save), upload (write the shard), and on rank 0 commit
+    (manifest and log entry). If a commit's answer was lost, only its last attempt counts."""
 
     @property
     def own_seconds(self) -> float:
-        """Of its own work; what rank 0 does at the end it does for all."""
+        """Seconds of its own work. Rank 0's commit is work for all."""
         return sum(seconds for name, seconds in self.seconds.items() if name != "commit")
 
 
@@ -90,7 +90,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class NewCommit:
-    """A commit that this run has just made: what a `committed` hook is told, on every rank alike."""
+    """A commit that this run has just made: what a `committed` hook gets, the same on every rank."""
 
     seq: int
     """Its number in the log."""

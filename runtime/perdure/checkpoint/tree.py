@@ -1,7 +1,7 @@
-"""Values with tensors in them, taken apart and put together: the tensors go into shards, at any depth.
+"""Takes values with tensors apart and puts them together again: the tensors go into shards, from any depth.
 
-Where a tensor was, a TensorRef with its name stands. NumPy arrays of some size go the same way, as tensors on their
-memory. Walked are dicts, lists and tuples; what else there is, is the codec's. Called by the session's registry.
+A TensorRef with the tensor's name takes its place. Larger NumPy arrays are treated alike, as tensors on their memory.
+Dicts, lists and tuples are searched; the codec handles all other types. Called by the session's registry.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from perdure.checkpoint.codec import NUMPY_KINDS, array_order, from_rows, in_row
 from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
 
 ARRAY_BYTES: Final = 1024
-"""A smaller array is text in the manifest, where it costs less than an item of a shard."""
+"""A smaller array is text in the manifest, which costs less than an item of a shard."""
 _WRAPPERS: Final = frozenset({"module", "_orig_mod"})
 
 
 def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
     """`value` without its tensors, which are added to `tensors` under the names of their places, after `prefix`.
 
-    A tensor that is met twice is stored once, and comes back as one.
+    A tensor that occurs twice is stored once, and comes back as one tensor.
     """
     seen: dict[int, str] = {}
 
@@ -57,7 +57,7 @@ def split(value: Any, prefix: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """The whole value again; `tensor` gives each by its name."""
+    """The whole value again; `tensor` returns each tensor by its name."""
     kind = type(value)
     if kind in (TensorRef, TwinRef):
         return tensor(value.name)
@@ -71,7 +71,7 @@ def join(value: Any, tensor: Callable[[str], Tensor]) -> Any:
 
 
 def renamed(value: Any, name: Callable[[str], str]) -> Any:
-    """A value that was split, with its tensors under other names."""
+    """A value from `split`, with new names for its tensors."""
     kind = type(value)
     if kind in (TensorRef, TwinRef, ArrayRef):
         return replace(value, name=name(value.name))
@@ -83,7 +83,7 @@ def renamed(value: Any, name: Callable[[str], str]) -> Any:
 
 
 def refs(value: Any, live: Any = None) -> Iterator[tuple[str, Any]]:
-    """The names in a value that was split, each with what is at the same place in `live`, or None."""
+    """The names in a value from `split`, each with what is at the same place in `live`, or None."""
     if type(value) in (TensorRef, ArrayRef):
         yield value.name, live
     elif isinstance(value, Mapping):
@@ -97,14 +97,15 @@ def refs(value: Any, live: Any = None) -> Iterator[tuple[str, Any]]:
 
 
 def owner(name: str) -> str:
-    """Which registered object a tensor belongs to: its name goes on with a dot, or in an optimizer with a slash."""
+    """The registered object that a tensor belongs to: in the tensor's name it ends at a dot, or at a slash for an
+    optimizer."""
     return re.split(r"[./]", name, maxsplit=1)[0]
 
 
 def named_as(value: Any, live: Any) -> Any:
-    """`value` with the keys of `live` wherever they differ in nothing but `module.` and `_orig_mod.`.
+    """`value` with the keys of `live` wherever they differ only in `module.` and `_orig_mod.`.
 
-    Averages and the like keep their tensors under the parameters' names, which depend on how the model is wrapped.
+    Averages, for example, keep their tensors under the parameters' names, which depend on how the model is wrapped.
     """
     if type(value) in (dict, OrderedDict) and isinstance(live, Mapping):
         keys = dict(zip(value, value, strict=True))
@@ -119,7 +120,7 @@ def named_as(value: Any, live: Any) -> Any:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """On the array's memory, where that lies in rows; what torch has no dtype for as bytes."""
+    """A tensor on the array's memory if that is row-major; as bytes if torch lacks the dtype."""
     rows = np.ascontiguousarray(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)

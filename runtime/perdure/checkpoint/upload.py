@@ -1,7 +1,7 @@
-"""A staged snapshot becomes objects in the store. It knows bytes and blocks, no tensors: nothing here needs torch.
+"""Writes a staged snapshot to the store. Knows bytes and blocks, no tensors: nothing here needs torch.
 
-Staging says what the bytes are and this module writes them, each block under a checksum that is taken on the way. So
-whoever holds a staged snapshot can write it, also another thread or process than the one that trains. Called by save.
+Staging says what the bytes are. This module writes them, and computes each block's checksum on the way. So another
+thread or process than the one that trains can write a staged snapshot. Called by save.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.store import Store
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 _HEADER: Final = b'{"__metadata__":{"format":"pt"}}'
 _EMPTY: Final = len(_HEADER).to_bytes(8, "little") + _HEADER
-"""A safetensors file without tensors; its header is of 32 bytes, which eight divide."""
+"""A safetensors file without tensors. Its header has 32 bytes, a multiple of eight."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ class Staged:
     rank: int
     world: int
     size: int
-    """Bytes of the shard."""
+    """Size of the shard in bytes."""
     items: tuple[Item, ...]
     state: Any
     """This rank's own state, encoded."""
     objects: Any
-    """State that is not tensors, encoded; of rank 0 only."""
+    """Other state, encoded; rank 0's only."""
     blocks: Callable[[], Iterable[memoryview]]
-    """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter; a block is valid until the next."""
+    """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter. A block is valid until the next one."""
 
 
 def without_tensors(rank: int, world: int, state: Any, objects: Any = None) -> Staged:
-    """The part of a rank whose tensors another one writes; `state` and `objects` are encoded."""
+    """The part of a rank whose tensors another rank writes; `state` and `objects` are encoded."""
     return Staged(rank, world, len(_EMPTY), (), state, objects, lambda: [memoryview(_EMPTY)])
 
 
 def put_part(store: Store, folder: str, staged: Staged, run: int, position: Position) -> dict[str, Any]:
-    """Writes one rank's shard and index object; the index is what the manifest needs of it."""
+    """Writes one rank's shard and index object. Returns the index, for the manifest."""
     key = shard_key(folder, staged.rank, staged.world)
     sums: list[str] = []
     store.put_stream(key, _summed(staged.blocks(), sums), staged.size)
@@ -61,14 +61,14 @@ def put_part(store: Store, folder: str, staged: Staged, run: int, position: Posi
 def put_manifest(
     store: Store, folder: str, indexes: Sequence[dict[str, Any]], run: int, position: Position
 ) -> ManifestRef:
-    """Writes the manifest of all ranks' parts; what the log entry says of it."""
+    """Writes the manifest of all ranks' parts. Returns the reference for the log entry."""
     data, key = write_manifest(indexes, run, position), manifest_key(folder)
     store.put(key, data)
     return refer_to(key, data)
 
 
 def combine(blocks: Sequence[str], size: int, block_bytes: int) -> str:
-    """The checksum of the whole object from those of its blocks."""
+    """The checksum of the whole object, computed from those of its blocks."""
     total, left = 0, size
     for block in blocks:
         length = min(block_bytes, left)

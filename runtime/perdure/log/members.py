@@ -1,8 +1,8 @@
-"""Where the ranks of a run ran when it began: an object beside the data, which the log's entry of its opening names.
+"""Where the ranks of a run were when it began: an object beside the data, which the run's Opened entry names.
 
-An entry has 4 KiB, and a run may have hundreds of members. It is for people, and for tools that want to know which
-node a checkpoint came from: nothing is decided by it, and a run begins without it where it cannot be written in a
-hand-over. Like the log it is never deleted. No torch: the command line reads it.
+An entry has 4 KiB, and a run may have hundreds of members. The object is for people, and for tools that need the node
+that a checkpoint came from. Nothing depends on it: a hand-over that cannot write it begins the run without it. Like the
+log it is never deleted. No torch, because the command line reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.wire.settings import Member
 
 
 def put_members(store: Store, run: int, members: Sequence[Member]) -> ObjectRef:
-    """Writes where each rank of this run runs, in order; what the entry says of it."""
+    """Writes where each rank of this run runs, in order; returns the reference for the entry."""
     data = json.dumps({"run": run, "members": [asdict(member) for member in members]}, separators=(",", ":")).encode()
     key = f"members/{run}-{os.urandom(8).hex()}.json"
     store.put(key, data)
@@ -28,7 +28,7 @@ def put_members(store: Store, run: int, members: Sequence[Member]) -> ObjectRef:
 
 
 def fetch_members(store: Store, ref: ObjectRef) -> tuple[Member, ...]:
-    """Where each rank ran. Corrupt if the object is missing, or is not what was written."""
+    """Where each rank ran. Corrupt if the object is missing or was changed."""
     data = fetch(store, ref.key, ref.size)
     if len(data) != ref.size or checksum(data) != ref.crc:
         raise Corrupt(f"{ref.key} is not what the log says: it was changed after it was written")

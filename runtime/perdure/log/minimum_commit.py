@@ -1,8 +1,8 @@
-"""A run never begins on a log that is older than what is known to have been committed.
+"""Refuses a log that is older than the newest known commit.
 
-Whoever plans a run knows the newest commit that outcomes have told. Where the log has less, objects were deleted, and
-training would silently begin again at an earlier step, or at the first. Called by the writer before it opens a run:
-nothing is appended, nothing retired. No torch: the writer's module has none either.
+The operator knows the newest commit that members reported. If the log has less, objects were deleted, and training
+would silently begin again at an earlier step, or at the first. Called by the writer before it opens a run: nothing is
+appended, nothing retired. No torch, because the writer's module has none either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perdure.wire import CommitRef
 
 
 def refuse_older(log: Log, head: Head, own: Entry | None, floor: CommitRef | None) -> None:
-    """LogLost if the log has no commit as new as `floor`. `own` is the newest entry of the job that asks."""
+    """LogLost if the log has no commit as new as `floor`. `own` is the newest entry of this job."""
     if floor is None:
         return
     newest = head.entry.newest_commit if head.entry else None
@@ -30,7 +30,7 @@ def refuse_older(log: Log, head: Head, own: Entry | None, floor: CommitRef | Non
 
 
 def _found(log: Log, head: Head, own: Entry | None, newest: int | None) -> tuple[str, tuple[int, int] | None]:
-    """What is there, in words, and the newest commit of it by number and step."""
+    """What the log has, in words, and its newest commit by number and step."""
     if head.entry is None:
         return "there is no log", None
     if own is None:

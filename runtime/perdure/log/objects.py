@@ -1,4 +1,4 @@
-"""The objects of a commit in the store: what they are called, and how one is fetched. No torch."""
+"""The objects of a commit in the store: their keys, and how to fetch one. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from perdure.errors import Corrupt
 from perdure.store import NoSuchKey, Store
 
 FOLDER: Final = re.compile(r"data/(?P<run>[0-9]+)/(?P<step>[0-9]+)-[0-9a-f]{16}/")
-"""Of one attempt at a commit. A root may be shared with a `data/` of somebody else's: nothing but this is ours."""
+"""The folder of one attempt at a commit. Others may share a root's `data/`: only folders with such names are
+Perdure's."""
 
 
 def shard_key(folder: str, rank: int, world: int) -> str:
@@ -25,8 +26,8 @@ def manifest_key(folder: str) -> str:
 
 
 def fetch(store: Store, key: str, size: int) -> bytes:
-    """An object of a commit; Corrupt if it is missing. One that is longer than `size` has one byte more."""
+    """An object of a commit; Corrupt if it is missing. Reads one byte more than `size`, to notice a longer object."""
     try:
-        return store.get(key, length=size + 1)  # the store should know how much it is asked for
+        return store.get(key, length=size + 1)  # the length limits what the store sends
     except NoSuchKey:
         raise Corrupt(f"{key} is missing") from None

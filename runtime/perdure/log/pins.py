@@ -1,8 +1,8 @@
-"""Commits that retention leaves alone: each pin is a name, and the newest commit that was saved under it has it.
+"""Commits that retention keeps: each pin is a name, and belongs to the newest commit that was saved under it.
 
-Every commit's entry says where all pins are, so that one entry tells them, however old what they hold is. When a pin
-moves on, the commit it has left is listed as released until retention has seen to it: it may lie below commits that
-are retired, where nobody looks any more. Pure values; perdure.log.writer keeps them.
+Every commit's entry has the places of all pins, so one entry is enough to know them, however old their commits are.
+When a pin moves on, its former commit is listed as released until retention has handled it, because it may be below
+retired commits, where retention no longer looks. Pure values; perdure.log.writer keeps them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure.errors import UserError
 from perdure.log.entry import Committed
 
 MOST: Final = 16
-"""So many pins fit into an entry of the log, beside everything else."""
+"""How many pins fit into an entry of the log, beside everything else."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
@@ -25,13 +25,13 @@ class Pins:
     """Where the pins are after an entry of the log."""
 
     names: Mapping[str, int] = field(default_factory=dict)
-    """The seq of the commit that each has."""
+    """The seq of each pin's commit."""
     released: tuple[int, ...] = ()
-    """Commits that a pin has left."""
+    """Former commits of pins."""
 
     @property
     def held(self) -> set[int]:
-        """The commits that any pin has."""
+        """The commits that have a pin."""
         return set(self.names.values())
 
     def of(self, seq: int) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class Pins:
         return tuple(sorted(name for name, pinned in self.names.items() if pinned == seq))
 
     def put_into(self, event: Committed) -> Committed:
-        """The commit with all that its entry says of pins. UserError where there are too many."""
+        """The commit with everything that its entry says about pins. UserError if there are too many."""
         others = {name: seq for name, seq in self.names.items() if name != event.pin}
         if event.pin is not None and len(others) >= MOST:
             raise UserError(
@@ -51,12 +51,12 @@ class Pins:
         return replace(event, pins=others, released=released[-MOST:])
 
     def without(self, seqs: Collection[int]) -> Pins:
-        """Once retention has seen to these."""
+        """The same after retention has handled these."""
         return replace(self, released=tuple(seq for seq in self.released if seq not in seqs))
 
 
 def pins_after(seq: int, committed: Committed) -> Pins:
-    """Where the pins are after that commit, entry `seq`."""
+    """The pins after that commit, entry `seq`."""
     own = {} if committed.pin is None else {committed.pin: seq}
     return Pins({**committed.pins, **own}, committed.released)
 

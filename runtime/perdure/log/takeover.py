@@ -60,7 +60,7 @@ class TakeoverLog:
         return self._append(Opened(world, resumes, self._run, step, members=members), self._next, writer)
 
     def refuse(self) -> Verdict:
-        """Appends Refused, unless something else stands there already: one PUT. OPEN as in `open`."""
+        """Append Refused, unless another entry is there already: one PUT. OPEN as in `open`."""
         return self._append(Refused(self._next), self._run, self._id)
 
     def _append(self, event: Event, run: int, writer: str) -> Verdict:
@@ -68,7 +68,7 @@ class TakeoverLog:
         if self._said is not Verdict.OPEN:
             return self._said
         seq, kind = place.seq + 1, type(event)
-        # What was sent before may still arrive: then it must be these very bytes.
+        # An earlier PUT may still arrive: then it must have these very bytes.
         data = self._sent.get(kind) or write_entry(self._entry(place, event, run, writer))
         self._sent[kind] = data
         slot: Slot | None = slot_of(seq, data)
@@ -87,7 +87,7 @@ class TakeoverLog:
         return self._place or ReadPosition(0, None, None, None)
 
     def _begin(self) -> None:
-        """Stands behind the head; what the entries below have decided is told by the newest of each run."""
+        """Begin after the head. Of the entries below, the newest of each run says what they have decided."""
         head = self.log.head()
         if head is None or head.entry is None or head.entry.seq != head.seq:
             raise StorageError(f"the end of the log of {self.log.store.uri} cannot be read: try again")
@@ -96,7 +96,7 @@ class TakeoverLog:
             self._judge(Slot(entry.seq, "", entry))
 
     def _newest_of_each_run(self, entry: Entry | None) -> Iterator[Entry]:
-        """From the newest entry down to the older run's: each later run's first, and the entry right below it."""
+        """From the newest entry down to the older run's: each later run's first one, and the entry right below it."""
         while entry:
             yield entry
             if entry.uid == self._uid and entry.run <= self._run:

@@ -109,7 +109,7 @@ def said_at_first(keys: AccessKeys) -> str:
     end = f"end at {_clock(keys.expires)}" if keys.expires else "end at an unknown time (there is a token)"
     return (
         f"the S3 keys of this process {end}, and it cannot get others: a checkpoint after that fails. They come from "
-        f"{keys.source}; keys from a mounted file, or a role of the pod, are read anew"
+        f"{keys.source}; keys from a mounted file, or a role of the pod, are read again"
     )
 
 
@@ -126,7 +126,7 @@ def said_before_the_end(keys: AccessKeys, now: datetime) -> str:
     left = (keys.expires - now).total_seconds()
     when = f"in {left / 60:.0f} min, at" if left > 0 else "since"
     verb = "run out" if left > 0 else "have run out"
-    remedy = "replace them there, they are read anew" if keys.renewable else "start the job again with others"
+    remedy = "replace them there, they are read again" if keys.renewable else "start the job again with others"
     return f"the S3 keys {verb} {when} {_clock(keys.expires)}: a checkpoint fails then: {keys.source}: {remedy}"
 
 

@@ -1,6 +1,6 @@
-"""A store as it would be if this process wrote to it: what it writes stays in its memory, and nothing below changes.
+"""A store as it would be if this process wrote to it: writes stay in memory, and the store below does not change.
 
-For those who want to know what a run would find, without being one.
+For code that needs to know what a run would find, without starting one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store
 
 
 class Overlay:
-    """`below` with this process's objects before it; see perdure.store.Store. For small objects, and one thread."""
+    """`below`, with this process's objects on top; see perdure.store.Store. For small objects, and one thread."""
 
     def __init__(self, below: Store) -> None:
         self._below = below
         self._own: dict[str, bytes] = {}
         self._gone: set[str] = set()
-        """What was deleted here, and may still be below."""
+        """Keys that were deleted here, and may still be below."""
 
     @property
     def uri(self) -> str:

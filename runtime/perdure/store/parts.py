@@ -1,7 +1,7 @@
-"""A stream of blocks as parts of one size, a few of them on their way at once, in as many buffers and no more.
+"""Sends a stream of blocks as parts of one size, several at once, with a limited number of buffers.
 
-Several at once because one connection is far from what a server can take; a bounded number because a pod that was
-sized for training has no room for its state once more. Knows no S3; used by perdure.store.s3.
+Several at once, because one connection is far from what a server can take. A limited number, because a pod sized for
+training has no memory for a second copy of its state. Knows no S3; used by perdure.store.s3.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class WrongSize(Exception):
-    """The blocks are not as many bytes as was said."""
+    """The blocks have another number of bytes than expected."""
 
 
 def whole(blocks: Iterable[memoryview], size: int) -> bytearray:
-    """All of a small stream. WrongSize."""
+    """All of a small stream. Raises WrongSize."""
     return next(_filled(blocks, size, Buffers(max(size, 1), 1)), bytearray())
 
 
 def send(blocks: Iterable[memoryview], size: int, upload: Callable[[int, bytearray], T], buffers: Buffers) -> list[T]:
-    """What `upload` returned for each part, in order; it is called with the part's number, from 1, in other threads.
+    """Calls `upload` for each part, with the part's number from 1, in other threads. Returns the results in order.
 
-    Raises what `blocks` or the first failing `upload` raises, or WrongSize, once no part is on its way any more.
+    Raises the error of `blocks` or of the first failing `upload`, or WrongSize, once no upload is running any more.
     """
     done: list[T] = []
     under_way: deque[tuple[Future[T], bytearray]] = deque()
@@ -58,12 +58,12 @@ class Buffers:
         return self._free.pop() if self._free else bytearray(self.size)
 
     def give_back(self, buffer: bytearray) -> None:
-        if len(buffer) == self.size:  # a last part was cut
+        if len(buffer) == self.size:  # the last part was shortened
             self._free.append(buffer)
 
 
 def _filled(blocks: Iterable[memoryview], size: int, buffers: Buffers) -> Iterator[bytearray]:
-    """Full buffers, and what is left in one that is cut to it. Each is the caller's until it gives it back."""
+    """Full buffers, and a shortened one with the rest. The caller gives each back."""
     buffer, filled, total = buffers.take(), 0, 0
     for block in blocks:
         total += len(block)

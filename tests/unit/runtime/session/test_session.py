@@ -444,7 +444,7 @@ def test_a_script_that_asks_for_an_earlier_commit_goes_back_once(
     first = Training(join(EVERY_EPOCHS="1")).run()
     back = {"resume_from": {"epoch": 1}}
     again = Training(join(back)).left(stop=7)
-    assert "goes back to the commit that was asked for" in capsys.readouterr().err
+    assert "goes back to the requested commit" in capsys.readouterr().err
     assert again.draws == first.draws[5:7]
     rest = Training(join(back)).run()
     assert rest.draws == first.draws[7:]
