@@ -58,7 +58,7 @@ class ExitFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._told = ""
+        self._reported_problem = ""
         """The problem that was reported last."""
 
     def asks(self) -> bool:
@@ -69,9 +69,9 @@ class ExitFile:
             asks, problem = False, ""
         except (OSError, ValueError, RecursionError) as error:
             asks, problem = False, str(error) or type(error).__name__
-        if problem and problem != self._told:
+        if problem and problem != self._reported_problem:
             say(f"the exit file {self.path} asks for nothing, training goes on: {problem}")
-        self._told = problem
+        self._reported_problem = problem
         return asks
 
 

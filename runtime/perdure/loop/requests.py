@@ -95,8 +95,8 @@ class Requests:
         """The request as it is now: the agent may have moved its deadline forward."""
         if not self._notes:
             return None
-        first, told = self._notes[0], self._told()
-        return ExitRequest(first.at, told.cause, told.deadline) if told else first
+        first, request = self._notes[0], self._read_request()
+        return ExitRequest(first.at, request.cause, request.deadline) if request else first
 
     def take(self, signals: Sequence[signal.Signals], file: ExitFile | None) -> None:
         """Sets, before `listen`, which signals request an exit, SIGTERM among them, and a file of the script's own."""
@@ -203,10 +203,12 @@ class Requests:
         self._note_termination(signal.Signals(number).name)
 
     def _note_termination(self, name: str) -> None:
-        told, now = self._told() if name == SIGTERM else None, time.monotonic()
-        if not self._notes and not (told and told.image):
+        request, now = self._read_request() if name == SIGTERM else None, time.monotonic()
+        if not self._notes and not (request and request.image):
             self._notes.append(
-                ExitRequest(now, told.cause, told.deadline) if told else ExitRequest(now, name, now + self._grace)
+                ExitRequest(now, request.cause, request.deadline)
+                if request
+                else ExitRequest(now, name, now + self._grace)
             )
 
     def _note_interruption(self) -> None:
@@ -225,7 +227,7 @@ class Requests:
             for one in self._signals:
                 if one in numbers:
                     self._note_termination(one.name)
-            if signal.SIGTERM in numbers and (told := self._told()) and told.image:
+            if signal.SIGTERM in numbers and (request := self._read_request()) and request.image:
                 self._image_wanted()
             if signal.SIGINT in numbers:
                 self._note_interruption()
@@ -239,5 +241,5 @@ class Requests:
             if self._before_first_step:
                 self._before_first_step()
 
-    def _told(self) -> Request | None:
+    def _read_request(self) -> Request | None:
         return read_request(self._file) if self._file else None

@@ -100,7 +100,7 @@ class Run:
         self.user_state = UserState()
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
-        self._told_result: dict[str, Any] | None = None
+        self._reported_result: dict[str, Any] | None = None
         own = Kept(self.stopping, self.result, self.progress.sums, self.progress.datasets)
         self.registry.add(OWN_STOPPING, own, loose=True)
         self.joining = settings.handover is not None
@@ -164,7 +164,7 @@ class Run:
 
     def beside(self) -> list[Any]:
         """What this rank tells the others with a save, beside its state."""
-        return [self.progress.datasets.told(), self.evaluated.told()]
+        return [self.progress.datasets.facts_of_this_rank(), self.evaluated.told()]
 
     def compare_beside(self, by_rank: Sequence[list[Any]]) -> None:
         """What all ranks told. UserError where they cannot train together. Collective where they differ."""
@@ -223,8 +223,8 @@ class Run:
     def tell_result(self) -> None:
         """Tells the agent the result, unless it knows that already."""
         value = self.result.value
-        if value != self._told_result:
-            self._told_result = value
+        if value != self._reported_result:
+            self._reported_result = value
             self.tell(Resulted(value))
 
     def ending(self, outcome: ExitKind) -> Exiting:

@@ -51,7 +51,7 @@ class Boundary:
         """True once a rank has called `step(exhausted=True)`."""
         self.leaving = False
         """True once the ranks have agreed to leave."""
-        self.told = False
+        self.exit_seen = False
         """True once this rank's script has seen the request to leave. It may leave its loop because of it."""
         self.has_left = False
         """True once everything is saved and `should_stop` has returned True. The script gets no further batch."""

@@ -74,8 +74,8 @@ def join(
         exit_requests = ask_signals(asks.signals), None if asks.file is None else ExitFile(Path(asks.file))
         settings = with_found_group(read_settings(os.environ, root, resume_from))
     if settings.rank == 0:
-        for told in unknown(os.environ):
-            warn(told)
+        for warning in unknown(os.environ):
+            warn(warning)
     os.environ.setdefault(*RESOLVER)
     core = Core(settings, deterministic=deterministic, seed=seed, timeout=timeout, exit_requests=exit_requests)
     core.run.max_save_failures = limit
@@ -167,7 +167,7 @@ class Core:
             say(in_no_checkpoint(whose, path))
 
     def end(self, error: BaseException | None) -> None:
-        """The script has left its `with`. The outcome told here counts, whatever the script does with the error."""
+        """The script has left its `with`. The outcome reported here counts, whatever the script does with the error."""
         if isinstance(error, Exit) or exit_status(error) == 0:
             self._finish()
             self.close()
@@ -207,7 +207,7 @@ class Core:
             self.loops.finish(status)
 
     def _report_last(self) -> None:
-        """Makes the last timed reports. The outcome is told already, so nothing waits for them."""
+        """Makes the last timed reports. The outcome is reported already, so nothing waits for them."""
         if not self.run.joining and not self.preview:  # otherwise it has trained nothing
             self.run.reports.end()
 

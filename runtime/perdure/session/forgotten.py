@@ -86,9 +86,9 @@ class Changes:
         self._variables = _variables(registered, kept)
 
     def findings(
-        self, registered: Mapping[str, Any], kept: Mapping[str, Any], told: Iterable[Tensor], newer: Changes
+        self, registered: Mapping[str, Any], kept: Mapping[str, Any], reported: Iterable[Tensor], newer: Changes
     ) -> Iterator[Finding]:
-        """Reports what has changed since, except modules with one of the parameters `told`, and what may change yet.
+        """What has changed since, except modules with one of the parameters `reported`, and what may change yet.
 
         `newer`: the state one step ago, because a network may be a copy of the weights of that time.
         """
@@ -106,7 +106,7 @@ class Changes:
                 what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
                 text = f"steps change {name}, an unregistered {_kind(reference())}{what}: {_ANEW}; {_KEEP}"
                 yield Finding("unregistered-state", text, certain=False)
-        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in told}
+        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
         for thing, values in loose.states() if self._seen else ():
             reference, before = self._seen.get(id(thing), (_nothing, {}))
             changed = _changed(before, values) if reference() is thing else []

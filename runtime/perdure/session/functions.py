@@ -101,7 +101,7 @@ def exit_requested(session: Session) -> bool:
     core = core_of(session)
     core.run.requests.look()
     seen = core.run.requests.seen
-    core.boundary.told = core.boundary.told or seen
+    core.boundary.exit_seen = core.boundary.exit_seen or seen
     return seen
 
 
@@ -146,10 +146,10 @@ def accumulator(session: Session, name: str = "sums") -> Accumulator:
         raise UserError(f"accumulator({name!r}): give a name")
     core = core_of(session)
 
-    def gathered(told: Any, call: str) -> list[Any]:
+    def gathered(value: Any, call: str) -> list[Any]:
         if not (core.preview and core.preview.start):
             core.run.checkpointer  # noqa: B018 - raises if nothing is restored
-        return exchanging.gather(told, _place(core, call), core.run.peers)
+        return exchanging.gather(value, _place(core, call), core.run.peers)
 
     return Accumulator(name, core.run.progress.sums, gathered)
 

@@ -59,7 +59,7 @@ class EpochLoops:
         """Entered between the loops, where the silence of other ranks means nothing."""
         self._passed: list[int] | None = None
         """How often each parameter had been written to when the first loop was skipped."""
-        self._told_left_over: set[str] = set()
+        self._reported_left_over: set[str] = set()
         self._evaluated: set[str] = set()
         """Names of loaders that were evaluated on outside of the loops."""
         self._reopened = False
@@ -349,7 +349,7 @@ class EpochLoops:
         """Whether the script has left its loop because of the request, which may also have come just then.
         Collective."""
         return self._boundary.leaving and any(
-            self._run.peers.gather("has left its epoch loop, asked to leave", self._boundary.told)
+            self._run.peers.gather("has left its epoch loop, asked to leave", self._boundary.exit_seen)
         )
 
     def _reach(self, goal: Goal) -> None:
@@ -399,8 +399,8 @@ class EpochLoops:
             say(f"trained to its goal at {root}, step {step}: what comes after the training is done again")
 
     def _tell_left_over(self, source: str, batches: int) -> None:
-        if self._run.rank == 0 and source not in self._told_left_over:
-            self._told_left_over.add(source)
+        if self._run.rank == 0 and source not in self._reported_left_over:
+            self._reported_left_over.add(source)
             say(
                 f"{source}: {batches} batches at the end of an epoch came after the last step(): they count as used, "
                 f"and their gradients are in no checkpoint; step after the last batch, too: `if (i + 1) % k == 0 or "

@@ -51,5 +51,5 @@ def _options(function: Callable[..., Any]) -> Iterable[str]:
 
 def _words(method: str, option: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(option, known, 1)
-    told = f"write {near[0]}=" if near else f"there are {', '.join(dict.fromkeys(known))}"
-    return f"{method}({option}=...): there is no such option: {told}"
+    hint = f"write {near[0]}=" if near else f"there are {', '.join(dict.fromkeys(known))}"
+    return f"{method}({option}=...): there is no such option: {hint}"

@@ -41,7 +41,7 @@ class FirstSteps:
         """Unregistered state after the first step."""
         self._newer: Changes | None = None
         """The same, one step before the next look."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         own = weakref.ref(self)
 
         def note(optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
@@ -63,8 +63,8 @@ class FirstSteps:
             self.end()
             self._next *= FURTHER
             for finding in self._found(registered, kept, list(self._always or ())):
-                if finding.text not in self._told:
-                    self._told.add(finding.text)
+                if finding.text not in self._reported:
+                    self._reported.add(finding.text)
                     warn(finding.text)
             self._newer = None
 

@@ -30,8 +30,8 @@ def findings(
     kept = _Kept(registered)
     loose = [one for one in optimizers if not kept.keeps(one)]
     found = [*_without_module(named, kept), *_unregistered(loose, kept)]
-    told = {parameter for one in loose for parameter in _trained(one)}
-    found += _unregistered_models(wrapped, kept, told)
+    reported = {parameter for one in loose for parameter in _trained(one)}
+    found += _unregistered_models(wrapped, kept, reported)
     found += _shared({**{f"optimizer {name!r}": one for name, one in named.items()}, **_labels(loose)})
     return [*found, *_twice(registered)]
 
@@ -112,10 +112,10 @@ def _unregistered(loose: Sequence[Optimizer], kept: _Kept) -> Iterator[Finding]:
             )
 
 
-def _unregistered_models(wrapped: Sequence[nn.Module], kept: _Kept, told: set[Tensor]) -> Iterator[Finding]:
+def _unregistered_models(wrapped: Sequence[nn.Module], kept: _Kept, reported: set[Tensor]) -> Iterator[Finding]:
     for model in wrapped:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        outside = [parameter for parameter in trained if parameter not in kept.parameters and parameter not in told]
+        outside = [parameter for parameter in trained if parameter not in kept.parameters and parameter not in reported]
         if outside:
             yield Finding(
                 "unregistered-parameters",

@@ -62,7 +62,7 @@ def held(holder: Any) -> dict[str, Optimizer]:
     return {path: inner for path, inner in found.items() if isinstance(inner, Optimizer)}
 
 
-def told(holder: Any) -> set[int]:
+def read_by_state_dict(holder: Any) -> set[int]:
     """The ids of those whose state the holder's state_dict reads, or has as its own."""
     inners = list(held(holder).values())
     found = {id(inner) for inner in inners if getattr(holder, "state", None) is inner.state}
@@ -93,13 +93,13 @@ def saved_with(holder: Any) -> dict[int, Any]:
     """The holder, and the optimizers whose state its state_dict has, by their ids."""
 
     def saved(one: Any) -> list[Optimizer]:
-        counts = told(one)
+        counts = read_by_state_dict(one)
         return [inner for inner in held(one).values() if id(inner) in counts]
 
     return {id(one): one for one in with_parts([holder], saved)}
 
 
-def untold(holder: Any) -> dict[str, Optimizer]:
+def held_unsaved(holder: Any) -> dict[str, Optimizer]:
     """Optimizers that it, or one saved with it, holds, and that are not saved with it, each with a name."""
     saved = saved_with(holder)
     found = [(path, inner) for one in saved.values() for path, inner in held(one).items()]

@@ -27,7 +27,7 @@ from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
 from perdure.state.copies import copied
-from perdure.state.holding import OptimizerContainers, untold, with_held
+from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.state.modules import Module
 from perdure.state.optimizers import Home, Optim
@@ -132,7 +132,7 @@ class Registry:
         elif isinstance(thing, Optimizer):
             self._optimizers[name] = Optim(name, thing, keeps=keeps)
             known = {id(one) for one in self.things}
-            inner = {f"{name}_{path}": one for path, one in untold(thing).items() if id(one) not in known}
+            inner = {f"{name}_{path}": one for path, one in held_unsaved(thing).items() if id(one) not in known}
         elif isinstance(thing, Stateful):
             self._others[name] = thing
         else:

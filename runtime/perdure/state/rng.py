@@ -179,9 +179,9 @@ def sums(state: Mapping[str, Any]) -> dict[str, str]:
     return {name: checksum_of(one) for name, one in state.items()}
 
 
-def alike(told: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+def alike(by_rank: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """The generators in the same state on all ranks, by each rank's checksums."""
-    return tuple(sorted(name for name in told[0] if len({found.get(name) for found in told}) == 1))
+    return tuple(sorted(name for name in by_rank[0] if len({found.get(name) for found in by_rank}) == 1))
 
 
 def of_other_world(saved: Sequence[Any]) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ class Sums:
         """Adds to one of them."""
         self._now = {**self._now, name: added(self._now.get(name, {}), named)}
 
-    def told(self, name: str) -> dict[str, Any]:
+    def held_values(self, name: str) -> dict[str, Any]:
         """What this rank holds of it, as plain JSON."""
         return write(self._now.get(name, {}))
 
@@ -176,12 +176,12 @@ class Sums:
         self._drop(name)
         return dict(known[count])
 
-    def read_now(self, name: str, told: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    def read_now(self, name: str, held: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The sum of what all ranks hold. They start again at 0."""
-        named = together({name: read(found)} for found in told)[name]
+        named = together({name: read(found)} for found in held)[name]
         value = {key: named[key].value for key in sorted(named)}
         self._drop(name)
-        if all(told) or not any(told):
+        if all(held) or not any(held):
             self._even.add(name)
         else:
             self._even.discard(name)
@@ -241,29 +241,28 @@ class Sums:
 
     def tell(self) -> list[Any]:
         """What this rank would leave to another one: the present values, and those that a save would hold."""
-        told = [write_all(self._now), write_all(self._kept)]
-        return told if any(told) else []
+        left = [write_all(self._now), write_all(self._kept)]
+        return left if any(left) else []
 
-    def take_place(self, told: Sequence[Any]) -> None:
-        """This process takes the place of a rank that has told this. What this process added before, that rank has
-        added too."""
-        now, kept = _read_told(told)
+    def take_place(self, left: Sequence[Any]) -> None:
+        """This process replaces a rank that leaves these values, which include what this process added before."""
+        now, kept = _read_left(left)
         self._now, self._stepped = now, None
         self._held = None if self._held is None else kept
         self._resumed = None if self._resumed is None else kept
         self._even.clear()
 
-    def take_over(self, told: Sequence[Any]) -> None:
+    def take_over(self, left: Sequence[Any]) -> None:
         """Another rank leaves, and this one continues with its values."""
-        now, kept = _read_told(told)
+        now, kept = _read_left(left)
         self._now = together([self._now, now])
         self._held = None if self._held is None else together([self._held, kept])
         self._resumed = None if self._resumed is None else together([self._resumed, kept])
         self._even.clear()
 
 
-def _read_told(told: Sequence[Any]) -> tuple[Held, Held]:
-    now, kept = told or ({}, {})
+def _read_left(left: Sequence[Any]) -> tuple[Held, Held]:
+    now, kept = left or ({}, {})
     return read_all(now), read_all(kept)
 
 
@@ -316,8 +315,8 @@ class Accumulator:
         known = self._sums.read_before(self.name)
         if known is not None:
             return known
-        told = self._gather(self._sums.told(self.name), f"{self}.sum")
-        return self._sums.read_now(self.name, told)
+        held = self._gather(self._sums.held_values(self.name), f"{self}.sum")
+        return self._sums.read_now(self.name, held)
 
     def __getitem__(self, key: str) -> Term:
         """For `scores["loss"] += 2.5`. Values can only be read by `sum()`, because no single rank has them."""

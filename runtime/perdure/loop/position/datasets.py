@@ -39,7 +39,7 @@ class Datasets:
         """Restores them."""
         self._recalled = dict(saved.get(STATE, {}))
 
-    def told(self) -> dict[str, Any]:
+    def facts_of_this_rank(self) -> dict[str, Any]:
         """What this rank tells the others: the length and the digests of a few samples, by the loader's name."""
         return {name: [loader.plan.samples, loader.facts()["seen"]] for name, loader in self._loaders.items()}
 

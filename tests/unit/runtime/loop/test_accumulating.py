@@ -54,7 +54,7 @@ def test_a_sum_is_the_same_to_the_last_bit_in_any_order_and_over_any_ranks(seed:
     ranks = [alone() for _ in range(world)]
     for value in values:
         draw.choice(ranks).add(x=value)
-    told = [rank._sums.told("scores") for rank in ranks]
+    told = [rank._sums.held_values("scores") for rank in ranks]
     assert ranks[0]._sums.read_now("scores", told) == {"x": float(sum(map(Fraction, values)))}
 
 
@@ -130,7 +130,7 @@ def test_what_was_read_behind_a_step_is_in_no_save_that_is_made_there() -> None:
     resumed = Sums()
     resumed.resume(sums.own())
     resumed.take()
-    assert (resumed.told("scores"), resumed.told("kept")) == ({}, sums.told("kept"))
+    assert (resumed.held_values("scores"), resumed.held_values("kept")) == ({}, sums.held_values("kept"))
 
 
 def test_nothing_is_summed_before_anything_is_restored(join: Join) -> None:
