@@ -35,6 +35,7 @@ ROW_SECONDS: Final = 600
 """A row of withdrawals ends after this long without one."""
 LONGEST_QUIET_SECONDS: Final = 60
 
+_DELETED: Final = "deleted: "
 _LEFT: Final[Mapping[str, str]] = {
     ExitKind.CHECKPOINTED: "has saved and left",
     ExitKind.HANDED_OVER: "has handed over and left",
@@ -95,10 +96,19 @@ def _lost(draft: Draft, current: CurrentRun) -> EndReason | None:
     how = " ".join(word for word in (first.outcome, first.error_name) if word)
     words = f"ended: {how or 'no outcome'}"
     if ended_in_log(current):
-        return EndReason(Disruption.MEMBER_DELETED, f"{first.name} {_LEFT.get(first.outcome, words)}")
+        left = f"{first.name} {_LEFT.get(first.outcome, words)}"
+        return EndReason(Disruption.MEMBER_DELETED, _with_why_deleted(current, first.name, left))
     never = max((one.aborted_run or 0 for one in current.outcomes), default=0)
     offered = f"; run {never} never takes over" if never > current.run else ""
     return EndReason(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
+
+
+def _with_why_deleted(current: CurrentRun, name: str, left: str) -> str:
+    """Why this member was deleted, and how it left: its pod goes, and only this cause remembers."""
+    known = current.intent.cause if current.intent else ""
+    if not known.startswith(_DELETED) or name not in known:
+        return left
+    return known if known.endswith(left) else f"{known}; {left}"
 
 
 def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> EndReason | None:
@@ -124,7 +134,7 @@ def _waits_for_the_dead(draft: Draft, current: CurrentRun) -> EndReason | None:
 
 def _deleted(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: ARG001
     deleted = signals_of_deletions(draft.snapshot, still_running(draft))
-    return EndReason(Disruption.MEMBER_DELETED, f"deleted: {_causes(deleted)}") if deleted else None
+    return EndReason(Disruption.MEMBER_DELETED, f"{_DELETED}{_causes(deleted)}") if deleted else None
 
 
 def _expired(draft: Draft, current: CurrentRun) -> EndReason | None:  # noqa: ARG001

@@ -278,7 +278,7 @@ class TestTooLate:
         late = _preparing().pod(2, **fault).settle().after(31).settle()
         assert _stage(late) is Stage.PREPARING
         words = late.condition(ConditionType.DISRUPTED).message
-        assert "no time limit: nobody is stopped while new members fail" in words
+        assert "no time limit: the run is not stopped while new members fail" in words
         assert fault.get("waiting_message", "container proxy") in words
         mended = late.pod(2, waiting_reason="", waiting_message="", waiting_container="").after(5).settle()
         assert _stage(mended) is Stage.PREPARING
@@ -288,6 +288,14 @@ class TestTooLate:
         here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()
         late = here.pod(2, waiting_reason="ImagePullBackOff").settle().after(60).settle()
         assert _stage(late) is Stage.LEAVING
+
+    def test_why_a_member_was_deleted_is_still_told_once_it_has_saved_and_left(self) -> None:
+        here = _running().taint("n2", "foo", "NoExecute").deleted(1).settle()
+        here = here.ended(1, ExitKind.CHECKPOINTED, **SAVED).settle().after(1).settle()
+        cause = "deleted: digits-ab12-1 (node n2 has the taint foo:NoExecute); digits-ab12-1 has saved and left"
+        assert here.now.current is not None
+        assert here.now.current.intent is not None
+        assert here.now.current.intent.cause == cause
 
     def test_standbys_that_are_there_are_used_afterwards(self) -> None:
         here = _preparing().after(30).settle()
