@@ -10,25 +10,45 @@ Owned by the session's Run. perdure.session.boundary says where an evaluation is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.checkpointer import different, listed
 from perdure.console import say
+from perdure.group.peers import Peers
 from perdure.log.entry import checksum
+from perdure.loop.position.progress import Progress
 from perdure.state.modules import unwrapped
-from perdure.state.wrapping import spread
+from perdure.state.registry import Registry
+from perdure.state.wrapping import Replica, spread
 
-if TYPE_CHECKING:
-    from perdure.loop.run import Run
+
+class EvaluatingRun(Protocol):
+    """The parts of a Run that are needed here."""
+
+    progress: Progress
+    registry: Registry
+    peers: Peers
+    replicas: list[Replica]
+    joining: bool
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the run."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many processes the run has."""
+        ...
 
 
 class Evaluated:
     """One process's."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: EvaluatingRun) -> None:
         self._run = run
         self._sums: Mapping[str, int] = {}
         """Checksums by name, of the last evaluation since the last save."""
@@ -42,13 +62,15 @@ class Evaluated:
         self._sums = {name: tensors.checksum(buffer) for name, buffer in self._buffers()}
         self._step = self._run.progress.step
 
-    def told(self) -> str:
+    def total(self) -> str:
         """One checksum of all, for the other ranks; "" without an evaluation."""
         return checksum(repr(sorted(self._sums.items())).encode()) if self._sums else ""
 
     def compare(self, by_rank: Sequence[str]) -> None:
-        """Say it once if all ranks evaluated, and some with other statistics. `by_rank` is what each told. Collective
-        if they differ."""
+        """Say it once if all ranks evaluated, and some with other statistics. Collective if they differ.
+
+        `by_rank` has each rank's total.
+        """
         sums, self._sums = self._sums, {}
         if "" in by_rank or len(set(by_rank)) == 1:
             return

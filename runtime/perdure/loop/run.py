@@ -164,7 +164,7 @@ class Run:
 
     def beside(self) -> list[Any]:
         """What this rank tells the others with a save, beside its state."""
-        return [self.progress.datasets.facts_of_this_rank(), self.evaluated.told()]
+        return [self.progress.datasets.facts_of_this_rank(), self.evaluated.total()]
 
     def compare_beside(self, by_rank: Sequence[list[Any]]) -> None:
         """What all ranks told. UserError where they cannot train together. Collective where they differ."""
