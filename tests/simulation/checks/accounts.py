@@ -359,12 +359,12 @@ class Accounts(Promise):
         return never and bool(account.told.keys() & members)
 
     def _trained(self, account: Account) -> int:
-        """The run, or where it has never begun the one that its members tell of."""
+        """The run, or where it has never begun the one that its members tell of, or else the one before it."""
         runs = {int(one.get("run") or 0) for one in account.told.values()} - {0}
         if (account.job, account.run) in self._reached:
             return account.run
-        begun = [run for run in runs if (account.job, run) in self._reached]
-        return max((run for run in begun or runs if run <= account.run), default=account.run)
+        begun = [run for job, run in self._reached if job == account.job and run < account.run]
+        return max([run for run in begun if run in runs] or begun, default=account.run)
 
     def _told_lost(self, told: list[Json]) -> int:
         """Where last words are older than the log, and who lives on leaves none, nobody can know better."""

@@ -86,7 +86,8 @@ class Plans(Promise):
         self._check_offer(key_of(change.raw)[1], offered)
         if plan and plan != plan_of(status_of(change.old)):
             self._check(change.raw, plan)
-            for check, words in self._obstacles(change.raw, plan):
+            known = upcoming(status_of(change.old)).get("plan") or {}  # offered: its leavers may know that it has begun
+            for check, words in self._obstacles(change.raw, plan, new=plan["run"] != known.get("run")):
                 self._case.fail(check, f"{key_of(change.raw)[1]}: run {plan['run']} is planned, {words}")
 
     def _note(self, change: Change) -> None:
@@ -148,9 +149,9 @@ class Plans(Promise):
             words = f"run {plan['run']} may be tried for {limit} s of the {seconds} s that there are for the save"
             self._case.fail("long-attempt", f"{name}: {words}")
 
-    def _obstacles(self, job: Json, plan: Json) -> Iterator[tuple[str, str]]:
+    def _obstacles(self, job: Json, plan: Json, *, new: bool) -> Iterator[tuple[str, str]]:
         uid, run = uid_of(job), int(plan["run"])
-        if run <= self._opened[uid]:
+        if new and run <= self._opened[uid]:
             yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
         floor, known = int((plan.get("floor") or {}).get("seq") or 0), self._floors[uid, run]
         if floor < known:  # a run that is to take over is planned, and its members are told, before the other one ends
