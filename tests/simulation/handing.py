@@ -154,7 +154,7 @@ class LiveHandover:
             return
         self._tried = offer.run
         try:
-            attempt = attempt_of(offer.handover, offer.run)
+            attempt = attempt_of(offer.handover, offer.run, settings.pod)
         except PerdureError as error:
             self._process.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
             return
@@ -187,7 +187,7 @@ class LiveHandover:
         settings, block, now = process.settings, process.settings.handover, process.host.monotonic()
         if block is None:
             return None
-        attempt = attempt_of(block, settings.run or 0)
+        attempt = attempt_of(block, settings.run or 0, settings.pod)
         times = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
         driver = Driver(self._ground(settings), attempt, attempt.of_new(settings.rank), block, times)
         self._begin(driver, replace(settings, handover=None, wait=0.0))

@@ -145,7 +145,7 @@ class LiveHandover:
         run, block, now = self._run, offer.handover, time.monotonic()
         if block is None:
             return
-        attempt = attempt_of(block, offer.run)
+        attempt = attempt_of(block, offer.run, run.settings.pod)
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
         effects.room_needed = _room_needed(run, attempt)

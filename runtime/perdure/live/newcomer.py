@@ -35,7 +35,7 @@ class Newcomer:
         settings, block, now = run.settings, run.settings.handover, time.monotonic()
         if block is None or settings.run is None:
             raise RuntimeError("this process was not started for a hand-over")
-        attempt = attempt_of(block, settings.run)
+        attempt = attempt_of(block, settings.run, settings.pod)
         host, port = settings.master or ("", 0)
         self._run = run
         effects = Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")

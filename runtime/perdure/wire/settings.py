@@ -85,6 +85,8 @@ class Settings:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
+    pod: int = 1
+    """How many ranks this process's pod has."""
     master: tuple[str, int] | None = None
     """The address of rank 0's store; None in a world of one."""
     master_is_elsewhere: bool = False
@@ -148,6 +150,7 @@ def read_settings(
         rank=rank,
         world=world,
         local_rank=_number(environ, "LOCAL_RANK", 0),
+        pod=_number(environ, "LOCAL_WORLD_SIZE", 1, least=1),
         master=_master(environ) if world > 1 else None,
         master_is_elsewhere=by_torchrun,
         attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),

@@ -50,6 +50,8 @@ class Attempt:
     """New ranks of the newcomers, ascending."""
     leavers: tuple[int, ...]
     """Old ranks that leave, ascending."""
+    pod: int = 1
+    """How many ranks a pod has."""
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -60,6 +62,11 @@ class Attempt:
     def new_world(self) -> int:
         """How many ranks the newer run has."""
         return self.world - len(self.leavers) + len(self.joins)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one pod has all ranks of the newer run, so that a single death ends it."""
+        return self.new_world <= self.pod
 
     @property
     def decider(self) -> int:
@@ -128,6 +135,9 @@ class Attempt:
         return ""
 
 
-def attempt_of(handover: Handover, next_run: int) -> Attempt:
-    """The attempt that an assignment of run `next_run` offers. Raises UserError if the block contradicts itself."""
-    return Attempt(handover.run, next_run, handover.world, handover.joins, handover.leavers)
+def attempt_of(handover: Handover, next_run: int, pod: int = 1) -> Attempt:
+    """The attempt that an assignment of run `next_run` offers, in pods of `pod` ranks.
+
+    Raises UserError if the block contradicts itself.
+    """
+    return Attempt(handover.run, next_run, handover.world, handover.joins, handover.leavers, pod)

@@ -81,14 +81,18 @@ def went(state: State, *, heard: bool = False) -> Step:
 def leave(state: State, *, heard: bool = False) -> Step:
     """A leaver that knows GO exits.
 
-    If the newer run has only one rank, which may have died before it knew, this process may hold the last copy of the
-    state. It keeps that copy, and appends nothing, because the silent rank may be alive.
+    If one pod has all ranks of the newer run, and may have died before any of them knew, this process may hold the last
+    copy of the state. It keeps that copy, and appends nothing, because the silent ranks may be alive.
     """
-    new_rank_0 = state.attempt.of_new(0)
-    knows = new_rank_0.number not in state.needed | state.missed if state.decides else heard or not new_rank_0.decides
-    if state.attempt.new_world > 1 or knows:
+    attempt = state.attempt
+    if state.decides:
+        unknowing = state.needed | state.missed
+        knows = any(party.number not in unknowing for party in attempt.parties if party.new is not None)
+    else:
+        knows = heard or not attempt.of_new(0).decides
+    if knows or not attempt.alone:
         return to(state, Phase.ENDED, Exit(ExitKind.HANDED_OVER))
-    kept = f"run {state.attempt.next} has taken over, but its only rank has been silent since: it may be lost"
+    kept = f"run {attempt.next} has taken over, but its only pod has been silent since: it may be lost"
     return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, kept))
 
 

@@ -118,10 +118,11 @@ def _last_is_thrown_away(setting: Setting, world: World) -> bool:
 
 
 def _went_unheard(setting: Setting, world: World) -> bool:
-    """Whether all that may hold the state has ended, and the newer run's only rank has died before it knew."""
-    new_rank_0 = setting.attempt.of_new(0).number
-    died = setting.attempt.new_world == 1 and world.procs[new_rank_0] == KILLED
-    if not died or setting.phase(world, new_rank_0) is Phase.TOOK_OVER or "h" not in world.log:
+    """Whether all that may hold the state has ended, and the newer run's only pod has died before it knew."""
+    ranks = [party.number for party in setting.attempt.parties if party.new is not None]
+    died = setting.attempt.alone and all(world.procs[rank] == KILLED for rank in ranks)
+    knew = any(setting.phase(world, rank) is Phase.TOOK_OVER for rank in ranks)
+    if not died or knew or "h" not in world.log:
         return False
     left = [rank for rank in setting.attempt.leavers if world.procs[rank] != KILLED]
     return bool(left) and all(world.ends[rank] == ExitKind.HANDED_OVER.value for rank in left)

@@ -26,6 +26,7 @@ SHRUNK = Attempt(1, 2, 3, (), (1,))
 ALL_REPLACED = Attempt(1, 2, 2, (0, 1), (0, 1))
 ONE_OF_THREE_REPLACED = Attempt(1, 2, 3, (2,), (2,))
 SHRUNK_TO_ONE = Attempt(1, 2, 2, (), (1,))
+SHRUNK_TO_ONE_POD = Attempt(1, 2, 3, (), (2,), 2)
 ONE_COMES_FOR_TWO = Attempt(1, 2, 2, (0,), (0, 1))
 GROWN_BY_TWO = Attempt(1, 2, 1, (1, 2), ())
 REPLACED_BY_TWO = Attempt(1, 2, 1, (0, 1), (0,))
@@ -230,6 +231,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "a leaver does not ask whether the successor's rank 0 has said it": Planted(
         "H13", {"kill": 1}, attempt=SHRUNK_TO_ONE, react=_who_has_read_go_lets_go
+    ),
+    "a leaver does not ask whether the only pod that stays has said it": Planted(
+        "H13", {"kill": 2}, attempt=SHRUNK_TO_ONE_POD, react=_who_has_read_go_lets_go
     ),
     "a leaver's last word does not say that nobody takes over any more": Planted(
         "H9", {"freeze": 1}, attempt=SHRUNK, without="rescue-marks"

@@ -113,6 +113,27 @@ class TestTheLastThatHasTheState:
     def test_keeps_it_where_only_the_log_says_so(self) -> None:
         assert ended(asking(LEAVER, SHRUNK_TO_ONE).sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
 
+    def test_keeps_it_where_all_other_ranks_are_in_one_pod(self) -> None:
+        shrunk = Attempt(3, 4, 4, (), (2, 3), 2)
+        assert ended(asking(2, shrunk).sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
+        assert ended(voted(2, shrunk).sees(on.Heard(GO))) is ExitKind.HANDED_OVER
+        wider = Attempt(3, 4, 6, (), (4, 5), 2)
+        assert ended(asking(4, wider).sees(on.LogAnswered(Verdict.GO))) is ExitKind.HANDED_OVER
+
+    @pytest.mark.parametrize(
+        ("of_the_newcomers", "kind"),
+        [
+            ((on.Gone(2), on.Gone(3)), ExitKind.PEER_LOST),
+            ((on.SeenBy(2), on.Gone(3)), ExitKind.HANDED_OVER),
+        ],
+    )
+    def test_as_the_decider_lets_go_once_one_rank_of_that_pod_knows(
+        self, of_the_newcomers: tuple[on.Event, ...], kind: ExitKind
+    ) -> None:
+        machine = deciding(Attempt(3, 4, 2, (0, 1), (0, 1), 2))
+        machine.sees(on.LogAnswered(Verdict.GO), on.SeenBy(1))
+        assert ended(machine.sees(*of_the_newcomers)) is kind
+
     def test_lets_go_where_another_rank_has_it(self) -> None:
         assert ended(asking(LEAVER).sees(on.LogAnswered(Verdict.GO))) is ExitKind.HANDED_OVER
 

@@ -22,6 +22,7 @@ from tests.unit.runtime.live.planted import (
     REPLACED_BY_TWO,
     SHAPES,
     SHRUNK_TO_ONE,
+    SHRUNK_TO_ONE_POD,
 )
 from tests.unit.runtime.live.small import Setting
 
@@ -45,6 +46,7 @@ HURRIED: list[tuple[str, Faults]] = [
 """In these the limit may pass, for each party by itself, at any moment."""
 
 ALONE = {"1-to-1": ONE_REPLACED, "1-to-2": FIRST_GROWN, "2-to-1": SHRUNK_TO_ONE, "1-for-2": ONE_COMES_FOR_TWO}
+ALONE |= {"3-to-a-pod": SHRUNK_TO_ONE_POD}
 TWO_COME = {"1-to-3": GROWN_BY_TWO, "1-to-2-replaced": REPLACED_BY_TWO}
 EVERY = {**SHAPES, **ALONE, **TWO_COME, "1-of-3": ONE_OF_THREE_REPLACED}
 
@@ -69,7 +71,7 @@ def test_every_party_learns_the_same_in_time_or_is_safe(shape: str, faults: Faul
 
 
 @pytest.mark.parametrize("faults", [{"kill": 1}, {"freeze": 1}, {"cut": 1}, {"reduce": 1}, {"flip": 1}], ids=name)
-@pytest.mark.parametrize("shape", ["2-to-1", "1-for-2"])
+@pytest.mark.parametrize("shape", ["2-to-1", "3-to-a-pod", "1-for-2"])
 def test_also_where_one_is_left(shape: str, faults: Faults) -> None:
     assert any("h" in log for log in holds(shape, faults, late=0))
 
