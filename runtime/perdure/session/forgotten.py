@@ -4,7 +4,7 @@ Such objects do not know their session, so this module looks among all living ob
 to the training (a script may set a scheduler by the step), so each of these findings is doubtful. What a registered
 object holds, in any attribute, counts as saved with it. Of a module count parameters, plain numbers and the buffers of
 layers that compute something, but no copies of registered weights: neither a metric's sums nor a network that is copied
-again is training state.
+again is training state. A DataLoader counts while one pass over it lasts several steps.
 
 Called by perdure.session.describing, and by perdure.session.unregistered_check at the steps at which it looks.
 """
@@ -25,6 +25,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perdure.session.description import Finding
 from perdure.state.holding import walk, with_parts
@@ -50,6 +51,8 @@ _ITEMS: Final = 64
 _DEPTH: Final = 3
 _ANEW: Final = "each resumed run would start it from scratch"
 _REMEDY: Final = "register it, unless the script restores it itself"
+_BATCHES: Final = "steps take batches from a DataLoader of the script's own"
+_LOADER: Final = "take them from a session.loader of another name, or register what saves the position"
 
 
 def forgotten(registered: Mapping[str, Any]) -> list[Finding]:
@@ -82,6 +85,7 @@ class Changes:
         loose = _Loose(registered)
         self._seen = {id(thing): (_reference(thing), values) for thing, values in loose.states()}
         self._weights = loose.weights() if self._seen else set()
+        self._passes = loose.passes()
         self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
         self._variables = _variables(registered, kept)
 
@@ -106,6 +110,8 @@ class Changes:
                 what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
                 text = f"steps change {name}, an unregistered {_kind(reference())}{what}: {_ANEW}; {_KEEP}"
                 yield Finding("unregistered-state", text, certain=False)
+        if any(self._passes.get(one, taken) != taken for one, taken in loose.passes().items()):
+            yield Finding("unregistered-state", f"{_BATCHES}: {_ANEW}; {_LOADER}", certain=False)
         weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
         for thing, values in loose.states() if self._seen else ():
             reference, before = self._seen.get(id(thing), (_nothing, {}))
@@ -198,9 +204,10 @@ class _Loose:
     def __init__(self, registered: Mapping[str, Any]) -> None:
         found = living(_counts)
         registries = [thing for thing in found if isinstance(thing, Registry)]
-        self._things = [thing for thing in found if not isinstance(thing, Registry)]
+        self._passes = [thing for thing in found if isinstance(thing, _BaseDataLoaderIter)]
+        self._things = [thing for thing in found if not isinstance(thing, Registry | _BaseDataLoaderIter)]
         own = [*registered.values(), *(thing for one in registries for thing in one.things)]
-        kinds = (*_TORCHS, *{type(thing) for thing in self._things})
+        kinds = (*_TORCHS, _BaseDataLoaderIter, *{type(thing) for thing in self._things})
         self._kept = {id(thing) for thing in with_parts(own, lambda one: _parts(one, kinds))}
         loose = [thing for thing in self._things if id(thing) not in self._kept]
         inner = {id(part) for thing in loose for part in _parts(thing, kinds)}
@@ -240,6 +247,11 @@ class _Loose:
             if values:
                 yield thing, values
 
+    def passes(self) -> dict[weakref.ref[Any], int]:
+        """Of the script's DataLoaders: those that are not at their end, and how many batches each has given."""
+        loose = [one for one in self._passes if id(one) not in self._kept and not _is_over(one)]
+        return {weakref.ref(one): one._num_yielded for one in loose}  # noqa: SLF001 - nothing public tells
+
     def weights(self) -> set[bytes | None]:
         """The present values of the registered modules' tensors."""
         return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
@@ -250,12 +262,22 @@ class _Loose:
 
 def _counts(kind: type) -> bool:
     """Whether objects of this type may be training state, or know what is registered."""
-    if issubclass(kind, Registry):
+    if issubclass(kind, Registry | _BaseDataLoaderIter):
         return True
     if issubclass(kind, _TORCHS):
         return kind.__module__.partition(".")[0] != "perdure"
     has_state = hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
     return has_state and not any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
+
+
+def _is_over(batches: Any) -> bool:
+    """Whether a DataLoader's pass has come to its end, or is one that a loader of the session makes."""
+    if type(batches._dataset).__module__.partition(".")[0] == "perdure":  # noqa: SLF001 - nothing public tells
+        return True
+    try:
+        return bool(batches._num_yielded >= len(batches))  # noqa: SLF001 - nothing public tells
+    except TypeError:  # of a stream
+        return False
 
 
 def _parts(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:

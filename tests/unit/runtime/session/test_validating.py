@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 import json
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import perdure
 from perdure import Session
@@ -28,7 +30,7 @@ from tests.unit.runtime.session import test_docs
 from tests.unit.runtime.session.training import Join, samples
 
 Step = Callable[[torch.Tensor], None]
-WORDS = "each resumed run would begin"
+WORDS = "each resumed run would start"
 
 
 def stepping(*pairs: tuple[nn.Module, torch.optim.Optimizer]) -> Step:
@@ -325,7 +327,54 @@ def fed_beside(session: Session, module: nn.Module) -> Step:
     return step
 
 
+class Stream:
+    """It has a position, and saves it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.batches: Iterator[Any] = iter(DataLoader(samples(), 4))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.taken, self.batches = state["taken"], itertools.islice(DataLoader(samples(), 4), state["taken"], None)
+
+
+def fed_from_a_stream(session: Session) -> Step:
+    model, stream = network(), Stream()
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer, stream=stream)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        stream.taken += 1
+        plain(torch.cat((inputs, next(stream.batches)[0])))
+
+    return step
+
+
+def evaluated_at_each_step(session: Session) -> Step:
+    """Whole passes, of which the last one's end may still be held; and one that shows a batch and goes no further."""
+    model, optimizer = plainly_registered(session)
+    plain, test = stepping((model, optimizer)), DataLoader(samples(), 20)
+    passes: list[Iterator[Any]] = []
+    shown = iter(test)
+    next(shown)
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs)
+        passes[:] = [iter(test)] if len(passes) != 1 else passes
+        for inside, _ in passes[0]:
+            model(inside)
+        assert shown
+
+    return step
+
+
 RIGHT = [
+    fed_from_a_stream,
+    evaluated_at_each_step,
     measured,
     frozen,
     teacher,
@@ -560,6 +609,13 @@ def memory(session: Session) -> Step:
     return stepping((model, optimizer))
 
 
+def fed_from_a_loader_of_its_own(session: Session) -> Step:
+    """Unlabelled samples beside the labelled ones, say."""
+    model, optimizer = plainly_registered(session)
+    plain, beside = stepping((model, optimizer)), iter(DataLoader(samples(), 4, shuffle=True))
+    return lambda inputs: plain(torch.cat((inputs, next(beside)[0])))
+
+
 CHANGED: dict[Callable[[Session], Step], str] = {
     average_by_hand: "steps change an unregistered Sequential (0.weight, 0.bias, 1.weight, ...)",
     shadow: "steps change an unregistered Shadow (shadow_params, updates)",
@@ -567,6 +623,7 @@ CHANGED: dict[Callable[[Session], Step], str] = {
     metric: "steps change total of 'mean', which its state_dict does not have",
     memory: "past of 'model', which its state_dict does not have",
     features: "steps change an unregistered Sequential (1.running_mean, 1.running_var)",
+    fed_from_a_loader_of_its_own: "steps take batches from a DataLoader of the script's own",
 }
 
 
