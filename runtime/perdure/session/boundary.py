@@ -30,6 +30,7 @@ from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.loop.saving import SaveRequests
 from perdure.loop.telemetry.events import Evaluating, RequestSeen, Stepped
 from perdure.session.late import check_claimed, settle
+from perdure.session.repeated import Repeated
 from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire import Env
 from perdure.wire.channel import SaveFailed
@@ -71,6 +72,7 @@ class Boundary:
         self._stood: Fingerprint | None = None
         """The weights after an epoch's last step, while the rest of its body runs."""
         self._said_other = False
+        self._repeated = Repeated(run)
         self._lost: PeerLost | None = None
         """A peer that was lost during a step. It is raised at the next request for a batch, because what the script
         does after the step still belongs to it."""
@@ -96,6 +98,7 @@ class Boundary:
         if source.evaluates:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
+            self._repeated.first_batch()
             source.refuse_late_place(self._streams)
         if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights("evaluates")):
             return
@@ -211,6 +214,7 @@ class Boundary:
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         check_claimed(run)
         ids = progress.finish_step()
+        self._repeated.stepped()
         self._stood = None
         if not self._stepped:
             self._has_begun()
@@ -275,6 +279,10 @@ class Boundary:
         """Raises again what the script has caught on its way out. Otherwise batches would count that it never got."""
         if self._departing is not None:
             raise self._departing
+
+    def begin_epoch(self) -> None:
+        """The body of an epoch is about to begin."""
+        self._repeated.begin()
 
     def end_epoch(self) -> None:
         """An epoch's body is done: reads requests to leave that came meanwhile."""

@@ -91,6 +91,7 @@ class EpochLoops:
             self._begin()
             while not self._is_over(goal):
                 epoch, consumer = self._progress.begin_epoch(), loop()
+                self._boundary.begin_epoch()
                 try:
                     yield first + epoch
                 except GeneratorExit:
