@@ -97,7 +97,7 @@ class Run:
         self.reports = Reports(self.report)
         self.images = SurvivorSnapshots(self)
         self.evaluated = Evaluated(self)
-        self.user_state = UserState()
+        self.user_state = UserState(self.registry.trained)
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
         self._reported_result: dict[str, Any] | None = None

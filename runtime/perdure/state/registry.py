@@ -331,6 +331,10 @@ class Registry:
             self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
         return self._parameters
 
+    def trained(self) -> Iterator[Tensor]:
+        """What steps change: the modules' tensors and the optimizers' state."""
+        return chain(self._live().values(), self.optimizer_tensors())
+
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """The tensors in all optimizers' state, without those nested deeper."""
         return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())

@@ -6,9 +6,10 @@ last save. Rank 0's values are saved; a resumed run has them on every rank. Owne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from perdure.checkpoint.codec import encode
@@ -20,8 +21,10 @@ from perdure.errors import UserError
 class UserState(MutableMapping[str, Any]):
     """Values by name, of the codec's closed set."""
 
-    def __init__(self) -> None:
+    def __init__(self, trained: Callable[[], Iterable[Tensor]] = tuple) -> None:
+        """`trained`: the tensors that steps change, and a value may not be."""
         self._values: dict[str, Any] = {}
+        self._trained = trained
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -29,8 +32,20 @@ class UserState(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if type(name) is not str:
             raise UserError(f"session.state[{name!r}]: a {type(name).__name__} is no name: give a string")
-        _check(name, value)
+        tensors = _check(name, value)
+        if tensors:
+            self._refuse_trained(tensors)
         self._values[name] = value
+
+    def _refuse_trained(self, tensors: Mapping[str, Tensor]) -> None:
+        """It would change with each step in the run that has set it, and in none that resumes."""
+        memory = {_memory(tensor) for tensor in self._trained()}
+        for path, tensor in tensors.items():
+            if tensor.numel() and _memory(tensor) in memory:
+                raise UserError(
+                    f"{path} is a tensor that training goes on changing, and not a copy of it: after a resume it would "
+                    f"stay as it was saved; to keep what it is now, clone() it"
+                )
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]
@@ -55,8 +70,13 @@ class UserState(MutableMapping[str, Any]):
         self._values.update(saved)
 
 
-def _check(name: str, value: Any) -> None:
-    """UserError unless the value can be saved and comes back the same. Looks at tensors without reading them."""
+def _memory(tensor: Tensor) -> int:
+    """Where it lies; equal for a tensor and its views."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def _check(name: str, value: Any) -> dict[str, Tensor]:
+    """Its tensors, by path. UserError unless the value can be saved and comes back the same. Reads no tensor."""
     place = f"session.state[{name!r}]"
     tensors: dict[str, Tensor] = {}
     encode(split(value, f"{place}.", tensors), place)
@@ -64,3 +84,4 @@ def _check(name: str, value: Any) -> None:
         refuse_odd(f"in {place}", tensor)
         if tensor.requires_grad:
             raise UserError(f"{place} holds a tensor that requires a gradient, which would not come back: detach() it")
+    return tensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -59,3 +60,15 @@ def test_what_is_saved_counts_and_what_the_script_has_set_beside_it_stays() -> N
     state["best"], state["new"] = 0.0, "default"
     state.load_state_dict({"best": 0.93})
     assert dict(state) == {"best": 0.93, "new": "default"}
+
+
+@pytest.mark.parametrize("kept", [dict, lambda values: [values["weight"][0]]], ids=["a state_dict", "a view"])
+def test_weights_that_training_goes_on_changing_are_refused_and_copies_of_them_are_kept(
+    kept: Callable[[dict[str, torch.Tensor]], object],
+) -> None:
+    net = torch.nn.Linear(2, 2)
+    state = UserState(net.parameters)
+    with pytest.raises(UserError, match=r"session\.state\['best'\].* is a tensor that training .* clone\(\) it"):
+        state["best"] = kept(net.state_dict())
+    state["best"] = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    assert torch.equal(state["best"]["weight"], net.weight)
