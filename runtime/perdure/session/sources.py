@@ -53,6 +53,7 @@ def loader_of(
     if name in RESERVED:
         raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
     core.warn_of_generators(f"loader {name!r}: the dataset", dataset)
+    core.warn_of_generators(f"loader {name!r}: the collate_fn", options.get("collate_fn"))
     portion = read_portion(plan, passes.per_epoch, train=passes.train, rewind=passes.rewind)
     kind = (Loader if passes.train else Evaluation) if portion is None else partial(Reader, portion=portion)
     loader = kind(

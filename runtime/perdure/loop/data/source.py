@@ -161,6 +161,8 @@ class Source(ABC, Generic[T]):
     def _walk(self, epoch: int) -> Iterator[T]:
         if self.walking:
             raise UserError(f"{self} is being iterated already: leave that loop first, or give a second one a name")
+        if self.left and self.pending:
+            self._warn_of_peek()
         self.walking, self.left, self.handed = True, False, self.consumed
         try:
             self._session.begin_pass(self)
@@ -193,6 +195,16 @@ class Source(ABC, Generic[T]):
             self._session.warn(
                 f"{self} is repeated by itertools.cycle: the batches that cycle keeps are in no checkpoint, so a run "
                 f"that resumes in the middle of an epoch does not get them; give it as many as the epoch has steps"
+            )
+
+    def _warn_of_peek(self) -> None:
+        """The script has taken a batch, has not stepped on it, and begins another loop."""
+        if self.batch_index and self.consumed == self.batch_index * self.unit and "peek" not in self._looked:
+            self._looked.add("peek")
+            self._session.warn(
+                f"{self} is resumed at batch {self.batch_index}, and the script takes a batch before its loop: it is "
+                f"another one than in the run that began the epoch; if more than messages depends on it, take it from "
+                f"the dataset"
             )
 
     def _warn_of_count(self) -> None:

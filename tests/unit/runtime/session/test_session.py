@@ -158,6 +158,26 @@ def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
     assert training.session.steps_done == 4
 
 
+def test_a_batch_that_is_taken_before_the_loop_is_told_where_it_is_another_one(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(stop: int | None = None) -> None:
+        training = Training(join())
+        with training.session:
+            for _ in training.session.epochs(2):
+                next(iter(training.batches))
+                for _ in training.batches:
+                    if stop == training.session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    training.session.step()
+
+    with pytest.raises(Exit):
+        run(stop=2)
+    assert "before its loop" not in capfd.readouterr().err
+    run()
+    assert capfd.readouterr().err.count("'train' is resumed at batch 2, and the script takes a batch before its") == 1
+
+
 def test_a_request_leaves_with_a_final_commit_that_names_its_cause(join: Join, tmp_path: Path) -> None:
     Training(join()).left(stop=4)
     last = entries(tmp_path)[-1]
@@ -314,7 +334,17 @@ def test_only_rank_0_stops_a_run_before_its_first_step(
     assert (ended, kinds(tmp_path)) == ([], ["Opened"])
 
 
-def test_a_generator_that_a_dataset_or_a_hook_keeps_for_itself_is_warned_of_once(
+class Mixing:
+    """A collate function with a generator."""
+
+    def __init__(self) -> None:
+        self.dice = random.Random(0)  # noqa: S311
+
+    def __call__(self, items: list[Any]) -> Any:
+        return items
+
+
+def test_a_generator_that_a_dataset_or_a_function_keeps_for_itself_is_warned_of_once(
     join: Join, capfd: pytest.CaptureFixture[str]
 ) -> None:
     session = join()
@@ -322,9 +352,11 @@ def test_a_generator_that_a_dataset_or_a_hook_keeps_for_itself_is_warned_of_once
     vars(dataset)["noise"] = np.random.default_rng(0)
     for _ in range(2):
         session.loader(dataset, 8, name="noisy")
+        session.loader(samples(), 8, name="mixed", collate_fn=Mixing())
     session.on("epoch", lambda _: generator.random())
     said = capfd.readouterr().err
     assert said.count("the dataset has a random generator of its own, noise: its state is in no checkpoint") == 1
+    assert said.count("loader 'mixed': the collate_fn has a random generator of its own, dice") == 1
     assert said.count("the hook 'epoch' has a random generator of its own, generator") == 1
 
 
