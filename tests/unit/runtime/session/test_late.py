@@ -173,9 +173,7 @@ def test_what_the_checkpoint_does_not_hold_begins_or_is_refused_where_that_is_sa
     with join() as session:
         training = Unfreezing(session)
         perdure.restore(session)
-        with pytest.raises(
-            UserError, match=r"register\(late, absent='refuse'\): the checkpoint does not hold it: map"
-        ):
+        with pytest.raises(UserError, match=r"register\(late, absent='refuse'\): the checkpoint does not hold it: map"):
             training.unfreeze(absent="refuse")
     with join() as session:
         Unfreezing(session).run()
