@@ -30,8 +30,8 @@ SAMPLES = 102
 BATCH = 16
 
 
-def dataset() -> TensorDataset:
-    generator = torch.Generator().manual_seed(5)
+def dataset(seed: int = 5) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
     images = torch.randn(SAMPLES, 8, generator=generator)
     return TensorDataset(images, torch.randint(0, 3, (SAMPLES,), generator=generator))
 
@@ -71,12 +71,14 @@ def train(
     group: bool = False,
     wait_for_end: bool = False,
     count_in: Sequence[int] = (),
+    data: int = 5,
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
     with `wait_for_end` until it has come to nothing.
 
     With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
-    offers, and the steps at which they come. In the runs `count_in` threads and files are counted.
+    offers, and the steps at which they come. In the runs `count_in` threads and files are counted. `data` is the
+    seed of the samples.
     """
     torch.set_num_threads(1)
     dies(die, "cold")
@@ -99,7 +101,7 @@ def train(
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
         ended = Ended()
         session._core.run.reporter.add(ended)
-        batches = session.loader(dataset(), BATCH, num_workers=workers)
+        batches = session.loader(dataset(data), BATCH, num_workers=workers)
         began = None
         if die:
             perdure.restore(session)

@@ -154,6 +154,16 @@ def test_the_result_goes_over_to_the_newer_runs_rank_0(nursery: Nursery, name: s
     assert [found["result"] for found in results.values() if found.get("rank") == 0] == [{"began": 1}]
 
 
+@pytest.mark.parametrize(("rank", "than"), [(0, "than that of the checkpoint"), (1, "on rank 1 than on rank 0")])
+def test_a_newcomer_that_has_another_dataset_is_noticed_from_its_next_epoch_on(
+    nursery: Nursery, rank: int, than: str
+) -> None:
+    job = Job(nursery, f"data-{rank}", 2).offered(2, (rank,), (rank,), data=6).begin()
+    job.end()
+    told = job.output("old0" if rank else "new0")
+    assert told.count(f"loader 'train': sample 0 is another one {than}: positions then mean other samples") == 1
+
+
 def test_a_run_grows_and_shrinks_again(nursery: Nursery) -> None:
     job = Job(nursery, "2-to-3-to-2", 2).offered_again(("old0", "old1", "new2"), (0,)).offered(3, (2,), ()).begin()
     results = job.end()

@@ -150,12 +150,27 @@ class Drawn(Dataset[Any]):
         return torch.rand(4) + number, random.random(), np.random.rand()  # noqa: S311
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_looking_draws_nothing_that_training_would_have_drawn(join: Join, tmp_path: Path, workers: int) -> None:
+class DrawnOfItsOwn(Dataset[Any]):
+    """Draws from a generator that nobody else knows."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)  # noqa: S311
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> Any:
+        return torch.ones(4) * number, self.rng.random()
+
+
+@pytest.mark.parametrize(("kind", "workers"), [(Drawn, 0), (Drawn, 2), (DrawnOfItsOwn, 0)])
+def test_looking_draws_nothing_that_training_would_have_drawn(
+    join: Join, tmp_path: Path, kind: type[Dataset[Any]], workers: int
+) -> None:
     found: list[list[Any]] = [[], []]
     for seen, looks in zip(found, (True, False), strict=True):
         session = join(ROOT=f"file://{tmp_path}/{looks}")
-        train(session, Drawn(), seen=seen, num_workers=workers, fingerprint=looks)
+        train(session, kind(), seen=seen, num_workers=workers, fingerprint=looks)
     assert str(found[0]) == str(found[1])
 
 
