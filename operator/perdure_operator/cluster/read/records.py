@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -137,6 +138,10 @@ class JobRecord(Record):
         return self.uid, self.generation, self.deleting, problems, self.spec, self.status, self.vacate
 
 
+_ONLY_FOR_WRITES: Final = {"resource_version": "", "has_labels": True, "has_annotations": True}
+"""Fields of a PodView by which nothing is decided."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodRecord(Record):
     """A pod that has, or had, the label of a job."""
@@ -149,7 +154,7 @@ class PodRecord(Record):
 
     def same_facts(self, other: PodRecord) -> bool:
         """See above."""
-        mine, theirs = (one.view.__dict__ | {"resource_version": ""} for one in (self, other))
+        mine, theirs = (one.view.__dict__ | _ONLY_FOR_WRITES for one in (self, other))
         return (self.uid, self.job, self.labels) == (other.uid, other.job, other.labels) and mine == theirs
 
     def counts_for_budget_of(self, uid: str) -> bool:
