@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
-from perdure.wire import Completion, ErrorKind, ExitKind
+from perdure.wire import Completion, ErrorKind, ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import (
     Assigned,
@@ -358,7 +358,9 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
     kept = max(commits)[1] if commits else draft.status.step or 0
     entry, never = entry_of(draft, of), (Takeover.IN_PLACE, Takeover.RECREATE)
-    if entry and entry.reached is not None and mine and all(_has_not_begun(draft, one, *never) for one in mine):
+    begun = not mine or not all(_has_not_begun(draft, one, *never) for one in mine)
+    lost_log = any(one.error_name == ErrorName.LOG_LOST for one in mine)  # a person decides what is given up, see gates
+    if entry and entry.reached is not None and not begun and not lost_log:
         of = entry.run - 1  # they tell nothing of it: where the run before stood is in the entry
     return Cost(of, max((one.step for one in mine), default=None), kept)
 

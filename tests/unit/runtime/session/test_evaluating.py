@@ -376,4 +376,4 @@ def test_an_evaluation_with_other_weights_put_in_is_never_what_is_saved(
 def test_that_it_waits_for_the_own_weights_is_said_once(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
         Averaged(join(), "polling", 5).train()
-    assert capfd.readouterr().err.count("nothing is saved before they are back") == 1
+    assert capfd.readouterr().err.count("nothing is saved until they are back") == 1
