@@ -88,7 +88,11 @@ def ends(peers: GlooPeers, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", [True, LONG], ids=["short", "long"])
-@pytest.mark.parametrize("calls", [(evaluates, ends), (evaluates, saves), (saves, ends)], ids=str)
+@pytest.mark.parametrize(
+    "calls",
+    [(evaluates, ends), (evaluates, saves), (saves, ends)],
+    ids=["gather-gather", "gather-broadcast", "broadcast-gather"],
+)
 def test_ranks_that_meet_in_different_calls_are_both_told_which_and_can_go_on_together(
     calls: tuple[Callable[[GlooPeers, Any], Any], ...], value: Any
 ) -> None:
