@@ -129,12 +129,27 @@ def missing(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list
     return found
 
 
+RENAMED = frozenset(
+    {
+        *(
+            f".status.{run}.outcomes[].{name} is gone"
+            for run in ("current", "previous")
+            for name in ("went", "aborted")
+        ),
+        *(f".status.{run}.fell is gone" for run in ("current.intent", "previous.intent", "next")),
+        ".status.next.undecided is gone",
+    }
+)
+"""Notes of a move that is under way, renamed before the first release: an operator that is upgraded in mid-move lacks
+them, and counts that move's attempts anew."""
+
+
 def test_objects_of_the_previous_crd_are_valid_under_todays() -> None:
     name = "perdure.dev_trainingjobs.yaml"
     before, now = (yaml.safe_load((folder / name).read_text()) for folder in (PREVIOUS, REPOSITORY / "crds"))
     versions = {version["name"]: version["schema"]["openAPIV3Schema"] for version in now["spec"]["versions"]}
     for version in before["spec"]["versions"]:
-        assert missing(version["schema"]["openAPIV3Schema"], versions[version["name"]]) == []
+        assert set(missing(version["schema"]["openAPIV3Schema"], versions[version["name"]])) == RENAMED
 
 
 def test_a_chart_of_today_knows_each_value_of_the_previous_one() -> None:

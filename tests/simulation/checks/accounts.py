@@ -338,7 +338,12 @@ class Accounts(Promise):
         told = [one for one in account.told.values() if int(one.get("run") or 0) == run[1]]
         known = max([known, *(int(one["commit"]["step"]) for one in told if one.get("commit"))])
         untold = max(self._reached.get(run, 0) - known, 0) if len(told) < len(account.members) else 0
-        if lost > max(truth + 1, self._told_lost(told), untold):  # a rank may end within the step that another has done
+        # A rank may end within the step that another has done.
+        above = lost > max(truth + 1, self._told_lost(told), untold)
+        # Of a run before, which nobody tells of, counts what it had done as a whole, or nothing.
+        if not told and run[1] != account.run:
+            above = lost > 1 and min(abs(lost - truth), abs(lost - untold)) > 1
+        if above:
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} were trained since the last commit"
         elif lost + account.since < truth and self._is_all_told(account, told) and not self._counts_later(account):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"

@@ -38,6 +38,12 @@ def _skipped(here: Job) -> list[str]:
     return [event.message for event in events if event.reason == Reason.COMMIT_SKIPPED]
 
 
+def test_what_a_member_tells_of_another_run_is_no_step_of_this_one() -> None:
+    here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed(), run=1, step=12, commit=(2, 10)).settle()
+    here = here.ended(0, ExitKind.PEER_LOST, run=0, step=7777).settle()
+    assert here.now.steps_lost == 2
+
+
 class TestADamagedCommit:
     def test_the_steps_behind_it_count_as_lost_and_it_is_said_once(self) -> None:
         here = _lost_together()
