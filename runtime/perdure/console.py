@@ -15,6 +15,7 @@ from typing import Final
 
 LOGGER: Final = logging.getLogger("perdure")
 MINUTE: Final = 60.0
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 class _Stderr(logging.Handler):
@@ -54,6 +55,14 @@ def say(text: str, level: int = logging.INFO) -> None:
 def warn(text: str) -> None:
     """One line about what went wrong while training goes on."""
     say(text, logging.WARNING)
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes as people read it: "432 MB"."""
+    unit = 0
+    while count >= 1000 and unit < len(_UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.3g} {_UNITS[unit]}" if unit else f"{count} {_UNITS[0]}"
 
 
 class Trouble:

@@ -36,7 +36,7 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
     listed = history(source)
     if head is None:
         raise UserError(f"{source.uri} had no log a moment ago: try again")
-    _refuse_another_log(source, target, head)
+    has = _copied_before(source, target, head)
     for one in reversed([one for one in listed if one.commit.seq <= head.seq]):
         about = {"seq": one.commit.seq, "step": one.commit.step}
         what = f"commit {one.commit.seq} of step {one.commit.step}"
@@ -48,19 +48,22 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
             yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
     for key in source.list(MEMBERS):
         target.put(key, source.get(key))
-    for seq in range(1, head.seq + 1):
+    for seq in range(has + 1, head.seq + 1):
         _copy_entry(source, target, seq)
     yield Line(f"log: copied, {head.seq} entries", {"entries": head.seq})
 
 
-def _refuse_another_log(source: Store, target: Store, head: Head) -> None:
+def _copied_before(source: Store, target: Store, head: Head) -> int:
+    """How many entries of the source's log the target has. Each entry names the checksum of the one before it, so that
+    an equal last one means equal ones before. UserError if the target's log is another one."""
     found = Log(target).head()
     if found is None:
-        return
+        return 0
     if found.seq > head.seq or _entry(source, found.seq) != _entry(target, found.seq):
         raise UserError(
             f"{target.uri} has a log of its own, which is no beginning of that of {source.uri}: copy to another root"
         )
+    return found.seq
 
 
 def _copy_commit(source: Store, target: Store, committed: Committed) -> int:

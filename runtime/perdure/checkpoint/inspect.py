@@ -15,6 +15,7 @@ from typing import Any
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.history import find
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.console import in_bytes
 from perdure.errors import Corrupt, UserError
 from perdure.log.audit import doubts, refuse_data_without_log
 from perdure.log.entry import Closed, Committed, Completed, Entry, Event, Opened, Origin, Refused
@@ -84,8 +85,8 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
     yield f"commit {data['seq']} of run {data['run']}: step {data['step']}, epoch {data['epoch']}"
     made = f"made {data['time'] or '?'} by {world} rank{'s' if world > 1 else ''}: {data['reason']}"
     yield f"{made}, pinned as {pins}" if pins else made
-    groups = (f"{name} {_bytes(of['bytes'])} in {of['tensors']} tensors" for name, of in data["groups"].items())
-    yield f"{_bytes(data['bytes'])}: {', '.join(groups) or 'no tensors'}"
+    groups = (f"{name} {in_bytes(of['bytes'])} in {of['tensors']} tensors" for name, of in data["groups"].items())
+    yield f"{in_bytes(data['bytes'])}: {', '.join(groups) or 'no tensors'}"
     yield f"cursors {json.dumps(data['cursors'])}"
     for rank, member in enumerate(data["members"]):
         place = f" on {member['node']}" if member["node"] else ""
@@ -108,14 +109,6 @@ def _groups(manifest: Manifest) -> dict[str, dict[str, int]]:
             count[name] += 1
             size[name] += item.size
     return {name: {"tensors": count[name], "bytes": total} for name, total in size.most_common()}
-
-
-def _bytes(size: int) -> str:
-    """As people read it: "432 MiB"."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.3g} {unit}"
-    return f"{size} bytes"
 
 
 def _members(store: Store, slot: Slot) -> tuple[list[dict[str, Any]], str]:

@@ -19,19 +19,20 @@ finds is status 1.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import PerdureError, UserError
 
 if TYPE_CHECKING:
     from perdure.agent.state import AgentSettings
+    from perdure.checkpoint.inspect import Line
+    from perdure.store import Store
     from perdure.wire import Wanted
 
 
@@ -139,54 +140,55 @@ def _inspect(options: argparse.Namespace) -> int:
     from perdure.wire.settings import as_uri  # noqa: PLC0415
 
     lines = {"log": inspect.log, "verify": inspect.verify}[options.command]
-    for line in lines(as_uri(options.root), os.environ):
-        print(line.printed(as_json=options.json))
+    _print(lines(as_uri(options.root), os.environ), options)
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
     from perdure.checkpoint import inspect  # noqa: PLC0415
 
-    for line in inspect.show(*_named(options.commit), os.environ, tensors=options.tensors):
-        print(line.printed(as_json=options.json))
+    _print(inspect.show(*_named(options.commit), os.environ, tensors=options.tensors), options)
     return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
     from perdure.checkpoint.compare import Side, diff  # noqa: PLC0415
 
-    equal = False
     left, right = (Side.read(*_named(text), os.environ) for text in (options.a, options.b))
-    for line in diff(left, right, tensors_only=options.tensors_only):
-        print(line.printed(as_json=options.json))
-        equal = line.data.get("equal", False)
-    return 0 if equal else 1
+    *_, summary = _print(diff(left, right, tensors_only=options.tensors_only), options)
+    return 0 if summary["equal"] else 1
 
 
 def _check_store(options: argparse.Namespace) -> int:
-    from perdure.store import open_store  # noqa: PLC0415
+    from perdure.checkpoint.inspect import Line  # noqa: PLC0415
     from perdure.store.check import check  # noqa: PLC0415
-    from perdure.wire.settings import as_uri  # noqa: PLC0415
 
-    broken = False
-    for finding in check(open_store(as_uri(options.root), os.environ)):
-        word = "ok" if not finding.problem else "FAILED" if finding.fatal else "warning"
-        text = f"{word:8} {finding.check}: {finding.problem or finding.told}"
-        print(json.dumps(asdict(finding)) if options.json else text, flush=True)
-        broken = broken or word == "FAILED"
-    return int(broken)
+    lines = (Line(finding.text, asdict(finding)) for finding in check(_store(options.root)))
+    return int(any(found["problem"] and found["fatal"] for found in _print(lines, options)))
 
 
 def _copy(options: argparse.Namespace) -> int:
     from perdure.checkpoint.copying import copy  # noqa: PLC0415
+
+    return int(
+        any("problem" in found for found in _print(copy(_store(options.source), _store(options.target)), options))
+    )
+
+
+def _print(lines: Iterable[Line], options: argparse.Namespace) -> list[Mapping[str, Any]]:
+    """Each line as soon as it is known, as text or JSON; returns what they say."""
+    found = []
+    for line in lines:
+        print(line.printed(as_json=options.json), flush=True)
+        found.append(line.data)
+    return found
+
+
+def _store(root: str) -> Store:
     from perdure.store import open_store  # noqa: PLC0415
     from perdure.wire.settings import as_uri  # noqa: PLC0415
 
-    whole = True
-    for line in copy(*(open_store(as_uri(root), os.environ) for root in (options.source, options.target))):
-        print(line.printed(as_json=options.json), flush=True)
-        whole = whole and "problem" not in line.data
-    return 0 if whole else 1
+    return open_store(as_uri(root), os.environ)
 
 
 def _export(options: argparse.Namespace) -> int:

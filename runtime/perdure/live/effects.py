@@ -459,9 +459,8 @@ class Effects:
             self._sums = [told for _, _, told, _ in found]
             self._parts = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
-        state = on_all(run.peers, "hands its state over", lambda: (run.state(), None))[
-            0
-        ]  # a single rank may hold what cannot be saved
+        # A single rank may hold what cannot be saved.
+        state, _ = on_all(run.peers, "hands its state over", lambda: (run.state(), None))
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]

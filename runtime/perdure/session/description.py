@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from perdure.console import in_bytes
+
 _INDENT: Final = "  "
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Registered:
     """Whether each rank saves its own, as with `register(merge={...})`."""
 
     def __str__(self) -> str:
-        size = f"{self.tensors} tensor{'s' * (self.tensors != 1)}, {_size(self.bytes)}" if self.tensors else "no tensor"
+        tensors = f"{self.tensors} tensor{'s' * (self.tensors != 1)}"
+        size = f"{tensors}, {in_bytes(self.bytes)}" if self.tensors else "no tensor"
         if self.parameters is None:
             return f"{self.kind}, {size}{', of each rank' * self.by_rank}"
         trained = "" if self.trained == self.parameters else f", {self.trained:,} of them trained"
@@ -208,11 +210,3 @@ def _listed(limits: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in limits.items()
     )
-
-
-def _size(count: float) -> str:
-    """Bytes, for people."""
-    unit = 0
-    while count >= 1000 and unit < len(_UNITS) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.3g} {_UNITS[unit]}" if unit else f"{count} {_UNITS[0]}"

@@ -41,6 +41,12 @@ class Finding:
     fatal: bool = True
     """Whether jobs cannot rest on a store with this problem."""
 
+    @property
+    def text(self) -> str:
+        """For people: "ok", "warning" or "FAILED", and why."""
+        word = "ok" if not self.problem else "FAILED" if self.fatal else "warning"
+        return f"{word:8} {self.check}: {self.problem or self.told}"
+
 
 class _Broken(Exception):
     """A promise is not kept; the message says how."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.console import LOGGER, fall_silent, say, speak_as, warn
+from perdure.console import LOGGER, fall_silent, in_bytes, say, speak_as, warn
 from perdure.loop.telemetry.events import Leaving
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.wire import CommitRef
@@ -81,3 +81,8 @@ def test_a_closed_stderr_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     say("saved step 480")
+
+
+def test_sizes_are_told_as_people_read_them() -> None:
+    sizes = (0, 999, 1000, 3_000_000, 1_127_428_915)
+    assert [in_bytes(size) for size in sizes] == ["0 B", "999 B", "1 kB", "3 MB", "1.13 GB"]

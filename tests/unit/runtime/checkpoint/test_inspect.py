@@ -103,11 +103,6 @@ def test_the_newest_commit_is_shown_as_damaged_and_no_older_one_instead(tmp_path
         list(inspect.show(uri, Wanted(), {}))
 
 
-def test_sizes_are_told_as_people_read_them() -> None:
-    sizes = (0, 1023, 1024, 3 << 20, 1127428915)
-    assert [inspect._bytes(size) for size in sizes] == ["0 bytes", "1023 bytes", "1 KiB", "3 MiB", "1.05 GiB"]
-
-
 def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
