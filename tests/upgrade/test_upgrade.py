@@ -140,8 +140,8 @@ RENAMED = frozenset(
         ".status.next.undecided is gone",
     }
 )
-"""Notes of a move that is under way, renamed before the first release: an operator that is upgraded in mid-move lacks
-them, and counts that move's attempts anew."""
+"""Notes of a move that is under way, renamed before the first release: an operator that is upgraded in mid-move does
+not find them."""
 
 
 def test_objects_of_the_previous_crd_are_valid_under_todays() -> None:

@@ -1,6 +1,6 @@
 """A pod's marks: annotations that autoscalers of nodes read. Pure.
 
-Only jobs that set disruption.autoscaler have marks. Called by `decide.autoscaler_marks` for existing pods, and by
+Only jobs that set disruption.autoscaler have marks. Called by `decide.members` for existing pods, and by
 `cluster.member` for new ones.
 """
 
