@@ -4,7 +4,7 @@ The manifest is deleted before the data, so that an incomplete commit is never t
 is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one. Never
 deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned ones.
 Commits that were bypassed by going back to an older one are kept until enough newer ones are made. Called by rank 0
-after a commit.
+after a commit, and by `perdure gc`.
 
 No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
 deleted. Data of any run that no entry names after a day is deleted too. Each run looks for it once a day.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from perdure.checkpoint.manifest import fetch_manifest
@@ -28,34 +29,65 @@ LITTER_SECONDS: Final = 24 * 3600.0
 """The age at which unfinished uploads of any run are deleted."""
 
 
+@dataclass(frozen=True)
+class Unneeded:
+    """What of a root may be deleted."""
+
+    commits: tuple[Committed, ...]
+    """Newest first."""
+    litter: tuple[str, ...]
+    """Folders that no commit names."""
+    released: frozenset[int]
+    """The released pins that this handles."""
+    bypassed_are_gone: bool
+    """Whether no bypassed commit is left then."""
+
+    @property
+    def folders(self) -> list[str]:
+        """In the order in which they are deleted."""
+        return [*(committed.manifest.folder for committed in reversed(self.commits)), *self.litter]
+
+
 def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     """Delete all but the newest `keep` commits, and leftovers of failed attempts and older runs; returns their folders.
 
     After StorageError training can go on; the next call does the rest. A writer that was overtaken deletes nothing: a
     zombie must not decide what its successor may fall back to. Its next append raises Fenced.
     """
-    if keep < 1:
-        raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
-    victims, seen_to, bypassed_are_gone = _victims(store, writer, keep)
-    retired = [committed.manifest.folder for committed in reversed(victims)]
     due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
-    orphaned = _orphaned(store, writer, retired) if due else []
-    abandoned = sorted(writer.abandoned)
-    # Checked after the listing: a newer run uploads only after its Opened.
-    if (victims or abandoned or orphaned) and writer.overtaken():
+    found = unneeded(store, writer, keep, orphans=due)
+    if not delete(store, writer, found):
         return []
-    for committed in reversed(victims):
-        store.delete([committed.manifest.key])
-        store.delete(store.list(committed.manifest.folder))
-    writer.forget_released(seen_to)
-    writer.bypassed_are_gone = bypassed_are_gone
-    for folder in [*abandoned, *orphaned]:
-        store.delete(store.list(folder))
-        writer.abandoned.discard(folder)
     if due:
         store.sweep(LITTER_SECONDS)
         writer.swept = time.monotonic()
-    return [*retired, *abandoned, *orphaned]
+    return found.folders
+
+
+def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool) -> Unneeded:
+    """All but the newest `keep` commits, leftovers of failed attempts and, with `orphans`, of older runs."""
+    if keep < 1:
+        raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
+    victims, released, bypassed_are_gone = _victims(store, writer, keep)
+    orphaned = _orphaned(store, writer, [committed.manifest.folder for committed in victims]) if orphans else []
+    litter = [*sorted(writer.abandoned), *orphaned]
+    return Unneeded(tuple(victims), tuple(litter), frozenset(released), bypassed_are_gone)
+
+
+def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
+    """Delete it; False, and nothing is deleted, if the writer was overtaken meanwhile."""
+    # Checked after the listing: a newer run uploads only after its Opened.
+    if found.folders and writer.overtaken():
+        return False
+    for committed in reversed(found.commits):
+        store.delete([committed.manifest.key])
+        store.delete(store.list(committed.manifest.folder))
+    writer.forget_released(found.released)
+    writer.bypassed_are_gone = found.bypassed_are_gone
+    for folder in found.litter:
+        store.delete(store.list(folder))
+        writer.abandoned.discard(folder)
+    return True
 
 
 def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int], bool]:

@@ -8,6 +8,7 @@
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
     perdure copy [--json] SOURCE TARGET    copy a root into another store, each block verified, the log last
+    perdure gc [--json] ROOT               what of a root is not needed; with --delete it goes
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
-    commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy}
+    commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy, "gc": _gc}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -103,6 +104,11 @@ def _parser() -> argparse.ArgumentParser:
     copy.add_argument("source", metavar="SOURCE", help=where)
     copy.add_argument("target", metavar="TARGET", help=f"{where}: without a log, or with an older copy of this one")
     copy.add_argument("--json", action="store_true", help="an object a line")
+    gc = commands.add_parser("gc", help="say what of a checkpoint root is not needed, and delete it")
+    gc.add_argument("root", metavar="ROOT", help=where)
+    gc.add_argument("--keep", type=int, metavar="N", help="also all but the newest N commits; pinned ones stay")
+    gc.add_argument("--delete", action="store_true", help="delete what is listed")
+    gc.add_argument("--json", action="store_true", help="an object a line")
     export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
     export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
     export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
@@ -173,6 +179,13 @@ def _copy(options: argparse.Namespace) -> int:
     return int(
         any("problem" in found for found in _print(copy(_store(options.source), _store(options.target)), options))
     )
+
+
+def _gc(options: argparse.Namespace) -> int:
+    from perdure.checkpoint.garbage import gc  # noqa: PLC0415
+
+    _print(gc(_store(options.root), keep=options.keep, deletes=options.delete), options)
+    return 0
 
 
 def _print(lines: Iterable[Line], options: argparse.Namespace) -> list[Mapping[str, Any]]:
