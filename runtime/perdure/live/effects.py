@@ -21,6 +21,7 @@ from perdure.checkpoint.state import State
 from perdure.errors import PeerLost, StorageError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline
+from perdure.host.collector import CollectorPause
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
@@ -79,7 +80,7 @@ class Header:
         """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         commit = asdict(self.commit) if self.commit else None
-        items = [asdict(item) for item in self.items]
+        items = [vars(item) for item in self.items]  # asdict would copy deeply, while training stands still
         return plain | {
             "position": {"step": self.position.step, "epoch": self.position.epoch, "cursors": self.position.cursors},
             "items": items,
@@ -155,6 +156,7 @@ class Effects:
         """Random generators equal on all old ranks, with which a run of another size continues."""
         self.stopped = False
         """On a newcomer: whether the old ranks have stopped for it."""
+        self._collector = CollectorPause()
         self._mark = time.monotonic()
 
     @property
@@ -281,8 +283,13 @@ class Effects:
     # During the stop.
 
     def begin(self) -> None:
-        """Start the clock of the stop's parts."""
+        """The stop begins: start the clock of its parts."""
+        self._collector.begin()
         self._mark = time.monotonic()
+
+    def end(self) -> None:
+        """The stop is over, however it ended."""
+        self._collector.end()
 
     def lap(self, part: str) -> None:
         """End a part of the stop and record its seconds."""

@@ -69,6 +69,12 @@ class LiveHandover:
         if driver is None:
             raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
         driver.effects.begin()
+        try:
+            return self._stop(driver, stop)
+        finally:
+            driver.effects.end()
+
+    def _stop(self, driver: Driver, stop: Stop) -> bool:
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():

@@ -72,6 +72,7 @@ class Newcomer:
                         return state
                 case ev.JoinInPlace():
                     self._driver.finish()
+                    self._driver.effects.end()
                     self._driver.effects.forgo_room()
                     self._run.requests.on_request(self._listener)
                     return None
@@ -137,9 +138,11 @@ class Newcomer:
         run.images.join(self.header.alike)
         run.schedule.take_over(run.rank, self.header.age)
         run.tell(took_over(effects))
+        effects.end()
 
     def _fail(self, kind: ExitKind, why: str) -> NoReturn:
         self._driver.finish()
+        self._driver.effects.end()
         text = self._described(why)
         match kind:
             case ExitKind.FENCED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import signal
@@ -24,7 +25,7 @@ from perdure.loop.leaving import Exit
 from perdure.loop.telemetry.events import Event
 from perdure.session.core import Core
 from perdure.session.session import Session
-from perdure.wire.channel import HandoverEnded
+from perdure.wire.channel import HandoverEnded, TookOver
 
 SAMPLES = 102
 BATCH = 16
@@ -100,7 +101,9 @@ def train(
         last: list[int] = []
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
         ended = Ended()
+        collecting = Collecting()
         session._core.run.reporter.add(ended)
+        session._core.run.reporter.add(collecting)
         batches = session.loader(dataset(data), BATCH, num_workers=workers)
         began = None
         if die:
@@ -142,7 +145,19 @@ def train(
             "told": told,
             "own": own is not None,
             "counted": counted,
+            "collecting": [*collecting.in_stops, gc.isenabled()],
         }
+
+
+class Collecting:
+    """Notes at the end of each stop whether Python's collector may have run in it."""
+
+    def __init__(self) -> None:
+        self.in_stops: list[bool] = []
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, TookOver):
+            self.in_stops.append(gc.isenabled())
 
 
 class Ended:

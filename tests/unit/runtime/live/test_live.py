@@ -127,6 +127,8 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     assert opened(job) == [(1, None, None), (2, 1, began.pop())]
     assert job.began(1) == [f"old{rank}" for rank in range(move.old)]
     assert job.began(2) == [f"{'new' if rank in move.joins else 'old'}{rank}" for rank in range(move.new)]
+    # A full collection of Python's takes longer than the whole stop.
+    assert {tuple(found["collecting"]) for found in results.values() if "rank" in found} == {(False, True)}
     reached = {name: found["left"] if "left" in found else found["steps"] for name, found in results.items()}
     assert {name: found["last"] for name, found in results.items()} == {
         name: [steps] for name, steps in reached.items()
