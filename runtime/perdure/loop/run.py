@@ -79,6 +79,7 @@ class Run:
         self.settings = settings
         self.progress = Progress()
         self.registry = Registry()
+        self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
         self.reporter = Reporter(settings.report_fd)
         self.reporter.add(LogLines(settings.run, settings.rank))

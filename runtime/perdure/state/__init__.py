@@ -1,7 +1,7 @@
 """What of a script belongs to a commit, and how it is restored. Knows no run, no step and no other rank.
 
 registry         what belongs to the training state
-modules          a model's tensors, by name
+modules          a model's tensors, by name, with modes of its parts
 optimizers       an optimizer's state, by its parameters' names
 renaming         new names for objects in older checkpoints
 merging          state that is each rank's own

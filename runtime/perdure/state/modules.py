@@ -8,7 +8,7 @@ another way is refused. Called by the registry.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,14 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
+from perdure.state.modes import Modes
 from perdure.state.outline import Outline
 from perdure.state.wrapping import Replica
 
 COMPILED = "_orig_mod"
 """The attribute in which torch.compile keeps the module."""
+MODES: Final = "modes"
+"""The part of a checkpoint's entry for a module with the modes of its parts."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -35,8 +38,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def is_module(saved: Any) -> bool:
-    """Whether this is a checkpoint's entry for a module: only that has these two parts."""
-    return isinstance(saved, Mapping) and saved.keys() == {"extra", "grown"}
+    """Whether this is a checkpoint's entry for a module: only that has these parts. Older ones have no modes."""
+    return isinstance(saved, Mapping) and {"extra", "grown"} <= saved.keys() <= {"extra", "grown", MODES}
 
 
 def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -54,6 +57,7 @@ class Module:
         self._name = name
         self._keeps = keeps
         self._module = unwrapped(module)
+        self._wrappers = _wrappers(module)
         self._begun: set[str] | None = None
         """The names of its tensors when training began."""
         self.late: list[str] = []
@@ -64,6 +68,12 @@ class Module:
         """The places of the buffers."""
         self._placed: list[nn.Module] | None = None
         """The parts that have these buffers."""
+        self._parts: list[tuple[str, nn.Module]] = []
+        """All parts by path, each before its own parts."""
+        self._listed: list[nn.Module] | None = None
+        """The same without paths."""
+        self._modes: tuple[list[bool], Modes] = [], {}
+        """Each part's mode, and what was made of them."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters by full name; a tied one has each of its names."""
@@ -100,6 +110,32 @@ class Module:
             ]
         found = ((name, part._buffers.get(key)) for name, part, key in self._places)  # noqa: SLF001
         return {name: buffer for name, buffer in found if buffer is not None}
+
+    def modes(self) -> Modes:
+        """The present modes of its parts; of these, as of the last call of `parameters` of the outline."""
+        now = [part.training for _, part in self._listed_parts()]
+        if now != self._modes[0]:
+            found = dict(zip((path for path, _ in self._parts), now, strict=True))
+            self._modes = now, {path: mode for path, mode in found.items() if mode != _around(path, found)}
+        return self._modes[1]
+
+    def set_modes(self, modes: Modes) -> None:
+        """Restores them. Parts that were made since have that of the part around them. Nothing of the script's is
+        called, because a train() of its own may leave some parts as they are."""
+        self.outline.parameters()
+        found: dict[str, bool] = {}
+        for path, part in self._listed_parts():
+            found[path] = modes.get(path, _around(path, found))
+            part.training = found[path]
+        for wrapper in self._wrappers:
+            for one in (wrapper, *(wrapper.inside if isinstance(wrapper, Replica) else ())):
+                one.training = found[""]
+
+    def _listed_parts(self) -> list[tuple[str, nn.Module]]:
+        if self._listed is not self.outline.parts():
+            self._listed, plain, self._modes = self.outline.parts(), self._plain_names(), ([], {})
+            self._parts = [(plain(path), part) for path, part in self._module.named_modules()]
+        return self._parts
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
         """Adds the tensors to `shared` and `replicated`, a tied one once; returns the rest. UserError if one could not
@@ -238,6 +274,16 @@ def _hidden(module: nn.Module) -> Sequence[str]:
     if isinstance(module, Replica | DistributedDataParallel | DataParallel):
         return ("module",)
     return (COMPILED,) if COMPILED in module._modules else ()  # noqa: SLF001
+
+
+def _wrappers(module: nn.Module) -> list[nn.Module]:
+    """The wrappers around a module, the outermost first."""
+    return [found for part in _hidden(module) for found in (module, *_wrappers(module.get_submodule(part)))]
+
+
+def _around(path: str, modes: Modes) -> bool:
+    """The mode of the part around this one."""
+    return modes[path.rpartition(".")[0]] if path else True
 
 
 def _refuse_unwritable(name: str, tensor: Tensor) -> None:

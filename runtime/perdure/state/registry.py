@@ -29,7 +29,8 @@ from perdure.errors import UserError
 from perdure.state.copies import copied
 from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
-from perdure.state.modules import Module
+from perdure.state.modes import Modes, ModesByName
+from perdure.state.modules import MODES, Module
 from perdure.state.optimizers import Home, Optim
 from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
@@ -58,6 +59,8 @@ class Small:
     """The groups of each optimizer."""
     others: Mapping[str, Mapping[str, Any]]
     """The states of objects that are neither modules nor optimizers."""
+    modes: Mapping[str, Modes]
+    """Those of each module's parts."""
 
 
 class Registry:
@@ -65,6 +68,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {}
+        self.modes = ModesByName(self._modules)
         self._optimizers: dict[str, Optim] = {}
         self._others: dict[str, Stateful] = {}
         self._implied: set[str] = set()
@@ -238,8 +242,10 @@ class Registry:
         shared: dict[str, Tensor] = {}
         replicated: dict[str, Tensor] = {}
         objects: dict[str, Any] = {}
+        self.parameters()  # modes are those of the parts that were there then
+        modes = small.modes if small else self.modes.state()
         for name, module in self._modules.items():
-            objects[name] = module.read(shared, replicated)
+            objects[name] = {**module.read(shared, replicated), MODES: dict(modes.get(name, {}))}
         loose = self._loose.union(
             name
             for module in self._modules.values()
@@ -308,7 +314,8 @@ class Registry:
             for name, buffer in module.buffers().items()
         }
         groups = {name: optimizer.groups() for name, optimizer in self._optimizers.items()}
-        return Small(buffers, groups, {name: copied(_state_of(name, o)) for name, o in self._others.items()})
+        others = {name: copied(_state_of(name, other)) for name, other in self._others.items()}
+        return Small(buffers, groups, others, self.modes.state())
 
     def small_bytes(self) -> int:
         """The approximate size of that, in bytes."""
@@ -397,6 +404,7 @@ class Registry:
             {renames(name): tensor for name, tensor in part.items()} for part in (state.shared, state.replicated)
         )
         self.kept = sorted(self.names - objects.keys()) + self._put_in(objects, {**shared, **replicated})
+        self.modes.resume(self._modes_in(objects))
         if state.rank is not None:  # otherwise this rank keeps its own
             own = {renames(name): saved for name, saved in state.rank.get(BY_RANK, {}).items()}
             self._check_own(objects, own)
@@ -487,6 +495,7 @@ class Registry:
             for name, place in places.items():
                 place.copy_(claimed.tensors[name])
             kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
+        self.modes.claim(self._modes_in(claimed.objects))
         if claimed.objects:
             for name in self._restored.keys() - claimed.objects.keys():
                 self._optimizers[name].put_back(self._restored[name])
@@ -521,6 +530,11 @@ class Registry:
         for name, other in self._held(self._others, objects):
             live = _state_of(name, other)
             yield from ((ref, found, None) for ref, found in refs(named_as(objects[name], live), live))
+
+    def _modes_in(self, objects: Mapping[str, Any]) -> dict[str, Modes]:
+        """The modules' modes in a checkpoint; one of an older version holds none."""
+        held = ((name, objects[name]) for name, _ in self._held(self._modules, objects))
+        return {name: saved[MODES] for name, saved in held if MODES in saved}
 
     @staticmethod
     def _held(things: Mapping[str, T], names: Collection[str]) -> Iterator[tuple[str, T]]:

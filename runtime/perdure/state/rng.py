@@ -103,7 +103,11 @@ class Generators:
     def __init__(self, *followers: Follower) -> None:
         self._resumed: Callable[[], None] | None = None
         self._held: dict[str, Any] | None = None
-        self._followers = followers
+        self._followers = list(followers)
+
+    def follow(self, follower: Follower) -> None:
+        """Adds one."""
+        self._followers.append(follower)
 
     @property
     def held(self) -> bool:

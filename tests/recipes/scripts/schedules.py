@@ -40,6 +40,32 @@ def one_cycle() -> Held:
         return {"model": net, "optimizer": optimizer, "scheduler": scheduler}
 
 
+def evaluating_for_ever() -> Held:
+    """Statistics stand still from the second step on, and what is scored below each batch loop is never set back."""
+    net = network()
+    with perdure.Session.from_env() as session:
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        session.register(model=model, optimizer=optimizer)
+        batches = session.loader(labelled(), batch_size=8)
+        valid = session.loader(labelled(), batch_size=32, name="valid", train=False)
+        model.train()
+        for _ in session.epochs(3):
+            for x, y in batches:
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(x), y)).backward()
+                optimizer.step()
+                session.step()
+                if session.steps_done == 1:
+                    net[1].eval()
+            model.eval()
+            with torch.no_grad():
+                for x, _ in valid:
+                    model(x)
+        modes = [part.training for part in (model, *net.modules())]
+        return {"model": net, "optimizer": optimizer, "modes": modes}
+
+
 def plateau() -> Held:
     """Early stopping and a plateau's schedule, both on an average of the loss that goes on over the epochs."""
     net = network()

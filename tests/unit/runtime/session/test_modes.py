@@ -1,0 +1,191 @@
+"""A module trains on in the mode in which it was: scripts call train() and eval() once, or forget to undo them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel
+
+import perdure
+from perdure import Session
+from perdure.loop.leaving import Exit
+from perdure.state.modules import MODES
+from perdure.state.registry import Registry
+from tests.unit.runtime.session.training import Join, samples
+
+EPOCHS = 3
+Way = Callable[["Moody", int], None]
+
+
+def nothing(_: Moody, __: int) -> None: ...
+
+
+class Moody:
+    """Layers of which each behaves in another way in evaluation mode."""
+
+    def __init__(self, session: Session) -> None:
+        torch.manual_seed(0)
+        self.session = session
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        self.model = session.wrap(self.net)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        session.register(model=self.model, optimizer=self.optimizer)
+        self.batches = session.loader(samples(), 8)
+        self.valid = session.loader(samples(16), 8, name="valid", train=False)
+
+    def run(self, before: Way, above: Way, within: Way, below: Way, stop: int | None = None) -> list[object]:
+        session = self.session
+        with session:
+            before(self, 0)
+            for epoch in session.epochs(EPOCHS):
+                above(self, epoch)
+                for inputs, _ in self.batches:
+                    self.optimizer.zero_grad()
+                    self.model(inputs).square().mean().backward()
+                    self.optimizer.step()
+                    if stop == session.steps_done + 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+                    within(self, session.steps_done)
+                below(self, epoch)
+        state = [value.tolist() for value in self.net.state_dict().values()]
+        return [state, [part.training for part in (self.model, *self.net.modules())]]
+
+
+def trains(moody: Moody, _: int) -> None:
+    moody.model.train()
+
+
+def scores_and_stays_in_evaluation(moody: Moody, _: int) -> None:
+    moody.model.eval()
+    for inputs, _ in moody.valid:
+        moody.net(inputs)
+    perdure.poll(moody.session)
+
+
+def scores_every_third_step(moody: Moody, step: int) -> None:
+    if step % 3 == 0:
+        moody.model.eval()
+
+
+def freezes_statistics_once(moody: Moody, epoch: int) -> None:
+    if epoch == 0:
+        moody.net[1].eval()
+
+
+def built_for_evaluation(moody: Moody, _: int) -> None:
+    moody.model.eval()
+
+
+def trains_from_the_second_epoch_on(moody: Moody, epoch: int) -> None:
+    if epoch == 1:
+        moody.model.train()
+
+
+def scores_and_trains_on(moody: Moody, epoch: int) -> None:
+    modes = [part.training for part in moody.net.modules()]
+    scores_and_stays_in_evaluation(moody, epoch)
+    for part, mode in zip(moody.net.modules(), modes, strict=True):
+        part.training = mode
+
+
+def freezes_in_the_fourth_step(moody: Moody, step: int) -> None:
+    if step == 4:
+        moody.net[1].eval()
+
+
+WAYS: dict[str, tuple[Way, Way, Way, Way]] = {
+    "forgets to train on": (trains, nothing, nothing, scores_and_stays_in_evaluation),
+    "forgets it within the epoch": (nothing, trains, scores_every_third_step, nothing),
+    "freezes once above": (nothing, freezes_statistics_once, nothing, scores_and_trains_on),
+    "freezes once within": (nothing, nothing, freezes_in_the_fourth_step, nothing),
+    "freezes once below": (nothing, nothing, nothing, freezes_statistics_once),
+    "thaws once": (built_for_evaluation, trains_from_the_second_epoch_on, nothing, scores_and_trains_on),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_run_trains_on_in_the_mode_in_which_it_was(join: Join, tmp_path: Path, way: str) -> None:
+    whole = Moody(join(ROOT=f"file://{tmp_path}/whole")).run(*WAYS[way])
+    for stop in (5, 7, 10, 11):
+        with pytest.raises(Exit):
+            Moody(join(ROOT=(root := f"file://{tmp_path}/{stop}"))).run(*WAYS[way], stop=stop)
+        assert Moody(join(ROOT=root)).run(*WAYS[way]) == whole, stop
+
+
+def test_one_that_was_registered_late_has_its_mode_where_it_is_registered_again(join: Join, tmp_path: Path) -> None:
+    def modes(stop: int | None, root: str) -> list[bool]:
+        moody, found = Moody(join(ROOT=f"file://{tmp_path}/{root}")), []
+        late: list[nn.Module] = []
+
+        def above(_: Moody, epoch: int) -> None:
+            if epoch >= 1 and not late:
+                late.append(nn.Dropout())
+                moody.session.register(late=late[0])
+
+        def within(_: Moody, step: int) -> None:
+            if step == 8:
+                late[0].eval()
+            found.append(late[0].training if late else True)
+
+        moody.run(nothing, above, within, nothing, stop)
+        return found
+
+    whole = modes(None, "whole")
+    for stop in (9, 10, 12):
+        with pytest.raises(Exit):
+            modes(stop, f"{stop}")
+        assert modes(None, f"{stop}") == whole[stop:]
+
+
+def test_a_checkpoint_of_a_version_that_knew_no_modes_leaves_them_as_the_script_has_set_them() -> None:
+    registry, net = Registry(), nn.Sequential(nn.Dropout())
+    registry.add("net", net)
+    state = registry.state(None)
+    saved = replace(state, objects={"net": {key: value for key, value in state.objects["net"].items() if key != MODES}})
+    net.eval()
+    registry.load(saved)
+    registry.modes.take()
+    assert not net.training
+    registry.load(state)
+    registry.modes.take()
+    assert net.training
+
+
+def test_an_image_has_the_modes_of_the_place_where_it_was_taken() -> None:
+    registry, part = Registry(), nn.Sequential(nn.Dropout(), nn.Dropout())
+    registry.add("net", net := nn.Sequential(nn.Dropout(), part))
+    part.eval()
+    part[0].train()
+    small = registry.small()
+    net.eval()
+    assert registry.state(None, small).objects["net"][MODES] == {"1": False, "1.0": True}
+    assert registry.state(None).objects["net"][MODES] == {"": False}
+
+
+def test_what_is_around_a_module_has_its_mode_too_and_no_train_of_the_scripts_is_called() -> None:
+    class Frozen(nn.Sequential):
+        def train(self, mode: bool = True) -> Frozen:
+            super().train(mode)
+            self[0].train(mode=False)
+            return self
+
+    inner = Frozen(nn.Dropout(), nn.Dropout())
+    wrapped = DataParallel(nn.Sequential(cast("nn.Module", torch.compile(inner))))
+    registry = Registry()
+    registry.add("net", wrapped)
+    wrapped.train()
+    inner[0].training = True
+    state = registry.state(None)
+    wrapped.eval()
+    registry.load(state)
+    registry.modes.take()
+    assert [part.training for part in wrapped.modules()] == [True] * len(list(wrapped.modules()))
