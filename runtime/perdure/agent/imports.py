@@ -1,8 +1,8 @@
 """Reads from a program's source what it will import, so that the zygote can import it beforehand.
 
 It runs nothing, because a script has side effects. Only installed packages count: the script's own modules may read the
-run's variables or change, so they are only read in turn. Imports inside functions do not count, because they may never
-run.
+run's variables or change, so they are only read in turn. What this process has imported is not read: its imports have
+run. Imports inside functions do not count, because they may never run.
 
 Called in the zygote (perdure.agent.preload), whose sys.path is the program's.
 """
@@ -60,7 +60,7 @@ class _Reader:
         parts = wanted.module.split(".")
         above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for name in (*above, *(f"{wanted.module}.{name}" for name in wanted.names)):
-            file = _own_file(name)
+            file = None if name in sys.modules else _own_file(name)
             if file:
                 yield from self.read(file, name if file.name == "__init__.py" else name.rpartition(".")[0])
 

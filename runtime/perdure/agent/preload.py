@@ -58,7 +58,7 @@ def import_found(found: Sequence[Import], without: Sequence[str]) -> list[str]:
     threads, files = _native_threads(), _files()
     for wanted in found:
         package, asked = wanted.module.partition(".")[0], set[str]()
-        if package in without:
+        if package in without or _is_imported(wanted):
             continue
         known = wanted.module in sys.modules
         with _listening(asked):
@@ -85,6 +85,12 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def _is_imported(wanted: Import) -> bool:
+    """Whether importing it would do nothing. Without getattr, by which a package may import a module."""
+    module = sys.modules.get(wanted.module)
+    return module is not None and all(name in vars(module) for name in wanted.names)
 
 
 def _imported(wanted: Import) -> bool:

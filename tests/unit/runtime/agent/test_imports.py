@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import pytest
 
@@ -88,6 +89,11 @@ def test_a_module_of_the_script_s_own_hides_what_is_installed(folder: Path) -> N
 def test_a_folder_that_only_holds_data_hides_nothing(folder: Path) -> None:
     (folder / "alpha").mkdir()
     assert read(folder, "import alpha") == [Import("alpha")]
+
+
+def test_what_this_process_has_imported_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))
+    assert read(folder, "import models, parts", {"models": "import alpha", "parts": "import beta"}) == [Import("beta")]
 
 
 def test_a_module_that_is_run_is_read_behind_its_packages(folder: Path) -> None:

@@ -287,6 +287,18 @@ class TestWhatTheScriptImports:
         assert said[0] == "the zygote imports perdure.wire, and what is found in the script"
         assert said[1].endswith(" MiB, with beta, alpha")
 
+    def test_is_imported_with_modules_of_a_package_that_is_imported_without_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        package = tmp_path / "site-packages" / "gamma"
+        package.mkdir(parents=True)
+        for name in ("__init__.py", "inner.py"):
+            (package / name).touch()
+        (tmp_path / "train.py").write_text("import sys\nprint('gamma.inner' in sys.modules)\nfrom gamma import inner\n")
+        monkeypatch.setenv("PYTHONPATH", f"{package.parent}:{HERE.parents[3]}")
+        _, text = starts(tmp_path, sys.executable, "train.py", modules=["gamma"], reads=True)
+        assert text.splitlines()[0] == "True"
+
     @pytest.mark.parametrize(
         ("source", "why"),
         [
