@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from e2e.harness.local_run import free_port
+from e2e.harness.local_run import Start, executed, free_port
 from e2e.harness.root import Root
 from e2e.harness.watching import Late
 from perdure.wire import Assignment, Handover, Leave, Outcome, Standby, Train, read_outcome, write_assignment
@@ -36,7 +36,7 @@ class LocalMember:
 
     name: str
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[Any]
 
     def assign(self, assignment: Assignment) -> None:
         """Replaces the file as a whole, as the kubelet does."""
@@ -65,6 +65,8 @@ class LocalMembers:
     argv: Sequence[str]
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
+    start: Start = executed
+    """Starts an agent."""
     members: dict[str, LocalMember] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -89,16 +91,14 @@ class LocalMembers:
         folder = self.folder / name
         folder.mkdir(parents=True)
         put_assignment(folder, Standby())
-        files = ["--assignment", folder / "assignment", "--termination-log", folder / "termination-log"]
-        agent = [sys.executable, "-m", "perdure.cli.main", "run", *files, "--state", folder / "state", "--", *self.argv]
-        command = ["setpriv", "--pdeathsig", "KILL", *agent]  # it ends with a test run that is killed, too
+        files = [f"--assignment={folder / 'assignment'}", f"--termination-log={folder / 'termination-log'}"]
+        state = str(folder / "state")
+        command = [sys.executable, "-m", "perdure.cli.main", "run", *files, "--state", state, "--", *self.argv]
         environ = {"PERDURE_ROOT": (self.folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
         environ |= {"PERDURE_UID": UID, "PERDURE_JOB": "local/digits", "PERDURE_MEMBER": name}
         environ |= {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **self.environ}
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                list(map(str, command)), cwd=folder, env=environ, stdout=log, stderr=subprocess.STDOUT
-            )
+            process = self.start(command, cwd=folder, env=environ, stdout=log, stderr=subprocess.STDOUT)
         self.members[name] = LocalMember(name, folder, process)
         return self.members[name]
 

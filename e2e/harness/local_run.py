@@ -14,11 +14,11 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from e2e.harness.watching import Late
 
@@ -42,6 +42,15 @@ class Ended:
         return self.said[-TAIL_CHARACTERS:]
 
 
+Start = Callable[..., subprocess.Popen[Any]]
+"""Called with a command and Popen's options; tests fork Python's from a process that has imported torch."""
+
+
+def executed(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A process that ends with a test run that is killed, too."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], **options)
+
+
 class LocalRun:
     """The ranks of one run; used as a context manager."""
 
@@ -53,6 +62,7 @@ class LocalRun:
         world: int,
         environ: Mapping[str, str] | None = None,
         watched: bool = False,
+        start: Start = executed,
     ) -> None:
         """`folder` gets the root below it, and is where the ranks start; `environ` is added to a bare one.
 
@@ -63,6 +73,7 @@ class LocalRun:
         self._world = world
         self._environ = dict(environ or {})
         self._watched = watched
+        self._start_process = start
         self._ranks: list[subprocess.Popen[str]] = []
         self._reports = -1
         self._unread = b""
@@ -96,8 +107,8 @@ class LocalRun:
         told = self._watched and rank == 0
         if told:
             environ["PERDURE_REPORT_FD"] = str(reports)
-        return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *self._argv],
+        return self._start_process(
+            self._argv,
             cwd=self._folder,
             env=environ,
             pass_fds=[reports] if told else [],

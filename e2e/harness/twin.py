@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from e2e.harness import evidence
-from e2e.harness.local_run import LocalRun
+from e2e.harness.local_run import LocalRun, Start, executed
 from e2e.harness.root import Root
 from e2e.harness.shared_run import SharedRun
 
@@ -34,11 +34,11 @@ class Twin:
     """What rank 0 has printed."""
 
 
-def trained(python: Path, script: Path, arguments: Sequence[str], *, world: int) -> Twin:
+def trained(python: Path, script: Path, arguments: Sequence[str], *, world: int, start: Start = executed) -> Twin:
     """Trains it."""
     with tempfile.TemporaryDirectory(prefix="perdure-twin-") as name:
         argv = [str(python), str(script), *arguments]
-        with LocalRun(argv, Path(name), world=world) as run:
+        with LocalRun(argv, Path(name), world=world, start=start) as run:
             ended = run.ends()
         for rank in ended:
             if rank.status:
@@ -46,12 +46,12 @@ def trained(python: Path, script: Path, arguments: Sequence[str], *, world: int)
         return _judged(Root(Path(name) / "root"), ended[0].said)
 
 
-def trained_once(python: Path, script: Path, arguments: Sequence[str], *, world: int) -> Twin:
+def trained_once(python: Path, script: Path, arguments: Sequence[str], *, world: int, start: Start = executed) -> Twin:
     """The same, by whichever process of the test run asks first."""
     words = json.dumps([str(script), *arguments, world])
     told = SharedRun.current().once(
         f"twin-{hashlib.sha256(words.encode()).hexdigest()}",
-        lambda: asdict(trained(python, script, arguments, world=world)),
+        lambda: asdict(trained(python, script, arguments, world=world, start=start)),
     )
     return Twin(told["weights"], tuple((step, tuple(ids)) for step, ids in told["batches"]), told["said"])
 

@@ -22,6 +22,7 @@ from typing import Final, Self
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import SECONDS, LocalMember, LocalMembers
 from perdure.wire import Leave, Outcome
+from tests.handover import forking
 
 HOLDING: Final = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "holding.py"
 SCRIPT: Final = DIGITS / "train.py"
@@ -130,7 +131,7 @@ class Job:
         environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "HURRY": str(self._hurry)}
         environ |= {"PERDURE_EVERY_STEPS": "10"}
         argv = [sys.executable, str(HOLDING), str(SCRIPT), *arguments(self.epochs)]
-        self.members = LocalMembers(argv, self.folder, environ)
+        self.members = forking.members(argv, self.folder, environ)
 
     def __enter__(self) -> Self:
         with ExitStack() as begun:  # what fails here ends its processes as well

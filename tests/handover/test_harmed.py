@@ -6,7 +6,6 @@ Real agents and trainers. A member that is killed costs what a lost member costs
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,8 +13,9 @@ import pytest
 
 from e2e.harness import evidence, twin
 from perdure.wire import ExitKind
+from tests.handover import forking
 from tests.handover.judging import NOTHING, broken, lost, with_last_words
-from tests.handover.moving import LONG_SECONDS, SCRIPT, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
+from tests.handover.moving import LONG_SECONDS, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
 
 KILLED = (
     Fault(Harm.KILLED, Victim.NEWCOMER, Phase.RECEIVING),
@@ -54,7 +54,7 @@ def undisturbed() -> Undisturbed:
     """A training that nobody disturbs, of so many epochs."""
 
     def found(epochs: int) -> twin.Twin:
-        return twin.trained_once(Path(sys.executable), SCRIPT, arguments(epochs), world=WORLD)
+        return forking.undisturbed(arguments(epochs), world=WORLD)
 
     return found
 

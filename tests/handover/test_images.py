@@ -17,6 +17,7 @@ from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMember, LocalMembers
 from e2e.harness.local_run import free_port
 from perdure.wire import ExitKind, Leave, Outcome, Rescue, Train
+from tests.handover import forking
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINERS = REPOSITORY / "e2e" / "scenarios" / "trainers"
@@ -38,17 +39,17 @@ def arguments(world: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def two() -> twin.Twin:
-    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(2), world=2)
+    return forking.undisturbed(arguments(2), world=2)
 
 
 @pytest.fixture(scope="module")
 def one() -> twin.Twin:
-    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(1), world=1)
+    return forking.undisturbed(arguments(1), world=1)
 
 
 @pytest.fixture(scope="module")
 def three() -> twin.Twin:
-    return twin.trained_once(Path(sys.executable), SCRIPT, arguments(3), world=3)
+    return forking.undisturbed(arguments(3), world=3)
 
 
 def digits(
@@ -56,7 +57,7 @@ def digits(
 ) -> LocalMembers:
     script = script or ("dying.py" if dies else "paced.py")
     command = [sys.executable, str(TRAINERS / script), str(SCRIPT), *arguments(world)]
-    return LocalMembers(command, folder, {**PACE, **pace, "DIES": dies})
+    return forking.members(command, folder, {**PACE, **pace, "DIES": dies})
 
 
 def begins(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[int]) -> None:

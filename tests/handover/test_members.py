@@ -11,6 +11,7 @@ from e2e.harness import evidence, twin
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
 from perdure.wire import ExitKind
+from tests.handover import forking
 from tests.handover.judging import NOTHING, lost
 
 PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
@@ -28,11 +29,12 @@ SIZES = [
 
 @pytest.fixture(scope="module")
 def undisturbed() -> twin.Twin:
-    return twin.trained_once(Path(sys.executable), SCRIPT, [f"--epochs={EPOCHS}"], world=2)
+    return forking.undisturbed([f"--epochs={EPOCHS}"], world=2)
 
 
 def digits(folder: Path, **environ: str) -> LocalMembers:
-    return LocalMembers([sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"], folder, {**PACE, **environ})
+    command = [sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"]
+    return forking.members(command, folder, {**PACE, **environ})
 
 
 @pytest.mark.parametrize(("old", "new"), LEAVERS)

@@ -1,11 +1,13 @@
 """Python programs that start in no time: forked from a process that has imported torch and Perdure, and no more.
 
-`Forked` is a `subprocess.Popen` of this interpreter; its process is a child of the test's own, and finds what a new
-interpreter would have set up: arguments, `__main__`, working directory, environment, files, random numbers. What a
-library or the interpreter reads once, at its start, is as in a process that is executed, too: each such environment has
-a parent of its own. What differs: modules are imported, the collector leaves them out, as in what an agent's zygote
-forks, sets have one order in all of one parent's processes, and the interpreter ends after its exit handlers, without
-taking its modules down (a second). Tests that look at these execute theirs.
+`Forked` is a `subprocess.Popen` of this interpreter; its process is a child of the test's own, ends with it, and finds
+what a new interpreter would have set up: arguments, `__main__`, working directory, environment, files, random numbers.
+What a library or the interpreter reads once, at its start, is as in a process that is executed, too: each such
+environment has a parent of its own. What differs: modules are imported, the collector leaves them out, as in what an
+agent's zygote forks, sets have one order in all of one parent's processes, and the interpreter ends after its exit
+handlers, without taking its modules down (a second). Tests that look at these execute theirs.
+
+`ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod.
 
 The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
 adopts the one behind.
@@ -32,17 +34,22 @@ import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from perdure.agent.linux import die_with_parent
+
 MODULES = ("torch", "torch._dynamo", "perdure.session.session")
 """With what torch imports when the first optimizer is made."""
+EXAMPLES = ("sklearn.datasets",)
+"""What examples/digits imports: agents of tests train it."""
 READ_AT_A_START = (
     *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "TMP", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
     *("TORCH", "GLOO_", "CUDA_", "HF_"),
 )
 POLL_SECONDS = 0.0002
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _MOST_BYTES, _MOST_FILES = 1 << 20, 32
 
 
@@ -76,28 +83,47 @@ class Executed(subprocess.Popen[str]):
 class Forked(Executed):
     """The same, forked; where there is no subreaper, it is executed."""
 
+    _is_agent = False
+    _modules: Sequence[str] = MODULES
+
     def _execute_child(self, *given: Any) -> None:
         execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         if sys.platform != "linux":
             execute(self, *given)
             return
         asked = inspect.signature(execute).bind(self, *given).arguments
-        ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        files = [own if end == -1 else end for own, end in enumerate(ends)]
-        request = {
-            "command": asked["args"],
-            "cwd": str(asked["cwd"]),
-            "environ": dict(asked["env"]),
-            "numbers": [0, 1, 2, *asked["pass_fds"]],
-        }
+        request, files = _request(asked)
         try:
-            self.pid = _Parent.of(asked["env"]).child(request, [*files, *asked["pass_fds"]])
+            parent = _Parent.of(asked["env"], self._modules)
+            self.pid = parent.child(request | {"agent": self._is_agent}, files)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
 
 
+class ForkedAgent(Forked):
+    """`python -m perdure.cli.main run ...`, and a process that has imported torch and becomes its zygote.
+
+    A second zygote is executed.
+    """
+
+    _is_agent, _modules = True, (*MODULES, *EXAMPLES)
+
+
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def _request(asked: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """What Popen's arguments ask for, and the files that go with it."""
+    ends = [asked[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+    files = [own if end == -1 else end for own, end in enumerate(ends)]
+    request = {
+        "command": asked["args"],
+        "cwd": str(asked["cwd"] or Path.cwd()),
+        "environ": dict(asked["env"]),
+        "numbers": [0, 1, 2, *asked["pass_fds"]],
+    }
+    return request, [*files, *asked["pass_fds"]]
 
 
 class _Parent:
@@ -106,18 +132,19 @@ class _Parent:
     _ALL: ClassVar[dict[str, _Parent]] = {}
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> _Parent:
-        """That of this environment; started when it is first asked for."""
+    def of(cls, environ: Mapping[str, str], modules: Sequence[str]) -> _Parent:
+        """That of this environment with these modules; started when it is first asked for."""
         lasting = {name: value for name, value in environ.items() if name.startswith(READ_AT_A_START)}
-        key = json.dumps([os.getpid(), lasting], sort_keys=True)
+        key = json.dumps([os.getpid(), lasting, modules], sort_keys=True)
         if key not in cls._ALL:
-            cls._ALL[key] = cls({**lasting, **{name: environ[name] for name in ("PATH", "HOME") if name in environ}})
+            found = {name: environ[name] for name in ("PATH", "HOME") if name in environ}
+            cls._ALL[key] = cls({**lasting, **found}, modules)
         return cls._ALL[key]
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], modules: Sequence[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [sys.executable, __file__, str(theirs.fileno()), *modules],
             env=environ,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -144,8 +171,8 @@ def _subreaper() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _serve(control: socket.socket) -> list[str]:
-    """Forks at each request; returns the command in a process that is to run it."""
+def _serve(control: socket.socket) -> dict[str, Any]:
+    """Forks at each request; returns the request in a process that is to run its command."""
     while True:
         message, files, *_ = socket.recv_fds(control, _MOST_BYTES, _MOST_FILES)
         if not message:
@@ -162,13 +189,18 @@ def _serve(control: socket.socket) -> list[str]:
         while os.getppid() == between:
             time.sleep(POLL_SECONDS)
         control.send(str(os.getpid()).encode())
-        control.detach()  # else its end would close whatever has its number by then
-        request = json.loads(message)
-        _take(files, request["numbers"])
-        os.chdir(request["cwd"])
-        os.environ.clear()
-        os.environ.update(request["environ"])
-        return list(request["command"])
+        return _become(control, message, files)
+
+
+def _become(control: socket.socket, message: bytes, files: Sequence[int]) -> dict[str, Any]:
+    """This process has what the request names, and nothing else; the request."""
+    control.detach()  # else its end would close whatever has its number by then
+    request: dict[str, Any] = json.loads(message)
+    _take(files, request["numbers"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    return request
 
 
 def _take(files: Sequence[int], numbers: Sequence[int]) -> None:
@@ -237,6 +269,75 @@ def _run(command: Sequence[str], end: _End) -> None:
         _show(error)
 
 
+def _zygote(handlers: Sequence[tuple[Any, ...]]) -> types.CodeType | None:
+    """Forks a process that waits until the agent starts its zygote, and returns there what it is to execute.
+
+    It is forked before the agent has begun, so it inherits nothing of the agent's.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        subprocess.Popen._execute_child = partialmethod(_start_zygote, subprocess.Popen._execute_child, pid, ours)  # type: ignore[attr-defined]
+        return None
+    ours.close()
+    die_with_parent()
+    message, files, *_ = socket.recv_fds(theirs, _MOST_BYTES, _MOST_FILES)
+    if not message:
+        os._exit(0)
+    request = _become(theirs, message, files)
+    os.setsid()
+    _register_first(handlers)
+    script, options = request["command"][-2:]
+    sys.argv, sys.path, sys.orig_argv = ["-c", options], ["", *sys.path], request["command"]
+    return compile(script, "<string>", "exec", dont_inherit=True)
+
+
+def _start_zygote(
+    process: subprocess.Popen[bytes], execute: Any, pid: int, waiting: socket.socket, *given: Any
+) -> None:
+    """Popen._execute_child in the agent."""
+    asked = inspect.signature(execute).bind(process, *given).arguments
+    if waiting.fileno() == -1 or not any("perdure.agent.fork" in word for word in map(str, asked["args"])):
+        execute(process, *given)
+        return
+    request, files = _request(asked)
+    with waiting:
+        socket.send_fds(waiting, [json.dumps(request).encode()], files)
+    process.pid, process._child_created = pid, True  # type: ignore[attr-defined]
+    process._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _recorded(handlers: list[tuple[Any, ...]]) -> Iterator[None]:
+    """What is registered for the end."""
+    register = atexit.register
+
+    def record(*given: Any, **options: Any) -> Any:
+        handlers.append((given, options))
+        return register(*given, **options)
+
+    atexit.register = record
+    try:
+        yield
+    finally:
+        atexit.register = register
+
+
+def _register_first(handlers: Sequence[tuple[Any, ...]]) -> None:
+    """The next handler that is registered is before these, as if it had been registered before all imports."""
+    register = atexit.register
+    atexit._clear()
+
+    def first(*given: Any, **options: Any) -> Any:
+        atexit.register = register
+        register(*given, **options)
+        for earlier, how in handlers:
+            register(*earlier, **how)
+        return given[0]
+
+    atexit.register = first
+
+
 def _show(error: BaseException) -> None:
     """As the interpreter does, without the frames of this file."""
     trace = error.__traceback__
@@ -248,14 +349,21 @@ def _show(error: BaseException) -> None:
 
 
 def _main() -> None:
-    atexit.register(end := _End())
-    sys.path.pop(0)  # this file's folder
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 9)
-    for module in MODULES:
-        importlib.import_module(module)
+    handlers: list[tuple[Any, ...]] = []
+    with _recorded(handlers):
+        atexit.register(end := _End())
+        sys.path.pop(0)  # this file's folder
+        die_with_parent()
+        for module in sys.argv[2:]:
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    _run(_serve(socket.socket(fileno=int(sys.argv[1]))), end)
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    die_with_parent()
+    if request["agent"] and (zygote := _zygote(handlers[1:])):
+        exec(zygote, {"__name__": "__main__"})  # noqa: S102 - what the agent has asked for
+        return
+    _run(request["command"], end)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from e2e.harness.local_members import LocalMembers
+from e2e.harness.local_run import Start, executed
 from e2e.harness.root import Root
-from tests.support.forked import Executed, Forked
+from perdure.wire import Outcome
+from tests.handover.forking import OF_AGENTS
+from tests.support.forked import Executed, Forked, ForkedAgent
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -43,6 +51,21 @@ print(json.dumps([torch.get_num_threads(), random.random(), numpy.random.rand(),
 """
 
 WAYS = (Executed, Forked)
+
+OF_A_TRAINER = """
+import atexit, json, os, signal, sys
+zygote = open("/proc/self/cmdline").read()
+os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # imports set it
+own = "MASTER_PORT", "PERDURE_REPORT_FD", "PERDURE_STARTED", "PERDURE_IMAGE"
+environ = {name: name in own or value for name, value in os.environ.items()}
+found = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags), "name": __name__,
+    "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())], "environ": environ,
+    "files": len(os.listdir("/proc/self/fd")), "sessions": os.getsid(0) == os.getpid(), "nice": os.nice(0),
+}
+print("FOUND", json.dumps([found, "forked.py" in zygote]), flush=True)
+atexit.register(os.write, 1, b"at the end\\n")
+"""
 
 
 def ended(start: type[Executed], folder: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
@@ -129,3 +152,27 @@ def test_a_training_leaves_the_same_log_and_weights(tmp_path: Path) -> None:
             (status, said.replace(str(folder), ""), [type(entry) for entry in root.entries()], root.weight_hash())
         )
     assert left[0] == left[1]
+
+
+def of_a_member(folder: Path, start: Start) -> tuple[dict[str, Any], bool, list[str], Outcome]:
+    """What its trainer has found, whether its zygote was forked, what the agent has said, and the outcome."""
+    (folder / "train.py").write_text(OF_A_TRAINER)
+    with LocalMembers([sys.executable, str(folder / "train.py")], folder, OF_AGENTS, start=start) as job:
+        job.first_run("a")
+        outcome = job.members["a"].outcome()
+        said = job.members["a"].said
+    shutil.rmtree(folder / "a")
+    lines = said.splitlines()
+    found, forked = next(json.loads(line.removeprefix("FOUND ")) for line in lines if line.startswith("FOUND"))
+    words = [re.sub(r"[0-9.]+ s, [0-9]+ MiB|127.0.0.1:[0-9]+", "", line) for line in lines if "FOUND" not in line]
+    return found, forked, sorted(words), outcome  # two processes write them
+
+
+def test_a_forked_agent_s_trainer_finds_and_leaves_what_an_executed_one_s_does(tmp_path: Path) -> None:
+    ways = executed, lambda command, **options: ForkedAgent(command[1:], **options)
+    (found, forked, said, left), (same, other, again, right) = (of_a_member(tmp_path, way) for way in ways)
+    assert (forked, other) == (False, True)
+    assert found == same
+    assert said == again
+    assert "at the end" in said
+    assert left == right
