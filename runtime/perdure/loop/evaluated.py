@@ -9,10 +9,11 @@ Owned by the session's Run. perdure.session.boundary says where an evaluation is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor, nn
+from torch import nn
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.checkpointer import different, listed
@@ -50,8 +51,15 @@ class Evaluated:
 
     def __init__(self, run: EvaluatingRun) -> None:
         self._run = run
-        self._sums: Mapping[str, int] = {}
-        """Checksums by name, of the last evaluation since the last save."""
+        self._places: list[_Place] = []
+        """The buffers that a forward pass of a wrapped model gives to all ranks."""
+        self._placed: tuple[Any, ...] = ()
+        """What these places are of."""
+        self._scored: list[_Place] = []
+        """Those of what is evaluated now. Checksums take longer than a small network's forward pass, so they are made
+        once, when the evaluation is over."""
+        self._sums: dict[str, int] = {}
+        """Checksums by name, of the evaluations since the last save."""
         self._step = 0
         self._said = False
 
@@ -59,11 +67,22 @@ class Evaluated:
         """An evaluation is on, or at its end: what is in eval mode counts."""
         if self._run.world == 1 or self._run.joining or self._said:
             return
-        self._sums = {name: tensors.checksum(buffer) for name, buffer in self._buffers()}
-        self._step = self._run.progress.step
+        self._find()
+        scored = [place for place in self._places if not place.layer.training]
+        if scored != self._scored:
+            self.settle()  # another network was evaluated before
+        self._scored, self._step = scored, self._run.progress.step
+
+    def settle(self) -> None:
+        """What was evaluated is about to be trained, or saved: its statistics are still those of the evaluation."""
+        if self._scored:
+            scored, self._scored = self._scored, []
+            found = {place.name: place.layer._buffers.get(place.own) for place in scored}  # noqa: SLF001 - it may be gone
+            self._sums |= {name: tensors.checksum(buffer) for name, buffer in found.items() if buffer is not None}
 
     def total(self) -> str:
         """One checksum of all, for the other ranks; "" without an evaluation."""
+        self.settle()
         return checksum(repr(sorted(self._sums.items())).encode()) if self._sums else ""
 
     def compare(self, by_rank: Sequence[str]) -> None:
@@ -84,11 +103,25 @@ class Evaluated:
                 f"session.wrap returned, which has rank 0's on all ranks, or use SyncBatchNorm"
             )
 
-    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that a forward pass of the wrapped model gives to all ranks."""
-        given = spread(self._run.replicas)
-        for name, thing in self._run.registry.named.items() if given else ():
-            for path, layer in unwrapped(thing).named_modules() if isinstance(thing, nn.Module) else ():
-                for own, buffer in layer.named_buffers(recurse=False) if not layer.training else ():
-                    if id(buffer) in given:
-                        yield ".".join(filter(None, (name, path, own))), buffer
+    def _find(self) -> None:
+        """Looks for the places again if the script has replaced a part of a module, or a wrapper its inside."""
+        replicas = self._run.replicas
+        now = (self._run.registry.parameters(), *(part for replica in replicas for part in replica.inside))
+        if len(now) == len(self._placed) and all(map(is_, now, self._placed)):
+            return
+        self._placed, given = now, spread(replicas)
+        self._places = [
+            _Place(".".join(filter(None, (name, path, own))), layer, own)
+            for name, thing in (self._run.registry.named.items() if given else ())
+            for path, layer in (unwrapped(thing).named_modules() if isinstance(thing, nn.Module) else ())
+            for own, buffer in layer.named_buffers(recurse=False)
+            if id(buffer) in given
+        ]
+
+
+class _Place(NamedTuple):
+    """A buffer's."""
+
+    name: str
+    layer: nn.Module
+    own: str

@@ -98,6 +98,7 @@ class Boundary:
         if source.evaluates:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
+            self._run.evaluated.settle()
             self._repeated.first_batch()
             source.refuse_late_place(self._streams)
         if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights("evaluates")):

@@ -571,6 +571,8 @@ def scored(root: str, *, way: str) -> str:
         model = session.wrap(net)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
         session.register(model=model, optimizer=optimizer)
+        teacher = session.wrap(network())
+        session.register(teacher=teacher)
         valid = session.loader(dataset(), 34, name="valid", train=False)
         for _ in session.epochs(2):
             for inputs, labels in session.loader(dataset(), 34):
@@ -579,7 +581,10 @@ def scored(root: str, *, way: str) -> str:
                 optimizer.step()
                 session.step()
                 if session.steps_done % 3 == 1 and way != "nothing":
-                    scored_in(model if way == "wrapped" else net, session, valid if way != "polling" else None)
+                    polls = way in ("polling", "in turn")
+                    scored_in(model if way == "wrapped" else net, session, None if polls else valid)
+                    if way == "in turn":
+                        scored_in(teacher, session, None)
     return said.getvalue()
 
 

@@ -211,6 +211,19 @@ def test_a_process_that_others_wait_for_reads_nothing_before_its_first_batch(joi
     assert reads == [8, 24 + 2 * fingerprint.PROBES + 8]
 
 
+def test_a_training_looks_at_its_dataset_in_each_epoch_and_an_evaluation_once(join: Join, tmp_path: Path) -> None:
+    with join() as session:
+        session.register(net=nn.Linear(4, 1))
+        train, valid = (session.loader(Opened(tmp_path / name), 8, name=name, train=name == "t") for name in ("t", "v"))
+        for _ in session.epochs(3):
+            for _ in train:
+                session.step()
+            for _ in valid:
+                pass
+    reads = {name: len((tmp_path / name).read_text().splitlines()) for name in ("t", "v")}
+    assert reads == {"t": 3 * (24 + 2 * fingerprint.PROBES), "v": 3 * 24 + 2 * fingerprint.PROBES}
+
+
 def test_another_batch_size_in_the_middle_of_an_epoch_is_told(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
         train(join(), samples(), stop=2)

@@ -36,7 +36,7 @@ EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, 
 """Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
 READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
-SCORED = {"bare": 1, "polling": 1, "wrapped": 0, "synchronized": 0, "nothing": 0}
+SCORED = {"bare": 1, "polling": 1, "in turn": 1, "wrapped": 0, "synchronized": 0, "nothing": 0}
 """How a network is evaluated, and how often it is said that each rank does it with its own statistics."""
 Results = dict[str, list[Any]]
 
