@@ -225,8 +225,15 @@ class StoreCalls:
     def delete(self, keys: Sequence[str]) -> None:
         self._answer(Call("delete", keys=tuple(keys)))
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
-        self.put(key, b"".join(bytes(block) for block in blocks))
+    def put_stream(
+        self,
+        key: str,
+        blocks: Iterable[memoryview],
+        size: int,  # noqa: ARG002
+        *,
+        if_absent: bool = False,
+    ) -> None:
+        self.put(key, b"".join(bytes(block) for block in blocks), if_absent=if_absent)
 
     def sweep(self, older_than: float) -> int:  # noqa: ARG002
         return 0

@@ -34,11 +34,11 @@ class MemoryStore:
             self.objects[key] = bytes(data)
             self.written[key] = time.time()
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
         data = b"".join(bytes(block) for block in blocks)
         if len(data) != size:
             raise StorageError(f"cannot write {key}: {len(data)} bytes came instead of {size}")
-        self.put(key, data)
+        self.put(key, data, if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         try:
@@ -96,8 +96,8 @@ class WatchedStore:
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         self._around("put", key, lambda: self._inner.put(key, data, if_absent=if_absent))
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
-        self._around("put", key, lambda: self._inner.put_stream(key, blocks, size))
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
+        self._around("put", key, lambda: self._inner.put_stream(key, blocks, size, if_absent=if_absent))
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         data: bytes = self._around("get", key, lambda: self._inner.get(key, start=start, length=length))

@@ -63,17 +63,14 @@ class FileStore:
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         path = self._path(key)
         with self._failing_as("write", path), self._written_beside([memoryview(data)], path) as temporary:
-            if if_absent:
-                _link(temporary, path)
-            else:
-                temporary.replace(path)
+            _move(temporary, path, if_absent=if_absent)
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
         path = self._path(key)
         with self._failing_as("write", path), self._written_beside(blocks, path) as temporary:
             if (found := temporary.stat().st_size) != size:
                 raise StorageError(f"cannot write {path}: {found} bytes came instead of {size}")
-            temporary.replace(path)
+            _move(temporary, path, if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         with self._opened(key) as file:
@@ -186,6 +183,13 @@ class FileStore:
             if error.errno in _STAYS:
                 raise StorageRefused(f"{what}: {_STAYS[error.errno].format(uid=os.geteuid())}") from error
             raise StorageError(f"{what}: {_PASSES.get(error.errno or 0, 'check the disk of this folder')}") from error
+
+
+def _move(temporary: Path, path: Path, *, if_absent: bool) -> None:
+    if if_absent:
+        _link(temporary, path)
+    else:
+        temporary.replace(path)
 
 
 def _link(temporary: Path, path: Path) -> None:

@@ -29,11 +29,11 @@ class Overlay:
             raise KeyExists(f"{key} exists already")
         self._own[key] = bytes(data)
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
         data = b"".join(bytes(block) for block in blocks)
         if len(data) != size:
             raise StorageError(f"cannot write {key}: {len(data)} bytes came instead of {size}")
-        self.put(key, data)
+        self.put(key, data, if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         if key in self._own:

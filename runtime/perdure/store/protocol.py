@@ -44,8 +44,9 @@ class Store(Protocol):
         """Writes a whole object, never a part of it. KeyExists if `if_absent` and there is one already."""
         ...
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
-        """Writes one object of exactly `size` bytes, never a part of it.
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
+        """Writes one object of exactly `size` bytes, never a part of it. KeyExists if `if_absent` and there is one
+        already, which may be found only after the last block.
 
         A block is valid only until the next one is requested, because one buffer is behind all of them. Errors of
         `blocks` pass through, and no object appears.

@@ -57,16 +57,16 @@ class S3Store:
         view = memoryview(data)
         with self._failing_as("write", key):
             if len(view) > PART_BYTES and not if_absent:
-                self._put_parts(key, [view], len(view))
+                self._put_parts(key, [view], len(view), if_absent=False)
             else:
                 self._put_whole(key, data if isinstance(data, bytes) else bytes(view), if_absent=if_absent)
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
         with self._failing_as("write", key):
             if size > PART_BYTES:
-                self._put_parts(key, blocks, size)
+                self._put_parts(key, blocks, size, if_absent=if_absent)
             else:
-                self._put_whole(key, whole(blocks, size), if_absent=False)
+                self._put_whole(key, whole(blocks, size), if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return self._read(key, start, length, lambda body: bytes(body.read()), b"")
@@ -163,8 +163,11 @@ class S3Store:
         return page
 
     def _put_whole(self, key: str, data: bytes | bytearray, *, if_absent: bool) -> None:
-        condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
-        arguments = self._object(key) | condition | {"Body": data, "ChecksumCRC64NVME": _text(crc64nvme(data))}
+        arguments = (
+            self._object(key)
+            | _condition(if_absent=if_absent)
+            | {"Body": data, "ChecksumCRC64NVME": _text(crc64nvme(data))}
+        )
         for tried in range(CONFLICT_TRIES):
             try:
                 self._clients.ask(lambda s3: s3.put_object(**arguments), large=len(data) >= LARGE_BYTES)
@@ -172,14 +175,14 @@ class S3Store:
             except ClientError as error:
                 _, status = code_and_status(error)
                 if status == 412:
-                    raise KeyExists(f"{self.uri} has {key} already") from None
+                    raise self._exists(key) from None
                 if status != 409 or tried == CONFLICT_TRIES - 1:
                     raise
             # S3 answers 409 while another conditional write of the key is under way. A moment later it is known which
             # one won.
             time.sleep(draws.OWN.uniform(0.02, 0.05) * (tried + 1))
 
-    def _put_parts(self, key: str, blocks: Iterable[memoryview], size: int) -> None:
+    def _put_parts(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool) -> None:
         where = self._object(key)
         kinds: Any = {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
         upload = where | {
@@ -199,12 +202,17 @@ class S3Store:
             for _, part_crc, length in sent:
                 crc = combine_crc64nvme(crc, part_crc, length)
             end: Any = {"MultipartUpload": {"Parts": [part for part, _, _ in sent]}, "ChecksumType": "FULL_OBJECT"}
-            end |= {"ChecksumCRC64NVME": _text(crc)}
+            end |= {"ChecksumCRC64NVME": _text(crc)} | _condition(if_absent=if_absent)
             self._clients.ask(lambda s3: s3.complete_multipart_upload(**upload, **end), large=True)
-        except BaseException:
+        except BaseException as error:
             with suppress(BotoCoreError, ClientError):  # the first error says more
                 self._abort(upload)
+            if isinstance(error, ClientError) and code_and_status(error)[1] == 412:
+                raise self._exists(key) from None
             raise
+
+    def _exists(self, key: str) -> KeyExists:
+        return KeyExists(f"{self.uri} has {key} already")
 
     def _abort(self, upload: Any) -> None:
         self._clients.ask(lambda s3: s3.abort_multipart_upload(**upload))
@@ -298,6 +306,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         inside = (found.__cause__, found.__context__, getattr(found, "reason", None), *found.args)
         inside += tuple(getattr(found, "kwargs", {}).values())
         waiting += [each for each in inside if isinstance(each, BaseException)]
+
+
+def _condition(*, if_absent: bool) -> dict[str, Any]:
+    return {"IfNoneMatch": "*"} if if_absent else {}
 
 
 def _text(crc: int) -> str:

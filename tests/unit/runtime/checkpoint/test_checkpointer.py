@@ -39,8 +39,15 @@ class Unreliable(FileStore):
             raise self.error(f"{key} could not be written: no route to the store")
         super().put(key, data, if_absent=if_absent)
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
-        self.put(key, b"".join(bytes(block) for block in blocks))
+    def put_stream(
+        self,
+        key: str,
+        blocks: Iterable[memoryview],
+        size: int,  # noqa: ARG002
+        *,
+        if_absent: bool = False,
+    ) -> None:
+        self.put(key, b"".join(bytes(block) for block in blocks), if_absent=if_absent)
 
 
 @pytest.fixture

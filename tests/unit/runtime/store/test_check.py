@@ -109,15 +109,29 @@ class Whole(MemoryStore):
 class Cut(MemoryStore):
     """Loses a part of what is large."""
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
-        super().put(key, b"".join(bytes(block) for block in blocks)[:-1])
+    def put_stream(
+        self,
+        key: str,
+        blocks: Iterable[memoryview],
+        size: int,  # noqa: ARG002
+        *,
+        if_absent: bool = False,
+    ) -> None:
+        super().put(key, b"".join(bytes(block) for block in blocks)[:-1], if_absent=if_absent)
 
 
 class Mixed(MemoryStore):
     """Puts the parts of what is large together in another order."""
 
-    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int) -> None:  # noqa: ARG002
-        super().put(key, b"".join([bytes(block) for block in blocks][::-1]))
+    def put_stream(
+        self,
+        key: str,
+        blocks: Iterable[memoryview],
+        size: int,  # noqa: ARG002
+        *,
+        if_absent: bool = False,
+    ) -> None:
+        super().put(key, b"".join([bytes(block) for block in blocks][::-1]), if_absent=if_absent)
 
 
 class Paging(MemoryStore):

@@ -137,6 +137,21 @@ def test_a_conditional_put_leaves_what_is_there(store: Store) -> None:
     assert store.get("log/1") == b"first"
 
 
+@pytest.mark.parametrize("size", [10, 9 * 1024 * 1024], ids=["small", "in parts"])
+def test_a_conditional_stream_leaves_what_is_there(store: Store, size: int) -> None:
+    store.put_stream("a", iter([memoryview(b"1" * size)]), size, if_absent=True)
+    with pytest.raises(KeyExists, match="a"):
+        store.put_stream("a", iter([memoryview(b"2" * size)]), size, if_absent=True)
+    assert store.get("a") == b"1" * size
+    assert store.list("") == ["a"]
+
+
+def test_a_plain_stream_replaces(store: Store) -> None:
+    store.put("a", b"old")
+    store.put_stream("a", iter([memoryview(b"new")]), 3)
+    assert store.get("a") == b"new"
+
+
 def test_of_several_conditional_puts_at_once_exactly_one_wins(store: Store) -> None:
     writers = 6
     start = threading.Barrier(writers)

@@ -1,0 +1,268 @@
+"""The trainer's side of the process that uploads: starts it, orders, hears, ends it. Never waits for it, but in `reap`.
+
+Whoever calls it decides how long a save may take, and what comes of its words. One thread calls it, best the main one:
+Linux ends a child with the thread that made it, so where another thread starts the uploader, that is left out, and the
+uploader notices the end of the trainer by itself within a second.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from perdure.checkpoint.background.arena import Arena, Filled
+from perdure.checkpoint.background.words import DURABLE, RELEASED, Lines, Order, Told, read_told, write_order
+from perdure.checkpoint.upload import index_of
+from perdure.log.objects import shard_key
+
+REAP_SECONDS: Final = 10.0
+_MODULE: Final = "perdure.checkpoint.background.uploader"
+_CHUNK: Final = 65536
+_EXIT_SECONDS: Final = 0.1
+"""How long the exit status of a process is waited for whose pipes are closed."""
+
+
+@dataclass(frozen=True)
+class Durable:
+    """The part is in the store: its shard, and its index last."""
+
+    name: str
+    seconds: float
+    part: Filled = field(repr=False)
+    folder: str
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """The part's index, as for a manifest. Takes a while for thousands of tensors."""
+        staged = self.part.staged
+        return index_of(staged, shard_key(self.folder, staged.rank, staged.world), self.part.sums)
+
+
+@dataclass(frozen=True)
+class Released:
+    """The arena is not read any more for this save; its index is not written yet."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """There is no index of this save's part, unless the uploader has died just after it wrote one."""
+
+    name: str
+    why: str
+    refused: bool = False
+    """Whether the store refuses the same call until somebody changes something."""
+
+
+Word = Durable | Released | Failed
+
+
+@dataclass(eq=False)
+class _Process:
+    """One process, and this side's ends of its pipes."""
+
+    child: subprocess.Popen[bytes]
+    orders: int
+    words: int
+    lines: Lines = field(default_factory=Lines)
+
+    def __post_init__(self) -> None:
+        _pipes.add(self)
+
+    def close(self) -> None:
+        """Close the pipes, which ends a living uploader."""
+        for fd in (self.orders, self.words):
+            if fd >= 0:
+                os.close(fd)
+        self.orders = self.words = -1
+
+    def read(self) -> bytes | None:
+        """What has come; None for nothing, b"" after the end."""
+        try:
+            return os.read(self.words, _CHUNK)
+        except BlockingIOError:
+            return None
+
+
+class Uploader:
+    """Uploads from one arena, one part at a time."""
+
+    def __init__(self, arena: Arena, root: str, environ: Mapping[str, str] = os.environ) -> None:
+        """Starts nothing. `environ` is read when a process is started: it has the store's options and keys."""
+        self._arena = arena
+        self._root = root
+        self._environ = environ
+        self._process: _Process | None = None
+        self._ending: _Process | None = None
+        """Killed, and not known to have ended."""
+        self._under_way: tuple[str, Filled] | None = None
+        self._unsaid: list[Word] = []
+
+    @property
+    def busy(self) -> str | None:
+        """The name of the save that is ordered, until it was said to be durable or to have failed."""
+        return self._under_way[1].seal.name if self._under_way else None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if there is one."""
+        return self._process.child.pid if self._process else None
+
+    def start(self) -> None:
+        """Execute the process now, so that the first order does not wait for it. OSError if that is impossible."""
+        if self._ending is not None:
+            raise RuntimeError("the uploader before has not ended: reap it first")
+        if self._process is None:
+            self._process = _executed(self._arena.fd, self._environ)
+
+    def order(self, folder: str, part: Filled) -> None:
+        """Upload the part that the arena holds. What comes of it is heard by `words`, also if nothing can be started.
+
+        The same save may be ordered again after it has failed: what is in the store already is taken as its own.
+        """
+        if self._under_way is not None:
+            raise RuntimeError(f"save {self.busy} is still under way")
+        self._under_way = (folder, part)
+        try:
+            self.start()
+            line = write_order(Order(self._root, folder, part.seal))
+            if self._process is not None and os.write(self._process.orders, line) < len(line):
+                self._lose("it does not take orders")
+        except (OSError, ValueError) as error:
+            self._lose(f"it cannot be ordered: {error}")
+
+    def words(self) -> list[Word]:
+        """What has been said since. Only of the save under way: what is left in a pipe of another one is dropped."""
+        process = self._process
+        while process is not None and (data := process.read()) is not None:
+            if not data:
+                self._lose(self._end_of(process.child))
+                break
+            self._hear(process, data)
+        else:
+            if process is not None and process.child.poll() is not None:
+                self._after_the_end(process)
+        said, self._unsaid = self._unsaid, []
+        return said
+
+    def _after_the_end(self, process: _Process) -> None:
+        """It has ended, and somebody else may hold the pipe."""
+        while data := process.read():
+            self._hear(process, data)
+        self._lose(self._end_of(process.child))
+
+    def _hear(self, process: _Process, data: bytes) -> None:
+        try:
+            for told in map(read_told, process.lines.add(data)):
+                self._take(told)
+        except (ValueError, TypeError) as error:
+            self._lose(f"it says what nobody understands: {error}")
+
+    def _take(self, told: Told) -> None:
+        if self._under_way is None or told.name != self.busy:
+            return
+        folder, part = self._under_way
+        if told.word == RELEASED:
+            self._unsaid.append(Released(told.name))
+            return
+        self._under_way = None
+        if told.word == DURABLE:
+            self._unsaid.append(Durable(told.name, told.seconds, part, folder))
+        else:
+            self._unsaid.append(Failed(told.name, told.why, told.refused))
+
+    def _lose(self, why: str) -> None:
+        """Kill what is left of the process; the save under way has failed."""
+        name = self.busy
+        self.kill()
+        if name is not None:
+            self._unsaid.append(Failed(name, f"the uploader ended: {why}"))
+
+    def _end_of(self, child: subprocess.Popen[bytes]) -> str:
+        with suppress(subprocess.TimeoutExpired):  # its pipe has ended, so it ends
+            status = child.wait(_EXIT_SECONDS)
+            return f"killed by {_signal_name(-status)}" if status < 0 else f"exit status {status}"
+        return "it has closed its pipe"
+
+    def kill(self) -> None:
+        """SIGKILL, at once. What it has said and was not heard is dropped, and nothing is under way any more."""
+        self._under_way = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.child.kill()
+            process.close()
+            self._ending = process
+            self.reap(0.0)
+
+    def reap(self, seconds: float = REAP_SECONDS) -> bool:
+        """Wait for the end of what was killed. False: it still may read the arena, which is not to be used again."""
+        if self._ending is None:
+            return True
+        try:
+            self._ending.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        self._ending = None
+        return True
+
+    def close(self, seconds: float = REAP_SECONDS) -> bool:
+        """End it: what is under way is not finished. As `reap`."""
+        self.kill()
+        self._unsaid.clear()
+        return self.reap(seconds)
+
+
+def _executed(arena: int, environ: Mapping[str, str]) -> _Process:
+    """No preexec_fn: it would make a fork of a trainer with threads and large memory of what is a spawn."""
+    orders, give = os.pipe()
+    hear, words = os.pipe()
+    main = threading.current_thread() is threading.main_thread()
+    numbers = map(str, (arena, orders, words, os.getpid(), int(main)))
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, *numbers],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[arena, orders, words],
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(give)
+        os.close(hear)
+        raise
+    finally:
+        os.close(orders)
+        os.close(words)
+    os.set_blocking(give, False)
+    os.set_blocking(hear, False)
+    return _Process(child, give, hear)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_pipes: weakref.WeakSet[_Process] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """A forked process would keep the uploader from noticing its owner's end."""
+    for process in list(_pipes):
+        process.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

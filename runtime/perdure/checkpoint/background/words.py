@@ -1,0 +1,87 @@
+"""What a trainer and the process that uploads for it tell each other: a line of JSON each, over two pipes. Pure.
+
+All lines are short: whoever writes one to a process that does not read is not to wait. What is long lies in the arena.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from perdure.checkpoint.background.arena import Seal
+
+LINE_BYTES: Final = 16 * 1024
+"""The longest line. A pipe takes more."""
+WHY_CHARACTERS: Final = 2000
+
+
+@dataclass(frozen=True)
+class Order:
+    """Upload the part in the arena."""
+
+    root: str
+    folder: str
+    seal: Seal
+    """Of the part that is meant."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One word about a save."""
+
+    word: str
+    name: str
+    seconds: float = 0.0
+    """Of the upload, with DURABLE."""
+    why: str = ""
+    refused: bool = False
+    """Whether the store refuses the same call until somebody changes something."""
+
+
+DURABLE: Final = "durable"
+FAILED: Final = "failed"
+RELEASED: Final = "released"
+"""The arena's bytes are not read any more."""
+
+
+class Lines:
+    """Puts a stream of bytes together to lines."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+
+    def add(self, data: bytes) -> list[bytes]:
+        """The lines that have become whole. ValueError if one has no end."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        if len(self._begun) > LINE_BYTES:
+            raise ValueError(f"a line has more than {LINE_BYTES} bytes")
+        return lines
+
+
+def write_order(order: Order) -> bytes:
+    """As a line. ValueError if it is too long."""
+    return _line({"root": order.root, "folder": order.folder, "seal": asdict(order.seal)})
+
+
+def read_order(line: bytes) -> Order:
+    """ValueError, KeyError or TypeError if it is none."""
+    body = json.loads(line)
+    return Order(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
+
+
+def write_told(told: Told) -> bytes:
+    """As a line."""
+    return _line(asdict(told) | {"why": told.why[:WHY_CHARACTERS]})
+
+
+def read_told(line: bytes) -> Told:
+    """ValueError or TypeError if it is none."""
+    return Told(**json.loads(line))
+
+
+def _line(body: dict[str, object]) -> bytes:
+    line = json.dumps(body).encode() + b"\n"
+    if len(line) > LINE_BYTES:
+        raise ValueError(f"a line of {len(line)} bytes is too long")
+    return line

@@ -1,0 +1,224 @@
+"""An arena holds a whole part of one step, or nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from perdure.checkpoint.background import arena as arenas
+from perdure.checkpoint.background.arena import PAGE_BYTES, Arena, read_part, read_seal, room_for
+from perdure.checkpoint.stage import stage
+from perdure.checkpoint.state import State
+from perdure.checkpoint.upload import BLOCK_BYTES, put_part
+from perdure.errors import Corrupt
+from perdure.log.entry import checksum
+from tests.support.store import MemoryStore
+from tests.unit.runtime.checkpoint import world
+from tests.unit.runtime.checkpoint.background.parts import FOLDER, POSITION, filled, open_files, part, pieces
+
+LARGE = bytes(range(256)) * 80_000
+"""Two blocks and a part of a third."""
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena()
+    yield made
+    made.close()
+
+
+def test_it_holds_nothing_at_first(arena: Arena) -> None:
+    assert read_seal(arena.fd) is None
+    assert arena.held == 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("data", [b"0123456789", LARGE], ids=["small", "of three blocks"])
+def test_what_is_read_is_what_was_staged(arena: Arena, data: bytes, threads: int) -> None:
+    copy = filled(arena, data, threads=threads)
+    assert read_seal(arena.fd) == copy.seal
+    staged, position = read_part(arena.fd, copy.seal)
+    assert b"".join(bytes(block) for block in staged.blocks()) == data
+    assert replace(staged, pieces=list) == replace(part(data), pieces=list)
+    assert position == POSITION
+    assert copy.seal.checksum == checksum(data)
+    assert list(copy.sums) == [checksum(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+    assert (copy.seal.step, copy.seal.rank, copy.seal.world, copy.seal.size) == (7, 0, 1, len(data))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_state_of_every_kind_is_copied_as_a_blocking_save_writes_it(arena: Arena, threads: int) -> None:
+    state = world.state()
+    more = {"large": torch.rand(3_000_000), "large and turned": torch.rand(1500, 2000).t()}
+    more |= {f"small{n}": torch.rand(3) for n in range(2000)}
+    staged = stage(replace(state, shared={**state.shared, **more}), 0, 1)
+    store = MemoryStore()
+    index = put_part(store, FOLDER, staged, 1, POSITION)
+    copy = arena.fill(staged, uid="u", run=1, name="aa", position=POSITION, threads=threads)
+    found, _ = read_part(arena.fd, copy.seal)
+    assert b"".join(bytes(block) for block in found.blocks()) == store.get(index["shard"]["key"])
+    assert list(copy.sums) == list(index["shard"]["blocks"])
+    assert copy.seal.checksum == index["shard"]["crc"]
+
+
+def test_it_holds_nothing_from_the_first_byte_of_the_next_part_on_until_the_last(arena: Arena) -> None:
+    filled(arena, LARGE)
+    seen = []
+
+    def watched() -> Iterator[memoryview]:
+        for piece in pieces(LARGE):
+            seen.append(read_seal(arena.fd))
+            yield piece
+
+    arena.fill(replace(part(LARGE), pieces=watched), uid="u", run=1, name="bb", position=POSITION)
+    assert seen == [None] * 7
+    seal = read_seal(arena.fd)
+    assert seal
+    assert seal.name == "bb"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_copy_that_breaks_off_leaves_nothing(arena: Arena, threads: int) -> None:
+    filled(arena, LARGE)
+
+    def broken() -> Iterator[memoryview]:
+        yield memoryview(LARGE)[:9_000_000]
+        raise ValueError("the state is gone")
+
+    with pytest.raises(ValueError, match="the state is gone"):
+        arena.fill(replace(part(LARGE), pieces=broken), uid="u", run=1, name="bb", position=POSITION, threads=threads)
+    assert read_seal(arena.fd) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_copy_that_cannot_be_written_leaves_nothing(
+    arena: Arena, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(arena, LARGE)
+    real = os.pwritev
+
+    def full(fd: int, views: list[memoryview], at: int) -> int:
+        if at > BLOCK_BYTES:
+            raise OSError(28, "No space left on device")
+        return real(fd, views, at)
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="No space left"):
+        filled(arena, LARGE, threads=threads)
+    assert read_seal(arena.fd) is None
+
+
+@pytest.mark.parametrize("size", [9, 11])
+def test_a_state_of_another_size_than_staged_is_not_sealed(arena: Arena, size: int) -> None:
+    wrong = replace(part(), pieces=lambda: pieces(b"x" * size))
+    with pytest.raises(Corrupt, match="were staged instead of 10"):
+        arena.fill(wrong, uid="u", run=1, name="bb", position=POSITION)
+    assert read_seal(arena.fd) is None
+
+
+def test_a_changed_label_is_none(arena: Arena) -> None:
+    filled(arena)
+    os.pwrite(arena.fd, b"9", 40)
+    assert read_seal(arena.fd) is None
+
+
+def test_a_part_whose_rest_was_changed_is_not_read(arena: Arena) -> None:
+    copy = filled(arena)
+    os.pwrite(arena.fd, b"9", PAGE_BYTES + 10 + 5)
+    with pytest.raises(Corrupt, match="was changed after it was sealed"):
+        read_part(arena.fd, copy.seal)
+
+
+def test_a_part_that_was_cut_short_is_not_read(arena: Arena) -> None:
+    copy = filled(arena, LARGE)
+    staged, _ = read_part(arena.fd, copy.seal)
+    os.ftruncate(arena.fd, PAGE_BYTES + BLOCK_BYTES + 1)
+    with pytest.raises(Corrupt, match="was cut short"):
+        list(staged.blocks())
+    with pytest.raises(Corrupt, match="was changed"):
+        read_part(arena.fd, copy.seal)
+
+
+def test_memory_is_kept_from_one_part_to_the_next_and_given_back_when_asked(arena: Arena) -> None:
+    filled(arena, LARGE)
+    held = arena.held
+    assert held >= len(LARGE)
+    filled(arena)
+    assert arena.held == held
+    arena.shrink(10)
+    assert arena.held <= 2 * PAGE_BYTES
+    assert read_seal(arena.fd) is None
+    filled(arena, LARGE)
+
+
+def test_memory_is_allocated_before_the_first_part(arena: Arena) -> None:
+    arena.prepare(len(LARGE))
+    arena.prepared()
+    held = arena.held
+    assert held >= PAGE_BYTES + len(LARGE)
+    assert read_seal(arena.fd) is None
+    filled(arena, LARGE)
+    assert arena.held <= held + PAGE_BYTES
+
+
+def test_a_part_need_not_wait_for_all_memory(arena: Arena) -> None:
+    arena.prepare(16 * len(LARGE))
+    copy = filled(arena, LARGE)
+    assert read_seal(arena.fd) == copy.seal
+    assert arena.held < 16 * len(LARGE)
+
+
+def test_no_memory_is_allocated_where_there_is_no_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arenas, "free_memory", lambda: len(LARGE))
+    arena.prepare(len(LARGE))
+    arena.prepared()
+    assert arena.held == 0
+
+
+def test_room_is_what_is_free_beside_what_it_has_and_a_margin(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    margin = arenas.MARGIN_BYTES
+    monkeypatch.setattr(arenas, "free_memory", lambda: margin + 100)
+    assert room_for(100) == 0
+    assert room_for(101) == 1
+    assert room_for(200, held=150) == 0
+    staged = part(LARGE)
+    assert arena.missing(staged) == len(LARGE) + PAGE_BYTES - 100
+    filled(arena, LARGE)
+    assert arena.missing(staged) == 0
+    monkeypatch.setattr(arenas, "free_memory", lambda: None)
+    assert room_for(2**60) == 0
+
+
+def test_nothing_draws_from_the_generators_of_the_script(arena: Arena) -> None:
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+    staged = stage(State({"w": torch.ones(9)}, {}, {}), 0, 1)
+    arena.fill(staged, uid="u", run=1, name="aa", position=POSITION, threads=2)
+    assert (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()) == before
+
+
+def test_a_forked_process_does_not_keep_it(arena: Arena) -> None:
+    filled(arena)
+    child = os.fork()
+    if not child:
+        os._exit(sum("perdure-arena" in name for name in open_files()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert read_seal(arena.fd) is not None
+
+
+def test_it_works_where_there_are_no_memory_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    arena = Arena()
+    arena.prepare(100)
+    copy = filled(arena, LARGE)
+    assert read_seal(arena.fd) == copy.seal
+    assert list(tmp_path.iterdir()) == []
+    arena.close()
