@@ -38,7 +38,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perdure.agent.linux import die_with_parent
+from perdure.host.parent import die_with_parent
 
 MODULES = ("torch", "torch._dynamo", "perdure.session.session")
 """With what torch imports when the first optimizer is made."""

@@ -32,6 +32,7 @@ from perdure.agent import linux
 from perdure.agent.imports import imports_of
 from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
+from perdure.host.parent import die_with_parent
 from perdure.wire import Env
 from perdure.wire.channel import write_unwound
 
@@ -160,7 +161,7 @@ def _fork_again(agent: int, added: Mapping[str, str], files: Sequence[int]) -> N
     os.setsid()
     while os.getppid() == parent:
         time.sleep(_ADOPTED_POLL_SECONDS)
-    linux.die_with_parent()
+    die_with_parent()
     if os.getppid() != agent:
         os._exit(0)
     with os.fdopen(request, "rb") as file:

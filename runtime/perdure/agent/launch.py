@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from perdure.agent.linux import die_with_parent
+from perdure.host.parent import die_with_parent
 
 
 class Started(NamedTuple):

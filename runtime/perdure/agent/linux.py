@@ -15,7 +15,6 @@ from typing import Final
 
 from perdure.host.cgroup import CGROUPS
 
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _c = ctypes.CDLL(None, use_errno=True)
@@ -26,11 +25,6 @@ def adopt_orphans() -> None:
     """Become the parent of orphaned descendants, as PID 1 is anyway."""
     if _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
-
-
-def die_with_parent() -> None:
-    """Get SIGKILL when the parent ends. Called in a child between fork and exec."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def name_process(name: str) -> None:

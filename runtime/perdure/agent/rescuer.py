@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from perdure.agent.linux import die_with_parent
 from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Pipe
 from perdure.agent.state import Rescued
+from perdure.host.parent import die_with_parent
 from perdure.wire import CommitRef
 
 _COMMAND: Final = ("-P", "-m", "perdure.checkpoint.rescue")

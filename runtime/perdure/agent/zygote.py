@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from perdure.agent.environ import with_threads
 from perdure.agent.launch import Exec, Launcher, Started
-from perdure.agent.linux import cpu_limit, die_with_parent
+from perdure.agent.linux import cpu_limit
 from perdure.agent.program import Program, Unsuited, read_program
+from perdure.host.parent import die_with_parent
 from perdure.wire import Env
 
 ANSWER_SECONDS: Final = 5.0

@@ -2,5 +2,6 @@
 
 cgroup  the memory limit of this container, and what it uses
 memory  how much a process may still take
+parent  a child ends with its parent
 age     when this process was made
 """

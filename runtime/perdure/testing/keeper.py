@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from perdure.agent.exit_cause import SHELL_SIGNALLED
-from perdure.agent.linux import adopt_orphans, descendants, die_with_parent, kill
+from perdure.agent.linux import adopt_orphans, descendants, kill
+from perdure.host.parent import die_with_parent
 
 
 def keep(parent: int, command: Sequence[str]) -> int:
