@@ -8,13 +8,14 @@ Called by save, and by the dry run in restore.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from torch import Tensor
 
-from perdure.checkpoint import tensors, upload
+from perdure.checkpoint import tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
@@ -39,7 +40,7 @@ def stage(state: State, rank: int, world: int) -> Staged:
     size = items[-1].end if items else len(header)
     own = encode(state.rank, "rank")
     order = [flat[item.part, item.name] for item in items]
-    return Staged(rank, world, size, items, own, None if rank else objects, _reader(header, order))
+    return Staged(rank, world, size, items, own, None if rank else objects, partial(_bytes, header, order))
 
 
 def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
@@ -89,31 +90,6 @@ def described(part: str, name: str, tensor: Tensor) -> Item:
     """A tensor as a manifest lists it, with start 0."""
     size, order = tensors.size_of(tensor), tensors.memory_order(tensor)
     return Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size, order)
-
-
-def _reader(header: bytes, order: list[Tensor]) -> Callable[[], Iterator[memoryview]]:
-    """Reads the file's bytes in full blocks: views of contiguous memory, otherwise gathered in one buffer."""
-
-    def blocks() -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(upload.BLOCK_BYTES))
-        filled = 0
-        for piece in _bytes(header, order):
-            left = piece
-            while left:
-                if not filled and len(left) >= len(buffer):
-                    yield left[: len(buffer)]
-                    left = left[len(buffer) :]
-                    continue
-                taken = min(len(left), len(buffer) - filled)
-                buffer[filled : filled + taken] = left[:taken]
-                left, filled = left[taken:], filled + taken
-                if filled == len(buffer):
-                    yield buffer
-                    filled = 0
-        if filled:
-            yield buffer[:filled]
-
-    return blocks
 
 
 def _bytes(header: bytes, order: list[Tensor]) -> Iterator[memoryview]:

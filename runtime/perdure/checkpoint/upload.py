@@ -37,8 +37,12 @@ class Staged:
     """This rank's own state, encoded."""
     objects: Any
     """Other state, encoded; rank 0's only."""
-    blocks: Callable[[], Iterable[memoryview]]
-    """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter. A block is valid until the next one."""
+    pieces: Callable[[], Iterable[memoryview]]
+    """The shard's bytes, in order, in pieces of any size. Those of a live state are valid while nobody changes it."""
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter. A block is valid until the next one."""
+        return in_blocks(self.pieces())
 
 
 def without_tensors(rank: int, world: int, state: Any, objects: Any = None) -> Staged:
@@ -50,12 +54,17 @@ def put_part(store: Store, folder: str, staged: Staged, run: int, position: Posi
     """Writes one rank's shard and index object. Returns the index, for the manifest."""
     key = shard_key(folder, staged.rank, staged.world)
     sums: list[str] = []
-    store.put_stream(key, _summed(staged.blocks(), sums), staged.size)
-    crc = combine(sums, staged.size, BLOCK_BYTES)
-    shard = Shard(key, staged.size, crc, BLOCK_BYTES, tuple(sums), staged.items)
-    index = index_body(Index(staged.rank, shard, staged.state, staged.objects))
+    store.put_stream(key, summed(staged.blocks(), sums), staged.size)
+    index = index_of(staged, key, sums)
     store.put(index_key(folder, staged.rank), write_index(index, run, position))
     return index
+
+
+def index_of(staged: Staged, key: str, sums: Sequence[str]) -> dict[str, Any]:
+    """The index of a part whose shard is written under `key`, and whose blocks have these checksums."""
+    crc = combine(sums, staged.size, BLOCK_BYTES)
+    shard = Shard(key, staged.size, crc, BLOCK_BYTES, tuple(sums), staged.items)
+    return index_body(Index(staged.rank, shard, staged.state, staged.objects))
 
 
 def put_manifest(
@@ -67,6 +76,27 @@ def put_manifest(
     return refer_to(key, data)
 
 
+def in_blocks(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    """The same bytes in full blocks: views of the pieces where one holds a block, otherwise gathered in one buffer."""
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    filled = 0
+    for piece in pieces:
+        left = piece
+        while left:
+            if not filled and len(left) >= len(buffer):
+                yield left[: len(buffer)]
+                left = left[len(buffer) :]
+                continue
+            taken = min(len(left), len(buffer) - filled)
+            buffer[filled : filled + taken] = left[:taken]
+            left, filled = left[taken:], filled + taken
+            if filled == len(buffer):
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
+
+
 def combine(blocks: Sequence[str], size: int, block_bytes: int) -> str:
     """The checksum of the whole object, computed from those of its blocks."""
     total, left = 0, size
@@ -76,7 +106,8 @@ def combine(blocks: Sequence[str], size: int, block_bytes: int) -> str:
     return f"{total:016x}"
 
 
-def _summed(blocks: Iterable[memoryview], sums: list[str]) -> Iterator[memoryview]:
+def summed(blocks: Iterable[memoryview], sums: list[str]) -> Iterator[memoryview]:
+    """The blocks; adds the checksum of each to `sums` before it is taken."""
     for block in blocks:
         sums.append(checksum(block))
         yield block

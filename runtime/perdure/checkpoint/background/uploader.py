@@ -1,8 +1,8 @@
-"""The process that uploads a trainer's part of a save while the trainer goes on: `python -m` this module.
+"""The process that uploads a trainer's part of a save while the trainer goes on.
 
-It is executed, with the arena and two pipes, and ends with its trainer. One thread waits for orders and for the
-trainer's end, another one uploads: also where the store does not answer, the end is noticed. It never decides when a
-save has failed by time: the trainer kills it. No torch, no pickle.
+`uploading` executes it, with the arena and two pipes. It ends with its trainer. One thread waits for orders and for
+that end, another one uploads: also where the store does not answer, the end is noticed. It never decides by time that
+a save has failed: the trainer kills it. No torch, no pickle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from perdure.checkpoint.background.words import (
     write_told,
 )
 from perdure.errors import Corrupt, PerdureError, StorageRefused, UserError
-from perdure.host.parent import die_with_parent
 from perdure.store import Store, open_store
 
 PRIORITY: Final = 10
@@ -112,11 +111,8 @@ def stand_back() -> None:
 
 
 def main() -> NoReturn:
-    """ARENA ORDERS WORDS OWNER: three file descriptors and a process id; DIES: whether it dies with its parent's
-    thread."""
-    arena, orders, words, owner, dies = map(int, sys.argv[1:6])
-    if dies:
-        die_with_parent()
+    """The arguments: whether it dies with its parent's thread; three file descriptors; its owner's process id."""
+    arena, orders, words, owner = map(int, sys.argv[2:6])
     stand_back()
     given: queue.SimpleQueue[Order] = queue.SimpleQueue()
     uploads = Uploads(arena, words)
@@ -128,7 +124,3 @@ def main() -> NoReturn:
     threading.Thread(target=work, name="perdure-uploads", daemon=True).start()
     wait_for_orders(orders, owner, given)
     os._exit(0)  # whatever is under way
-
-
-if __name__ == "__main__":
-    main()

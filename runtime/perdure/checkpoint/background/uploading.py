@@ -25,7 +25,11 @@ from perdure.checkpoint.upload import index_of
 from perdure.log.objects import shard_key
 
 REAP_SECONDS: Final = 10.0
-_MODULE: Final = "perdure.checkpoint.background.uploader"
+_MAIN: Final = (
+    "import sys; from perdure.host.parent import die_with_parent; int(sys.argv[1]) and die_with_parent(); "
+    "from perdure.checkpoint.background.uploader import main; main()"
+)
+"""First of all it ties its life to its parent's: a process that is stopped while it imports would outlive it."""
 _CHUNK: Final = 65536
 _EXIT_SECONDS: Final = 0.1
 """How long the exit status of a process is waited for whose pipes are closed."""
@@ -227,10 +231,10 @@ def _executed(arena: int, environ: Mapping[str, str]) -> _Process:
     orders, give = os.pipe()
     hear, words = os.pipe()
     main = threading.current_thread() is threading.main_thread()
-    numbers = map(str, (arena, orders, words, os.getpid(), int(main)))
+    numbers = map(str, (int(main), arena, orders, words, os.getpid()))
     try:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, *numbers],
+            [sys.executable, "-P", "-c", _MAIN, *numbers],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

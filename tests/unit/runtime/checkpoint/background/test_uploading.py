@@ -357,7 +357,7 @@ def test_a_process_that_cannot_be_started_is_a_failed_save(
 def test_a_process_that_ends_at_once_is_a_failed_save(
     uploader: Uploader, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploading, "_MODULE", "perdure.no.such.module")
+    monkeypatch.setattr(uploading, "_MAIN", "import perdure.no.such.module")
     uploader.start()
     uploader.order(FOLDER, filled(arena))
     assert settled(uploader)[-1] == Failed("aa", "the uploader ended: exit status 1")
