@@ -6,7 +6,6 @@ import inspect
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 import perdure
 from perdure import Session
+from tests.support.forked import Forked
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.training import Training
 
@@ -40,11 +40,12 @@ class Once:
 def run(folder: Path, *options: str, status: int = 0) -> list[str]:
     """The lines that the script has printed. It ends with this status."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    command = [sys.executable, str(SCRIPT), str(folder), *options]
     environ["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
-    return done.stdout.splitlines()
+    command, pipe = [str(SCRIPT), str(folder), *options], subprocess.PIPE
+    with Forked(command, cwd=folder, env=environ, stdout=pipe, stderr=pipe) as process:
+        printed, complaints = process.communicate()
+    assert process.returncode == status, complaints
+    return printed.splitlines()
 
 
 def left(folder: Path, printed: list[str]) -> Once:
