@@ -1,10 +1,14 @@
 """Who the ranks of a run are, how they find each other and how they agree.
 
 rendezvous   the store and the process groups of a run
-found        a process group that was there before
+found        a process group that existed before the session
 peers        the small messages ranks exchange
 gloo         the same over a gloo group of its own
-collectives  work that all ranks do, and fail at, together
+collectives  work that succeeds or fails on all ranks together
 agreement    the one-step-lagged vote to save or leave
-pulse        whether the other ranks are still there, for a rank that is asked to leave
+pace         how often the ranks vote
+heartbeat    whether the other ranks are alive, for a rank that is asked to leave
+world        gloo groups connected by hand, and installing one as torch's WORLD
+old_groups   frees the groups of older runs
+backoff      limits TCP's pauses between retransmissions
 """

@@ -1,9 +1,10 @@
-"""How soon a connection between ranks goes on once a link that was cut is there again (docs/decisions/043).
+"""Lets connections between ranks recover soon after a network outage (docs/decisions/043).
 
-TCP waits twice as long after each retransmission: a link that was cut for 16 s stands for 27. gloo makes its sockets
-itself, and shows none: they are those that are there afterwards and were not before. A kernel that knows no such limit
-(before Linux 6.15) is left as it is. By setsockopt itself: Python's own object would make a socket non-blocking where
-the script has set a default timeout. Used by perdure.group.world.
+TCP doubles its wait after each retransmission, so an outage of 16 s can stop a connection for 27 s. This module limits
+the wait. gloo creates its sockets internally and does not expose them; they are found by comparing the open files
+before and after. Kernels before Linux 6.15 have no such limit and keep their behaviour. The module calls setsockopt
+through ctypes, because a Python socket object would make the socket non-blocking if the script has set a default
+timeout. Used by perdure.group.world.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from socket import IPPROTO_TCP
 from typing import Final
 
 LONGEST_SECONDS: Final = 3
-"""Between two retransmissions; a connection of which nothing is acknowledged then ends after 39 s."""
+"""The longest wait between two retransmissions. A connection without any acknowledgement then fails after 39 s."""
 TCP_RTO_MAX_MS: Final = 44
 
 _FILES: Final = Path("/proc/self/fd")
 
 
 def open_files() -> frozenset[int]:
-    """The process's; none where they cannot be seen."""
+    """The open files of this process; empty if /proc is not available."""
     try:
         return frozenset(int(file.name) for file in _FILES.iterdir())
     except OSError:
@@ -30,7 +31,7 @@ def open_files() -> frozenset[int]:
 
 
 def limit(files: Iterable[int]) -> None:
-    """Those of them that are TCP sockets: the kernel refuses any other."""
+    """Limit the wait of every TCP socket among `files`; the kernel rejects the option for the others."""
     longest = ctypes.c_int(1000 * LONGEST_SECONDS)
     set_option = ctypes.CDLL(None).setsockopt
     for file in files:

@@ -1,7 +1,7 @@
 """Small messages between ranks over a gloo group of their own: JSON as bytes, never pickle.
 
-Any failure of gloo means that another rank is gone or silent, so it is PeerLost; which rank is to blame is told by
-that rank's own outcome. Made by perdure.group.rendezvous; used by everything that is collective and not training.
+Any failure of gloo means that another rank is gone or silent, so it becomes PeerLost. That rank's own outcome says why
+it failed. Created by perdure.group.rendezvous; used by every collective outside training.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from perdure.group.world import Group
 
 SIZE_BYTES: Final = 8
 FIRST_BYTES: Final = 64 * 1024
-"""So much goes with the size: each exchange waits for the slowest of all ranks."""
+"""Bytes of a message sent together with its size: each exchange waits for the slowest rank, so most need only one."""
 LEAST_BYTES: Final = 256
-"""... and so much of each of many ranks."""
+"""The same, at least, where many ranks share FIRST_BYTES."""
 LINE_END: Final = b"\n"
 CUT: Final = b"... "
 DIGEST_BYTES: Final = 8
@@ -33,7 +33,7 @@ DIGEST_BYTES: Final = 8
 
 @contextlib.contextmanager
 def peer_lost(doing: str) -> Iterator[None]:
-    """Turns a failed collective into PeerLost."""
+    """Turn a failed collective into PeerLost."""
     try:
         yield
     except RuntimeError as error:  # gloo's own; dist.DistError is one too
@@ -41,23 +41,23 @@ def peer_lost(doing: str) -> Iterator[None]:
 
 
 def lost(doing: str, error: RuntimeError) -> PeerLost:
-    """What a failed collective means."""
+    """The PeerLost for a failed collective."""
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     return PeerLost(f"another rank went away or did not answer while {doing}: {first}")
 
 
 class GlooPeers:
-    """The ranks of a run, over a group that nothing else uses. From any thread."""
+    """The ranks of a run, over a group that nothing else uses. Safe to use from any thread."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._whole = threading.Lock()
-        """Of another thread's exchange no part comes between two of one."""
+        """Held for a whole exchange, so that two threads' messages do not interleave."""
         self.rank = group.rank()
         self.world = group.size()
 
     def gather(self, doing: str, value: Any) -> list[Any]:
-        """Every rank's JSON value, by rank, on all ranks: in one exchange what is short, in two what is longer."""
+        """Every rank's JSON value, by rank, on all ranks. Short values take one exchange, longer ones two."""
         with self._whole:
             return [message.value() for message in self._gathered(_to_bytes(doing, value))]
 
@@ -68,7 +68,7 @@ class GlooPeers:
             return self._rest_of_rank0(self._met(own)[0], own, self._first).value()
 
     def announce(self, value: Any) -> Any:
-        """The same where all are known to be in this call: rank 0 waits for nobody."""
+        """The same without a check that all ranks make this call, so rank 0 does not wait for the others."""
         own = _to_bytes("", value if self.rank == 0 else None)
         begun = _begun(own, FIRST_BYTES)
         with self._whole:
@@ -80,7 +80,7 @@ class GlooPeers:
         return max(LEAST_BYTES, FIRST_BYTES // self.world)
 
     def _met(self, own: torch.Tensor) -> list[_Message]:
-        """The beginning of each rank's message. RanksApart on all ranks unless all do the same."""
+        """The first part of each rank's message. Raises RanksApart on all ranks unless all make the same call."""
         found = [_Message(part) for part in self._all(_begun(own, self._first))]
         check_together([message.doing for message in found])
         return found
@@ -114,9 +114,9 @@ class GlooPeers:
 
 @dataclass(frozen=True)
 class _Message:
-    """What has come of one: its size in bytes, and behind it as much of it as there was room for.
+    """A message, or its first part: the size in bytes, then the bytes received so far.
 
-    A line says what its rank is doing, the rest is JSON, which has no line's end.
+    The first line says what the rank is doing. The rest is JSON without line breaks.
     """
 
     data: torch.Tensor
@@ -149,7 +149,7 @@ def _begun(own: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _bytes(size: int) -> torch.Tensor:
-    """Gloo's tensors are the CPU's, whatever default device the script has set."""
+    """A tensor for gloo, which needs the CPU even if the script has set another default device."""
     return torch.zeros(size, dtype=torch.uint8, device="cpu")
 
 
@@ -159,7 +159,7 @@ def _to_bytes(doing: str, value: Any) -> torch.Tensor:
 
 
 def _short(doing: str) -> bytes:
-    """In one line, and never so long that it would not come whole; other words are other bytes."""
+    """`doing` as one line that fits the first exchange. A long line is cut and ends with a digest."""
     line = " ".join(doing.splitlines()).encode()
     if len(line) < LEAST_BYTES:
         return line

@@ -1,12 +1,12 @@
-"""Whether the other ranks are still there, for a rank that is asked to leave.
+"""Detects dead peers for a rank that is asked to leave.
 
-Ranks leave together, so one that is cut off from the others waits in a collective for what never comes, and nothing
-tells: no connection is reset. Each rank therefore counts aloud in the run's store, and listens to the rank before it.
-One that is asked to leave, and has not heard anything for longer than a step takes, ends: its peers are gone. The
-others then see its connections end, or hear nothing either.
+Ranks leave together. A rank that is cut off from the others would wait in a collective forever, because no connection
+is reset. So each rank writes a growing number to the run's store, and reads that of the rank before it. A rank that is
+asked to leave and has seen no new number for longer than a step takes exits: its peers are gone. The others then lose
+their connection to it, or see no new number either.
 
-What is in progress is never disturbed: nobody listens while a checkpoint is made, and nobody is believed to be gone
-who was never heard. Used by the session; no collective is used here.
+The heartbeat never disturbs work in progress: it pauses while a checkpoint is made, and a rank that was never heard
+does not count as gone. Used by the session; it uses no collective.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS: Final = 2.0
 SILENCE_SECONDS: Final = 20.0
-"""A process that holds the interpreter's lock counts late: so long is nothing, nor as long as a step has taken."""
+"""Silence up to this, or up to the longest step, means nothing: code that holds the GIL delays the numbers."""
 
 
 @dataclass
 class Silence:
-    """For how long nothing has been heard of a peer, as far as that means anything. Every time is the caller's."""
+    """Measures how long a peer has been silent. The caller passes every time."""
 
     _heard: float | None = None
     _stepped: float | None = None
@@ -40,23 +40,23 @@ class Silence:
     _pauses: int = 0
 
     def heard(self, now: float) -> None:
-        """The peer is there."""
+        """The peer has written a new number."""
         self._heard = now
 
     def stepped(self, now: float) -> None:
-        """This rank has finished a step: the longest tells how long a peer may be busy."""
+        """This rank has finished a step. The longest step is how long a peer may be busy."""
         if self._stepped is not None:
             self._longest_step = max(self._longest_step, now - self._stepped)
         self._stepped = now
 
     def pause(self) -> None:
-        """Silence means nothing until `resume`."""
+        """Ignore silence until `resume`."""
         self._pauses += 1
 
     def resume(self, now: float) -> None:
-        """Silence counts from now."""
+        """Count silence from now on."""
         self._pauses -= 1
-        self._stepped = None  # what comes after a save is not one step
+        self._stepped = None  # the time of a save is not part of a step
         if self._heard is not None:
             self._heard = now
 
@@ -69,7 +69,7 @@ class Silence:
 
 
 class Heartbeat:
-    """This rank's counting and listening; in a world of one it does nothing."""
+    """Writes this rank's number and reads its peer's; does nothing in a world of one."""
 
     def __init__(self, settings: Settings, exit_requested: Callable[[], bool], gone: Callable[[str], None]) -> None:
         """While `exit_requested()` is true and the peers are silent, another thread calls `gone` with the reason."""
@@ -84,7 +84,7 @@ class Heartbeat:
         self._last = b""
 
     def start(self, *, at_once: bool = True) -> None:
-        """Once all ranks are connected: each hears its peer before it trains, or soon if not `at_once`."""
+        """Start when all ranks are connected. Unless `at_once` is false, wait until the peer's first number is read."""
         if self._settings.world == 1:
             return
         counted = threading.Event()
@@ -94,7 +94,7 @@ class Heartbeat:
             counted.wait(ANSWER_SECONDS)
 
     def stop(self) -> None:
-        """From here on the others may leave when they like."""
+        """Stop: from now on the other ranks may leave."""
         self._stopped.set()
 
     def stepped(self) -> None:
@@ -103,7 +103,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """A checkpoint is made: whoever writes much may be silent for long."""
+        """A checkpoint is made, in which a peer that writes much may be silent for long."""
         self._silence.pause()
         try:
             yield
@@ -118,7 +118,7 @@ class Heartbeat:
                 return
 
     def _go_on_counting(self, counted: threading.Event, *, at_once: bool) -> None:
-        """May hang for as long as the network does: nothing waits for this thread, or not for long."""
+        """May hang as long as the network does; callers wait for this thread only briefly."""
         if at_once:
             self._count_and_listen()
         counted.set()

@@ -1,13 +1,12 @@
-"""Which calls of a rank are checks: all of them while steps are long, every few where they are short.
+"""Decides which calls are checks: every call while steps are long, every few calls while they are short.
 
-A reduce costs half a millisecond of CPU in gloo's own threads, on every rank. Where a step takes two milliseconds that
-is much, and nothing is gained: a request to leave need not be known within two milliseconds. So about one check is
-made in an interval, and never fewer than one in MOST_CALLS: steps may become long all of a sudden, and until the
-next check nobody can tell the others.
+A reduce costs half a millisecond of CPU in gloo's threads, on every rank. That is a lot for a step of two milliseconds,
+and a request to leave need not spread that fast. So the ranks check about once per interval, and at least once in
+MOST_CALLS calls: a step may suddenly take long, and a rank can pass on a request only at the next check.
 
-How many calls make a check is never a rank's own decision: each says what it would like, and the least of it holds
-for all from the moment it is read. What every rank sees alike, a call of another kind, is a check without being agreed.
-Pure; the clock is the caller's. Used by perdure.group.agreement.
+All ranks must check at the same calls. So each rank proposes a number of calls until the next check, and the smallest
+proposal applies to all once it is read. A call of another kind is always a check; all ranks see it alike.
+Pure; the caller passes the clock. Used by perdure.group.agreement.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Pace:
         self._longest = self._whole = 0.0
 
     def is_check(self, kind: int) -> bool:
-        """Counts a call; what was agreed before has to be known by now."""
+        """Count a call, and say whether it is a check. Call `agree` with the last result first."""
         now = self._now()
         took = math.inf if self._last is None else now - self._last
         self._whole += took
@@ -45,10 +44,10 @@ class Pace:
         return self._calls >= self._every
 
     def checked(self) -> int:
-        """A check is made; how many calls the next one may be away, as far as this rank can tell.
+        """Start a check; return this rank's proposal: the number of calls until the next one.
 
-        An interval's worth of usual calls, no more than two intervals' of the longest since the last check, and no more
-        than twice as many as now.
+        The proposal is one interval of average calls, at most two intervals of the longest call since the last check,
+        and at most twice the present number.
         """
         wished = float(self._every)
         if self._longest:
@@ -58,5 +57,5 @@ class Pace:
         return max(1, min(int(wished), 2 * self._every, MOST_CALLS))
 
     def agree(self, every: int) -> None:
-        """From here on every so many calls are one check."""
+        """From now on every `every`-th call is a check."""
         self._every = every

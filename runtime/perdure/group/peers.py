@@ -3,8 +3,8 @@
 `Peers` is what saving, restoring and opening the log need of the other ranks. `Solo` is a world of one and touches no
 collective. The gloo implementation lives in perdure.group.gloo, beside the process group it owns.
 
-Each message says what its rank is doing. Ranks that part in the script meet in different calls, and one would take the
-other's answer for its own.
+Each message says what its rank is doing. Otherwise ranks that take different paths in the script could meet in
+different calls, and each would take the other's value for an answer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from perdure.errors import UserError
 
 
 class RanksApart(UserError):
-    """The ranks have met in different calls. Raised on all of them: nobody has used what another one said."""
+    """The ranks have met in different calls. Raised on all ranks, before any uses a value of another."""
 
 
 def check_together(doing: Sequence[str]) -> None:
-    """Raises RanksApart unless all ranks do the same. `doing` is by rank."""
+    """Raise RanksApart unless all ranks make the same call. `doing` is by rank."""
     for rank, other in enumerate(doing):
         if other != doing[0]:
             raise RanksApart(
@@ -32,9 +32,9 @@ def check_together(doing: Sequence[str]) -> None:
 class Peers(Protocol):
     """The ranks of one run. Every method is collective: all ranks call it in the same order.
 
-    `doing` says in a few words what the call is for, after "rank 0": "ends an epoch". No two calls say the same.
-    Each raises PeerLost when another rank is gone or does not answer in time, and RanksApart when one does something
-    else.
+    `doing` says in a few words what the call is for, to follow "rank 0": "ends an epoch". It is unique to a call. Each
+    method raises PeerLost when another rank is gone or does not answer in time, and RanksApart when a rank makes
+    another call.
     """
 
     @property
@@ -66,7 +66,7 @@ class Solo:
 
 
 class Alone:
-    """A rank that is to be one of a world, and has nobody to talk to yet: what it says, it hears."""
+    """A rank of a larger world that is not connected yet: it hears only itself."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank = rank

@@ -1,8 +1,8 @@
-"""Groups of gloo that are connected by hand, and how one of them becomes torch's WORLD.
+"""Connects gloo groups by hand, and installs one of them as torch's WORLD.
 
-A group made here is in no registry of torch's, so another can be connected in a thread while training uses the
-first: that is how the ranks of a living training change. Installing one takes what is connected already, so it costs
-less than a millisecond. torch has no public word for that: the names it needs of torch are used here and nowhere else.
+A group made here is in none of torch's registries. So a thread can connect a new group while training uses the old one,
+which is how the ranks of a running training change. Installing a connected group takes less than a millisecond. torch
+has no public API for that; only this module uses the private names it needs.
 
 Called by perdure.group.rendezvous at the start, by the session at a hand-over, and by perdure.group.found.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Group(Protocol):
-    """What collectives are called on: a group of torch's own, or one connected here. Each gives something to wait for.
+    """A process group, of torch or connected here.
 
-    A failed one raises RuntimeError.
+    Its collectives return a work to wait for, and raise RuntimeError if they fail.
     """
 
     def rank(self) -> int: ...
@@ -53,13 +53,13 @@ class Group(Protocol):
 
 GLOO: Final = "ProcessGroupGloo"
 _REFERENCES: Final = [0]
-"""To the group that is installed, from torch's own tables."""
+"""The number of torch's own references to the installed group."""
 _CLAIMED: Final[list[weakref.ref[Any]]] = []
-"""The group that a session has made torch's WORLD last."""
+"""The last group that a session installed as torch's WORLD."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
-    """A group of `size` processes, connected: each calls this with the same name. RuntimeError if one does not come."""
+    """Connect a group of `size` processes, which all call this with the same name. RuntimeError if one is missing."""
     before = backoff.open_files()
     group = dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout=timeout)
     backoff.limit(backoff.open_files() - before)
@@ -67,9 +67,9 @@ def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: tim
 
 
 def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
-    """Makes a connected group what torch's collectives use where no group is given. None is there yet.
+    """Make a connected group torch's default group; torch must not have one yet.
 
-    `dist.get_backend()` says gloo, as ever; further groups of the script are made over `store`.
+    `dist.get_backend()` returns gloo as usual. New groups of the script are made over `store`.
     """
     found = getattr(distributed_c10d, GLOO, None)
     if found is None:
@@ -85,38 +85,38 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
 
 
 def claim() -> None:
-    """torch's WORLD is a session's own: whoever comes next has not found it."""
+    """Record that a session made torch's WORLD, so that the next session does not take it for the script's."""
     _CLAIMED[:] = [weakref.ref(dist.group.WORLD)]
 
 
 def made_by_others() -> bool:
-    """Whether there is a WORLD, and no session has made it."""
+    """Whether torch has a WORLD that no session made."""
     return dist.is_initialized() and all(claimed() is not dist.group.WORLD for claimed in _CLAIMED)
 
 
 def store_of_world() -> Store:
-    """What torch's WORLD was made over, as whoever made it gave it."""
-    store = distributed_c10d._get_default_store()  # noqa: SLF001 - nothing else tells it
+    """The store that torch's WORLD was made over, without torch's prefixes."""
+    store = distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
 
 
 def uninstall() -> list[Any]:
-    """Takes torch's groups away. What is returned keeps them alive (perdure.group.old_groups)."""
-    kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing else tells them all
+    """Remove torch's groups, and return them; they live as long as the list (perdure.group.old_groups)."""
+    kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public list
     if dist.is_initialized():
         dist.destroy_process_group()
     return kept
 
 
 def kept(known: int) -> bool:
-    """Whether anybody holds on to the installed group beside torch and `known` others; a frame does, too."""
+    """Whether the installed group has more references than torch's and `known` others. Frames count."""
     return dist.is_initialized() and sys.getrefcount(dist.group.WORLD) > _REFERENCES[0] + known
 
 
 def foreign() -> list[str]:
-    """Groups of the script's own, which a change of ranks would leave behind."""
+    """Names of the script's own groups, which a change of ranks would not replace."""
     own = dist.group.WORLD if dist.is_initialized() else None
     groups = distributed_c10d._world.pg_map  # noqa: SLF001 - see above
     return [str(group.group_name) for group in groups if group is not own]

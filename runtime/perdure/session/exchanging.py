@@ -1,8 +1,8 @@
-"""Small values that ranks tell each other: `perdure.gather(session, value)` and `perdure.all_reduce(session, value)`.
+"""Exchanges small values between ranks: `perdure.gather(session, value)` and `perdure.all_reduce(session, value)`.
 
-For scores, counts and decisions, over the connection that saves use; large tensors are torch.distributed's. What one
-rank cannot tell is an error on all of them, and so are ranks that call at different places. Sums are rounded once, so
-they do not depend on the order of ranks. Called by `Session`.
+Meant for scores, counts and decisions; use torch.distributed for large tensors. The values go over the connection that
+saves use. A value that cannot be sent is an error on all ranks, and so are calls at different places. Sums are rounded
+once, so they do not depend on the order of ranks. Called by `Session`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from perdure.group.collectives import on_all
 from perdure.group.peers import Peers
 
 EXCHANGED_BYTES: Final = 2**20
-"""Of one rank's value, as JSON."""
+"""The largest size of one rank's value, as JSON."""
 
 
 def gather(value: Any, call: str, peers: Peers) -> list[Any]:
-    """Each rank's value, by rank. `call` names the place, which is the same on all ranks. Collective."""
+    """Each rank's value, by rank. `call` names the place in the script, the same on all ranks. Collective."""
     return on_all(peers, f"calls {call}", lambda: (None, _plain(call, value)))[1]
 
 
 def all_reduce(value: Any, how: str, call: str, peers: Peers) -> Any:
-    """All ranks' values as one, of the form of this rank's. Collective; UserError on all ranks where they differ."""
+    """The reduced value of all ranks, in the form of this rank's. Collective; UserError on all if forms differ."""
     reduce = _REDUCTIONS.get(how)
     if reduce is None:
         raise UserError(f"all_reduce(..., {how!r}): take one of {', '.join(_REDUCTIONS)}")
@@ -46,18 +46,18 @@ def _plain(call: str, value: Any) -> Any:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{call}: {error}: give numbers, strings, lists and mappings; of a tensor its tolist()"
+            f"{call}: {error}: give numbers, strings, lists and mappings; for a tensor its tolist()"
         ) from None
     if len(text) > EXCHANGED_BYTES:
         raise UserError(
-            f"{call}: the value has {len(text)} bytes as JSON, at most {EXCHANGED_BYTES} are exchanged: use "
-            f"torch.distributed for what is large"
+            f"{call}: the value has {len(text)} bytes as JSON, more than {EXCHANGED_BYTES}: use torch.distributed "
+            f"for large values"
         )
     return json.loads(text)
 
 
 def _reduced(values: Sequence[Any], reduce: Callable[[Sequence[float]], float], call: str) -> Any:
-    """`values` are one of each rank."""
+    """Reduce `values`, one of each rank."""
     first = values[0]
     if all(isinstance(value, int | float) for value in values):
         return reduce(values)
@@ -66,8 +66,8 @@ def _reduced(values: Sequence[Any], reduce: Callable[[Sequence[float]], float], 
     if all(isinstance(value, list) and len(value) == len(first) for value in values):
         return [_reduced(column, reduce, call) for column in zip(*values, strict=True)]
     raise UserError(
-        f"{call}: the ranks give {_forms(values)}, of which nothing in common can be made: give numbers, or lists, "
-        f"mappings or tensors of numbers, of one form on all ranks"
+        f"{call}: the ranks give {_forms(values)}, which cannot be reduced together: give numbers, or lists, "
+        f"mappings or tensors of numbers, in the same form on all ranks"
     )
 
 
@@ -79,17 +79,17 @@ def _forms(values: Sequence[Any]) -> str:
 
 
 def _sum(values: Sequence[float]) -> float:
-    """Whole numbers stay whole; others are rounded once."""
+    """Integers stay integers; a sum of floats is rounded once."""
     if all(isinstance(value, int) for value in values):
         return sum(values)
     try:
         return math.fsum(values)
-    except (OverflowError, ValueError):  # too large, or infinities of both signs
+    except (OverflowError, ValueError):  # the sum overflows, or there are infinities of both signs
         return sum(values)
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one; the sum is rounded once."""
+    """The mean of at least one value; the sum is rounded once."""
     return _sum(values) / len(values)
 
 

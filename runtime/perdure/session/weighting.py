@@ -1,7 +1,7 @@
-"""How much the mean loss of one rank counts where its items are counted: tokens, pixels, labels that are not ignored.
+"""Weights a rank's mean loss by its number of items, such as tokens, pixels or labels that are not ignored.
 
-Ranks have unequally many of them, and an average over ranks takes no notice. So each rank's mean counts by its share
-of all items of the step. Called by `Session.weighted`; the ranks' numbers are exchanged at each call.
+Ranks may have different numbers of items, and a plain average over ranks ignores that. So each rank's mean is weighted
+by its share of all items of the step. Called by `Session.weighted`; each call exchanges the ranks' numbers.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from perdure.loop.run import Run
 
 
 def weighted(run: Run, loss: Tensor, n: Any, of: Any) -> Tensor:
-    """`loss` as `Session.weighted` gives it."""
+    """See `Session.weighted`."""
     if n is not None:
         return weigh(loss, n, of, run.peers)
     if of is not None:
-        raise UserError("weighted(loss, of=...): say of how many of them this loss is the mean, too: give n")
+        raise UserError("weighted(loss, of=...): also give n, the number of items that this loss is the mean of")
     return run.progress.weighted(_checked(loss))
 
 
 def weigh(loss: Tensor, n: Any, of: Any, peers: Peers) -> Tensor:
-    """`loss` as it counts in the mean over ranks. Collective; UserError on all ranks if one of them counts wrongly."""
+    """`loss` times this rank's weight. Collective; UserError on all ranks if one of them gives a wrong number."""
 
     def counted() -> tuple[tuple[float, float], tuple[float, float]]:
         _checked(loss)
         counts = _counts(n, of)
         return counts, counts
 
-    own, told = on_all(peers, "calls weighted(n=...)", counted)
-    factor = share(own[0], [whole for _, whole in told])
+    own, reported = on_all(peers, "calls weighted(n=...)", counted)
+    factor = share(own[0], [whole for _, whole in reported])
     if factor == 1.0:
         return loss
     return loss * factor if factor else torch.nan_to_num(loss) * 0.0
 
 
 def share(n: float, wholes: Sequence[float]) -> float:
-    """What a mean over `n` items counts for, in the mean over as many ranks as there are `wholes`."""
+    """The weight of a mean over `n` items in the mean over all ranks. `wholes`: each rank's items of the step."""
     items = math.fsum(wholes)
     return n * len(wholes) / items if items else 0.0
 
@@ -60,8 +60,8 @@ def _counts(n: Any, of: Any) -> tuple[float, float]:
     whole = part if of is None else _count("of", of)
     if part > whole:
         raise UserError(
-            f"weighted(loss, n={part:g}, of={whole:g}): of= is how many items this rank has in the whole step, with "
-            f"those of this loss: it cannot be less than n"
+            f"weighted(loss, n={part:g}, of={whole:g}): of= is the number of items of this rank in the whole step, "
+            f"including those of this loss: it cannot be less than n"
         )
     return part, whole
 
@@ -74,5 +74,7 @@ def _count(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf:
-        raise UserError(f"weighted(loss, {name}={value!r}): give the number of items that the loss is a mean of, or 0")
+        raise UserError(
+            f"weighted(loss, {name}={value!r}): give the number of items that the loss is the mean of, or 0"
+        )
     return number

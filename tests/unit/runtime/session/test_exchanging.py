@@ -106,7 +106,7 @@ def test_what_cannot_be_told_is_an_error_on_all_ranks_and_names_the_one(value: o
 
 
 def test_what_is_large_is_refused_with_the_remedy() -> None:
-    with pytest.raises(UserError, match=r"at most 1048576 are exchanged: use torch\.distributed"):
+    with pytest.raises(UserError, match=r"more than 1048576: use torch\.distributed"):
         gather("x" * EXCHANGED_BYTES, PLACE, Solo())
 
 
