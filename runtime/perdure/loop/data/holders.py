@@ -1,7 +1,8 @@
 """Finds what a script has put around a source that makes a resumed run differ.
 
 `itertools.cycle` keeps the batches of a pass and repeats them without a request; `enumerate` counts from a number of
-the script's; `zip` draws from what is before a source first. None of them asks the source, but all hold its iterator,
+the script's; `islice`, or a `range` in a `zip`, ends a pass after so many batches; `zip` draws from what is before a
+source first. None of them asks the source, but all hold its iterator,
 and the garbage collector knows who holds what. Asking it takes tens of milliseconds if much is imported, so it is asked
 once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen. Called by
 perdure.loop.data.source.
@@ -11,12 +12,25 @@ from __future__ import annotations
 
 import gc
 import itertools
+import warnings
 from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any, Final
 
-_BETWEEN: Final = (zip, map, filter, itertools.islice, itertools.zip_longest, tuple)
+_BETWEEN: Final = (
+    zip,
+    map,
+    filter,
+    itertools.islice,
+    itertools.zip_longest,
+    itertools.takewhile,
+    itertools.dropwhile,
+    itertools.starmap,
+    itertools.chain,
+    tuple,
+)
 """Iterators that only pass on what they get; zip and map keep theirs in a tuple."""
+_RANGES: Final = (type(iter(range(1))), type(iter(range(1 << 64))))
 _ZIPS: Final = (zip, itertools.zip_longest)
 _DEPTH: Final = 4
 
@@ -33,6 +47,27 @@ def counted_from(walk: Iterator[Any]) -> int | None:
             arguments: Any = holder.__reduce__()[1]
             return int(arguments[1])
     return None
+
+
+def limited_to(walk: Iterator[Any]) -> int | None:
+    """After how many batches an islice() around `walk`, or a range() beside it in a zip(), ends its loop; None if
+    nothing of that kind does. From Python 3.14 on no islice tells."""
+    holders = _holders(walk)
+    found = [_end_of(holder) for holder in holders if isinstance(holder, itertools.islice)]
+    rows = [row for holder in holders if isinstance(holder, zip) for row in gc.get_referents(holder)]
+    beside = [one for row in rows if isinstance(row, tuple) for one in row if isinstance(one, _RANGES)]
+    found += [len(one.__reduce__()[1][0]) for one in beside]
+    return min((end for end in found if end is not None), default=None)
+
+
+def _end_of(limited: Any) -> int | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            arguments = limited.__reduce__()[1]
+    except TypeError:
+        return None
+    return arguments[2] if len(arguments) > 2 else None
 
 
 def drawn_before(walk: Iterator[Any]) -> list[Any]:

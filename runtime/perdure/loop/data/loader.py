@@ -240,18 +240,25 @@ class Loader(Source[Any]):
 
     def facts(self) -> dict[str, Any]:
         """What a commit records beside the position, to detect changes."""
-        found = {"batch": self.plan.batch, "seen": dict(self._seen)}
-        return found | {"epoch": self._seen_in, "varies": self._varies}
+        found = {"batch": self.plan.batch, "seen": dict(self._seen), "epoch": self._seen_in, "varies": self._varies}
+        counted = {"limit": self.limit, "taken": self.taken}
+        return found | {name: count for name, count in counted.items() if count is not None}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         """Takes the facts from the checkpoint, once the position is known."""
         batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
         self._seen_in, self._varies = facts.get("epoch"), facts.get("varies", False)
+        self.limit, self.taken = facts.get("limit"), facts.get("taken")
         if self.consumed and batch != self.plan.batch:
             self._session.warn(
                 f"{self}: batch_size is {self.plan.batch}, and was {batch} for the first {self.consumed} samples of "
                 f"this epoch: the rest of it, which has no sample twice, is cut into batches of the new size"
             )
+
+    def remedy(self, batches: int) -> str:
+        """What a script does that takes only so many batches of an epoch."""
+        samples = f"session.loader(..., per_epoch={batches * self.unit})"
+        return f"{samples} gives so many, also in a resumed epoch; or {super().remedy(batches)}"
 
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""

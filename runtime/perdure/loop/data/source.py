@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from perdure.errors import UserError
-from perdure.loop.data.holders import counted_from, drawn_before, draws_from, is_repeated
+from perdure.loop.data.holders import counted_from, drawn_before, draws_from, is_repeated, limited_to
 
 T = TypeVar("T")
 
@@ -70,6 +70,12 @@ class Source(ABC, Generic[T]):
         """Whether the script has left its last loop before the end, and may begin another."""
         self.batch_index = 0
         """Batches of this epoch that were handed out before this process resumed it."""
+        self.limit: int | None = None
+        """After how many batches of an epoch the script's loop ends, where something around this source says so."""
+        self.taken: int | None = None
+        """How many batches the script has taken of the last epoch that no other process had begun."""
+        self._rest: int | None = None
+        """How many it has taken of the epoch that this process resumed."""
         self._ended = False
         self._redraw = False
         """Whether the rest has to be drawn again, from `consumed` on."""
@@ -142,6 +148,48 @@ class Source(ABC, Generic[T]):
     def forget(self) -> None:
         """Discards batches that no step consumed."""
         self.handed, self._ended = self.consumed, False
+
+    def end_epoch(self) -> None:
+        """An epoch is over. Warns if the script has taken as many batches of a resumed epoch's rest as of a whole one:
+        it counts them, and has counted anew."""
+        taken = len(range(0, self.handed, self.unit))
+        if not self.trains or not taken:
+            return
+        if self.batch_index:
+            self._rest, usual = taken - self.batch_index, self.taken
+        else:
+            self.taken = usual = taken
+        if usual is not None and usual == self._rest and usual < len(self) and "limit" not in self._looked:
+            self._looked.add("limit")
+            self._session.warn(f"{self}: the script takes {self._counted(usual)}")
+
+    def look_at_limit(self, *, joins: bool) -> None:
+        """Looks once for what ends the script's loop after so many batches, and warns if that counts a resumed epoch's
+        batches anew. UserError if this process `joins` ranks that have counted the epoch's first batches."""
+        walk = self._look("islice")
+        found = limited_to(walk) if walk is not None else None
+        if found is None:
+            return
+        before = self.batch_index
+        if before and found < len(self) and (self.limit is None or found != self.limit - before):
+            self._looked.add("limit")
+            words = f"{self} is resumed at batch {before}, and the script takes {self._counted(found)}"
+            if joins:
+                raise UserError(words)
+            self._session.warn(words)
+        elif before:
+            return
+        self.limit = found
+
+    def _counted(self, batches: int) -> str:
+        return (
+            f"{batches} batches of it from there, where an undisturbed run takes {batches} of the whole epoch, by "
+            f"islice(), zip(), range() or a count of its own: {self.remedy(batches)}"
+        )
+
+    def remedy(self, batches: int) -> str:
+        """What a script does that takes only so many batches of an epoch."""
+        return f"take {batches} - loader.batch_index instead"
 
     def refuse_late_place(self, streams: Callable[[], Mapping[str, Any]]) -> None:
         """UserError if zip() draws from a registered stream before this source: if the run stops here, that stream is

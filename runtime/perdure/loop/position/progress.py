@@ -200,6 +200,7 @@ class Progress:
         self.epoch, self.epoch_resumed, self.saved = None, False, False
         self._resumed = {name: cursor for name, cursor in self._resumed.items() if cursor.get("kind") == READER}
         for source in self._sources.values():
+            source.end_epoch()
             source.rewind()
         self.sums.finish_epoch()
         self.generators.hold()  # a resumed run would execute the code after a loop's last epoch again from here
