@@ -130,6 +130,14 @@ class LogReader:
         """
         self._told = told
 
+    def forgotten(self, told: int) -> None:
+        """A backup is written over the status of the job of an emptied root: it knows commit `told`, or 0 for none.
+
+        Status was the last that remembered more: the log is gone, and pods that have ended may be, too.
+        """
+        if self._told is not None:
+            self._told = min(self._told, told)
+
     def stripped(self) -> None:
         """Somebody has deleted, on purpose of the history, what the commits hold that are there by now."""
         self._bare = len(self.lines)
@@ -561,6 +569,12 @@ class Evidence:
         self.look()
         if root in self.readers:
             self.readers[root].emptied(told)
+
+    def forgotten(self, root: str, told: int) -> None:
+        """The engine has restored the status of an emptied root's job; the backup knows commit `told`, or 0 for none."""
+        self.look()
+        if root in self.readers:
+            self.readers[root].forgotten(told)
 
     def stripped(self, root: str) -> None:
         """The engine has deleted what the commits below this root hold."""

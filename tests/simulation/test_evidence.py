@@ -243,6 +243,30 @@ def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_t
     assert evidence.verdict() == [f"{ROOT}: I1: run 1 began anew, and commit 5 was known"]
 
 
+@pytest.mark.parametrize(("commit", "found"), [(0, []), (3, [f"{ROOT}: I1: run 1 began anew, and commit 3 was known"])])
+def test_an_emptied_roots_commit_is_known_no_longer_than_the_jobs_status_tells_of_one(
+    commit: int, found: list[str]
+) -> None:
+    pods = trained()
+    evidence = Evidence(pods.bucket.objects, pods.wires)
+    evidence.look()
+    opened = pods.bucket.objects[key(1)]
+    pods.bucket.objects.clear()
+    evidence.emptied(ROOT, told=5)
+    evidence.forgotten(ROOT, told=commit)
+    pods.bucket.objects[key(1)] = opened
+    assert evidence.verdict() == found
+
+
+def test_a_backup_of_a_status_says_nothing_of_a_root_that_nobody_has_emptied() -> None:
+    pods = trained()
+    evidence = Evidence(pods.bucket.objects, pods.wires)
+    evidence.look()
+    evidence.forgotten(ROOT, told=0)
+    assert evidence.verdict() == []
+    assert evidence.readers[ROOT].readable
+
+
 def test_commits_that_somebody_has_stripped_on_purpose_are_not_missed() -> None:
     pods = trained()
     evidence = Evidence(pods.bucket.objects, pods.wires)

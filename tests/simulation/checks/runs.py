@@ -86,6 +86,8 @@ class Runs(Promise):
         elif fact.what == "emptied":
             self._emptied.add(fact.facts["root"])
             evidence.emptied(fact.facts["root"], fact.facts["told"])
+        elif fact.what == "restores status" and fact.facts["root"] in self._emptied:
+            evidence.forgotten(fact.facts["root"], fact.facts["commit"])
         elif fact.what == "stripped":
             evidence.stripped(fact.facts["root"])
         elif fact.what == "damaged":

@@ -363,7 +363,8 @@ async def status_restored(scene: Scene, rng: random.Random) -> None:
     if not saved or user.job is None or uid_of(user.job) != uid:
         return
     scene.world.fire("status-restored")
-    scene.world.tell("backup", "restores status", job=user.key[1], run=saved.get("run"))
+    known = {"run": saved.get("run"), "root": user.root, "commit": int(saved.get("commitSeq") or 0)}
+    scene.world.tell("backup", "restores status", job=user.key[1], **known)
 
     def restore(raw: Json) -> None:
         raw["status"] = saved
