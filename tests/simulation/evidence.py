@@ -571,7 +571,7 @@ class Evidence:
             self.readers[root].emptied(told)
 
     def forgotten(self, root: str, told: int) -> None:
-        """The engine has restored the status of an emptied root's job; the backup knows commit `told`, or 0 for none."""
+        """The engine has restored the status of an emptied root's job, which knows commit `told`, or 0 for none."""
         self.look()
         if root in self.readers:
             self.readers[root].forgotten(told)
