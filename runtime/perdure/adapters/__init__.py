@@ -1,5 +1,4 @@
-"""Frameworks with loops of their own, driven so that a Session's promises hold: one module for each.
+"""Adapters for frameworks that have training loops of their own, one module for each.
 
-None is imported before it is asked for by its name (`import perdure.adapters.hf`), and nothing else of Perdure knows
-that they exist.
+An adapter is imported only by its name (`import perdure.adapters.hf`). No other part of Perdure depends on it.
 """

@@ -1,6 +1,7 @@
-"""A training said as its phases: `perdure.Job`. A few lines over a Session, whose life cycle it is.
+"""`perdure.Job`: a training described by its phases, on top of a Session.
 
-init, checkpoint 0, then for each epoch: the epoch, the stop conditions, its commit; then upload, collect, exit.
+The phases are init and checkpoint 0; for each epoch the epoch, the stop conditions and its commit; then upload, collect
+and exit.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ from perdure.session.session import Session
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a training does in each of its phases; `run` does it. Every rank calls all of it, but for `collect`."""
+    """The functions of a training's phases; `run` calls them. Every rank calls all of them, except `collect`."""
 
     epoch: Callable[[int], object]
     """Trains one epoch, numbered from 1: batches of a session's loader, and `session.step()` after each step."""
     init: Callable[[], object] | None = None
-    """Before checkpoint 0, where nothing is trained yet; not on a resume."""
+    """Called before checkpoint 0 of a new training; not on a resume."""
     upload: Callable[[int], object] | None = None
-    """Once, after the last epoch, with its number."""
+    """Called once, after the last epoch, with its number."""
     collect: Callable[[Iterator[tuple[str, Tensor]]], object] | None = None
-    """On rank 0, once, after `upload`: name and tensor of everything registered but optimizers, one at a time."""
+    """Called once, on rank 0, after `upload`, with name and tensor of everything registered except optimizers."""
     exit: Callable[[], object] | None = None
-    """Once, after `collect`; then the job is complete."""
+    """Called once, after `collect`; then the job is complete."""
     stop: Sequence[Condition | Limit] = ()
-    """After an epoch, before its commit, all are asked; the job ends with the epoch after which one is true."""
+    """Conditions checked after each epoch, before its commit. The job ends when one is true."""
     epochs: int | None = None
-    """How many epochs there are at most, of all runs together."""
+    """The largest number of epochs, counted over all runs."""
     reports: Sequence[tuple[float, Report]] = ()
-    """Seconds, and a function that is called so often, and once more at the end: `perdure.report_every`."""
+    """Pairs of an interval in seconds and a function called in that interval and at the end: `perdure.report_every`."""
 
     def run(self, session: Session, *, resume_from_epoch: int | None = None) -> int:
-        """Trains what is left, and returns the number of the last epoch. `collect` and `exit` come where the session
-        ends, at the end of its `with`.
+        """Train the remaining epochs, and return the number of the last one. `collect` and `exit` run at the end of the
+        session's `with` block.
 
-        Checkpoint 0 is made before the first batch, and one after each epoch, beside those of the cadence.
-        `resume_from_epoch` begins after so many epochs instead of at the newest commit, once; what the job's
-        `checkpoint.from` or `from_env(resume_from=...)` says counts before it. UserError, before anything is opened,
-        where nothing could ever end the job; for an epoch without a commit; and for a second `run` of one session.
+        Checkpoint 0 is made before the first batch, and another one after each epoch, in addition to the periodic ones.
+        `resume_from_epoch` starts once after that epoch instead of at the newest commit; the job's `checkpoint.from` or
+        `from_env(resume_from=...)` takes precedence. Raises UserError before anything is opened if nothing could ever
+        end the job, if the epoch has no commit, and for a second `run` with the same session.
         """
         if resume_from_epoch is not None:
             _begin_after(session, resume_from_epoch)
@@ -61,7 +62,7 @@ class Job:
         return progress(session).finished_epochs
 
     def _attach(self, session: Session) -> list[str]:
-        """Gives the session the phases that are its hooks. What comes back has something in it after `init`."""
+        """Register the phases that are session hooks. The returned list is filled when the `init` hooks run."""
         fresh: list[str] = []
         if self.init:
             session.on("init", self.init)
@@ -85,7 +86,7 @@ def _begin_after(session: Session, epoch: int) -> None:
 
 
 def _say_commit(commit: NewCommit) -> None:
-    """How long each rank took, and who took longest."""
+    """Print the commit, and how long its slowest rank took."""
     seconds = [sum(parts.get(part, 0.0) for part in ("stage", "upload")) for parts in commit.seconds]
     longest = f"{seconds[commit.slowest]:.2f} s on rank {commit.slowest}, {commit.members[commit.slowest].name}"
     ranks = f"{commit.world} rank" if commit.world == 1 else f"{commit.world} ranks"

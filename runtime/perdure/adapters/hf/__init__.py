@@ -1,5 +1,7 @@
-"""The Hugging Face Trainer with a Session's promises: asked to leave, it saves after the update it is at, and the same
-script goes on with the next one, with as many ranks as there are then.
+"""The Hugging Face Trainer driven by a Session.
+
+A training that is asked to leave saves after the present update. The same script then resumes with the next update, on
+any number of ranks.
 
     from perdure.adapters.hf import Trainer
 
@@ -7,9 +9,9 @@ script goes on with the next one, with as many ranks as there are then.
         trainer = Trainer(session=session, model=model, args=args, train_dataset=train, eval_dataset=test)
         trainer.train()
 
-The Trainer's loop stays its own: its losses, evaluations, callbacks and logs. The Session shares out the training
-data, keeps the checkpoints, and decides, where the Trainer fetches the batches of its next update, whether to save and
-whether to leave. For Trainers of other classes there is the mixin: `class Mine(WithSession, SFTTrainer)`.
+The Trainer keeps its own loop, losses, evaluations, callbacks and logs. The Session distributes the training data and
+keeps the checkpoints. It decides whether to save and whether to leave when the Trainer fetches the batches of its next
+update. For other Trainer classes use the mixin: `class Mine(WithSession, SFTTrainer)`.
 """
 
 import transformers
@@ -20,8 +22,8 @@ __all__ = ["Seq2SeqTrainer", "Trainer", "WithSession"]
 
 
 class Trainer(WithSession, transformers.Trainer):
-    """transformers.Trainer, driven so."""
+    """transformers.Trainer, driven by a Session."""
 
 
 class Seq2SeqTrainer(WithSession, transformers.Seq2SeqTrainer):
-    """transformers.Seq2SeqTrainer, driven so."""
+    """transformers.Seq2SeqTrainer, driven by a Session."""

@@ -1,8 +1,8 @@
-"""What the Trainer iterates for training: a Session's loader, behind the few things that it asks of a DataLoader.
+"""The iterable that the Trainer trains on: a Session's loader with the DataLoader attributes that the Trainer uses.
 
-The Trainer's own DataLoader is wrapped by accelerate, which reads one batch ahead, and gives every rank as many samples
-by taking the first ones twice. This one hands out what it is asked for: the Trainer fetches all batches of an update
-together, so right before the first of them nothing waits anywhere, and there the run may save, and leave.
+accelerate wraps the Trainer's own DataLoader: it reads one batch ahead, and repeats the first samples so that all ranks
+have equally many. This class reads nothing ahead. The Trainer fetches all batches of an update together, so before the
+first of them no batch is pending, and the run can save and leave there.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from perdure.session.driven import Loader
 
 
 class Held:
-    """A collated batch that the Session's loader passes on as it is, also to a rank that has no sample of it: models
-    take no batch without samples."""
+    """Wraps a collated batch, so that the Session's loader passes it on unchanged.
+
+    A rank without samples of its own gets a whole batch too, because models accept no empty batch.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def pin_memory(self) -> Held:
-        """As torch's DataLoader asks for it."""
+        """Called by torch's DataLoader."""
         return Held(pin_memory(self.value))
 
 
 class Collate:
-    """The Trainer's collator, its batches held."""
+    """The Trainer's collator; wraps its batches in Held."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -39,18 +41,18 @@ class Collate:
 
 
 class Batches:
-    """The training batches of this rank: at most one pass is on."""
+    """The training batches of this rank. Only one pass is active at a time."""
 
     def __init__(self, loader: Loader, dataset: Any, batch_size: int) -> None:
         self.loader = loader
         self.dataset = dataset
         self.batch_size = batch_size
-        """Samples of one batch, over all ranks."""
+        """The number of samples of a batch over all ranks."""
         self._walk: Iterator[Any] = iter(())
         self._weights: deque[float] = deque()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """The number of batches of a whole epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -65,39 +67,39 @@ class Batches:
         return placeholder(held.value) if share and not share.ids else held.value
 
     def even(self, world: int) -> bool:
-        """Whether all of so many ranks have as many samples of every batch."""
+        """Whether `world` ranks get equally many samples of every batch."""
         plan = self.loader.plan
         return plan.batch % world == 0 and plan.end % plan.batch % world == 0
 
     @property
     def weight(self) -> float:
-        """What this rank's mean loss counts for in the batch that is trained on, of all that were fetched for it."""
+        """The weight of this rank's mean loss in the present batch."""
         return self._weights[0] if self._weights else 1.0
 
     def trained(self) -> None:
-        """That batch is done."""
+        """The present batch is done."""
         if self._weights:
             self._weights.popleft()
 
     @property
     def done(self) -> int:
-        """Batches of this epoch that were handed out, by all runs."""
+        """The number of batches of this epoch that were handed out so far, over all runs."""
         return len(self.loader) - self.loader.remaining
 
     def end(self) -> None:
-        """The epoch's body is about to do what stands below its batches."""
+        """End the pass if all batches are handed out: the code after the epoch's batches is about to run."""
         if not self.loader.remaining:
             next(self._walk, None)
 
     def close(self) -> None:
-        """The pass is over, also where the Trainer has left it."""
+        """End the pass, even if batches are left."""
         self._walk = iter(())
 
 
 class Placeholder(dict[str, Any]):
-    """The batch of a rank that has no sample: another rank's, which counts for nothing."""
+    """Another rank's batch with weight 0, for a rank without samples of its own."""
 
 
 def placeholder(batch: Any) -> Any:
-    """The same, so marked, if it has names."""
+    """The batch as a Placeholder if it is a mapping, otherwise unchanged."""
     return Placeholder(batch) if isinstance(batch, Mapping) else batch

@@ -1,8 +1,8 @@
-"""One call of train(): the Session's epochs and steps along the Trainer's.
+"""Runs the Session's epochs and steps alongside the Trainer's, for one call of train().
 
-The Trainer's loop is a loop over epochs, and of each over updates. Before an update it fetches all batches of it, and
-that is where the Session saves and leaves. What is done in between belongs to the update: the schedule, what callbacks
-do, an evaluation, a checkpoint that the Trainer wants.
+The Trainer loops over epochs, and in each over updates. Before an update it fetches all of its batches; there the
+Session saves and leaves. Everything until the next fetch belongs to the update: the schedule, callbacks, an evaluation
+or a checkpoint of the Trainer.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ TRAINER: Final = "the Hugging Face Trainer"
 
 
 class Driving:
-    """What drives the epochs of one training."""
+    """Drives the epochs of one training."""
 
     def __init__(self, trainer: Any, session: Session) -> None:
         self._trainer = trainer
         self._session = session
         self._batches: Batches = trainer.get_train_dataloader()
         begun = time.monotonic()
-        self._standing = TrainerProgress(trainer, partial(gather, session), lambda: time.monotonic() - begun)
+        self._progress = TrainerProgress(trainer, partial(gather, session), lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())
         self._epoch = 0
         self._draws: dict[str, Any] | None = None
-        """Where the generators stood when the first epoch was to begin, if an earlier run has trained those before."""
+        """The generators' states at the start of the first epoch, if earlier runs trained the epochs before it."""
         self.resumed = False
         """Whether an earlier run has taken a step."""
 
     @property
     def root(self) -> str:
-        """Where the checkpoints are."""
+        """The root of the checkpoints."""
         return root(self._session)
 
     @property
     def seconds_before(self) -> float:
         """How long earlier runs have trained."""
-        return self._standing.seconds_before
+        return self._progress.seconds_before
 
-    # What the Trainer does, in the order in which it does it.
+    # Called by the Trainer, in this order.
 
     def begin(self, model: Any, epochs: int) -> int:
-        """Restores everything. The first epoch that is to be trained; if none is, that behind the last."""
+        """Restore the training, and return the first epoch to train; `epochs` if none is left."""
         session, trainer = self._session, self._trainer
         drive(session, TRAINER)
         self._say_what_may_be_missing()
@@ -75,13 +75,13 @@ class Driving:
         self._register()
         restore(session)
         self.resumed = trainer.state.global_step > 0
-        self._standing.check_batch()
+        self._progress.check_batch()
         trainer.compute_loss = partial(trainer.losses.of_script, trainer.compute_loss)
         trainer.callback_handler.callbacks.insert(0, Cues(self))
         self._epochs = session.epochs(epochs)
         first = next(self._epochs, None)
         if first is None:
-            self._standing.check_goal()
+            self._progress.check_goal()
             return epochs
         if first and not progress(session).epoch_resumed:
             self._draws = get_generators()
@@ -89,17 +89,17 @@ class Driving:
         return first
 
     def train_begins(self) -> None:
-        """The Trainer has set up everything, and has not called anybody."""
-        self._standing.begin()
+        """The Trainer is set up. No other callback has run yet."""
+        self._progress.begin()
 
     def epoch_begins(self) -> None:
-        """Other callbacks have drawn random numbers in a process that resumes, which nobody has in one that goes on."""
+        """Put the generators back: callbacks of a resuming process may have drawn numbers since."""
         if self._draws is not None:
             set_generators(self._draws)
             self._draws = None
 
     def run_epoch(self, train: Callable[..., None], about: Mapping[str, Any]) -> None:
-        """What is left of an epoch: the Trainer counts from there, and `update_done` puts right what it tells."""
+        """Train the rest of an epoch. The Trainer counts from there; `update_done` corrects its epoch number."""
         left = self._batches.loader.remaining
         if left:
             updates = math.ceil(left / self._trainer.args.gradient_accumulation_steps)
@@ -110,7 +110,7 @@ class Driving:
         self._end_epoch(about["epoch"])
 
     def micro_batch_done(self) -> None:
-        """One of the batches of an update is done, and not the last one."""
+        """A batch of an update is done, but not its last one."""
         self._batches.trained()
 
     def update_done(self) -> None:
@@ -120,14 +120,14 @@ class Driving:
         self._session.step()
 
     def batches_done(self) -> None:
-        """The batches of an epoch are done, or the rest of them is not wanted."""
+        """The batches of an epoch are done, or the Trainer skips the rest."""
         self._batches.end()
 
     def reported(self, grad_norm: Any, learning_rate: float | None) -> None:
-        """What the Trainer would log of the last update."""
-        self._standing.last = [None if grad_norm is None else float(grad_norm), learning_rate]
+        """Keep what the Trainer would log of the last update."""
+        self._progress.last = [None if grad_norm is None else float(grad_norm), learning_rate]
 
-    # Parts of that.
+    # Helpers.
 
     def _register(self) -> None:
         trainer, session = self._trainer, self._session
@@ -135,14 +135,14 @@ class Driving:
         session.register(model=trainer.model, optimizer=optimizer, scheduler=trainer.lr_scheduler)
         if (scaler := getattr(trainer.accelerator, "scaler", None)) is not None:
             session.register(scaler=scaler)
-        keep(session, "trainer", self._standing, self._standing.put_together)
+        keep(session, "trainer", self._progress, self._progress.put_together)
 
     def _end_begun(self, about: Mapping[str, Any]) -> None:
-        """An earlier run has trained on all batches of the epoch, and has done nothing that stands below them."""
+        """Run the end of an epoch whose batches an earlier run has trained."""
         trainer = self._trainer
         for _ in self._batches:
             raise RuntimeError("an epoch without batches has handed out one")
-        grad_norm, rate = self._standing.last
+        grad_norm, rate = self._progress.last
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         waiting = trainer._tr_loss
@@ -151,7 +151,7 @@ class Driving:
         )
 
     def _end_epoch(self, epoch: int) -> None:
-        """The epoch's body is done, and the next one begins where there is one."""
+        """Finish the epoch, and begin the next one if there is one."""
         trainer, session = self._trainer, self._session
         if trainer.control.should_training_stop and epoch + 1 < trainer.state.num_train_epochs:
             at_the_end = trainer.state.global_step >= trainer.state.max_steps
@@ -167,11 +167,12 @@ class Driving:
             return
         if names := forgetful(self._trainer):
             say(
-                f"callbacks that keep values of their own: {', '.join(names)}: they are in no checkpoint, so a resumed "
-                f"run begins with new ones; let them be ExportableState (transformers.trainer_callback), too"
+                f"callbacks that keep values of their own: {', '.join(names)}: no checkpoint holds these values, so a "
+                f"resumed run starts without them; derive the callbacks from ExportableState, too "
+                f"(transformers.trainer_callback)"
             )
         if offers_hand_over(self._session):
             say(
-                f"the Trainer keeps the ranks it began with: give the pods the variable {Env.LIVE}=no, then no drain "
-                f"waits for a hand-over that cannot be"
+                f"the Trainer cannot change its ranks live: set {Env.LIVE}=no in the pods, so that no drain waits "
+                f"for a hand-over"
             )

@@ -1,6 +1,6 @@
-"""What the Trainer offers and a Session cannot keep its promises with: each is refused, with what to do instead.
+"""Refuses the Trainer's features that a Session cannot resume exactly, each with a remedy.
 
-Nothing here changes anything.
+This module only checks; it changes nothing.
 """
 
 from __future__ import annotations
@@ -54,26 +54,25 @@ OVERRIDDEN: Final = {
     "_get_num_items_in_batch": ("batch_samples", "device"),
     "_finalize_training": ("trial", "num_train_samples", "start_time"),
 }
-"""Of the Trainer's own parts those that the adapter stands on, with their parameters."""
+"""The private methods of the Trainer that the adapter overrides, with their parameters."""
 
 BATCHES: Final = "perdure.adapters.hf.trainer"
-"""Where that is defined which gives the Trainer its batches."""
+"""The module that defines the adapter's get_train_dataloader."""
 
 
 def check_release() -> None:
-    """UserError if the installed Trainer is put together otherwise than the one that this was made for."""
+    """Raise UserError if the installed Trainer does not have the methods that the adapter overrides."""
     for name, parameters in OVERRIDDEN.items():
         part = getattr(transformers.Trainer, name, None)
         if part is None or tuple(inspect.signature(part).parameters)[1:] != parameters:
             raise UserError(
-                f"the Trainer of transformers {transformers.__version__} is put together in another way "
-                f"({name}) than that of 5.23, for which perdure.adapters.hf is made: install transformers 5.23, or a "
-                f"newer perdure"
+                f"perdure.adapters.hf supports transformers 5.23, and {name} of {transformers.__version__} differs: "
+                f"install transformers 5.23, or a newer perdure"
             )
 
 
 def check(trainer: Any, session: Session, resume_from_checkpoint: Any, trial: Any) -> None:
-    """UserError for the first thing in the way of an exact resume."""
+    """Raise UserError for the first thing that prevents an exact resume."""
     for why in _reasons(trainer, session, resume_from_checkpoint, trial):
         raise UserError(why)
 
@@ -87,14 +86,14 @@ def _reasons(trainer: Any, session: Session, resume_from_checkpoint: Any, trial:
             f"process trains for itself"
         )
     if args.n_gpu > 1:
-        yield "one process drives several GPUs: start one for each, by torchrun or processesPerReplica"
+        yield "one process drives several GPUs: start one process for each GPU, with torchrun or processesPerReplica"
     if resume_from_checkpoint:
         yield (
             "train(resume_from_checkpoint=...): the session resumes by itself, from its newest commit: leave it out; "
             "for an earlier one give Session.from_env(resume_from={'step': ...})"
         )
     if trial is not None:
-        yield "a search for hyperparameters trains many times, a session once: start one script for each trial"
+        yield "a hyperparameter search trains many times, and a session trains once: start one script for each trial"
     yield from _sharded(trainer)
     yield from _arguments(args)
     yield from _data(trainer)
@@ -106,8 +105,8 @@ def _sharded(trainer: Any) -> Iterator[str]:
     loaded = trainer.is_distributed_loading_by_transformers
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or parallelism is not None or loaded:
         yield (
-            "the model is shared out over the ranks (FSDP, DeepSpeed, tensor or context parallelism), and a session "
-            "saves models that every rank has whole: leave it out, or keep to the Trainer's own checkpoints"
+            "the model is sharded over the ranks (FSDP, DeepSpeed, tensor or context parallelism), and a session saves "
+            "only models that every rank holds completely: leave it out, or use the Trainer's own checkpoints"
         )
 
 
@@ -119,10 +118,10 @@ def _arguments(args: Any) -> Iterator[str]:
         ),
         "ignore_data_skip": (args.ignore_data_skip, "a resumed run goes on with the very next batch: leave it out"),
         "enable_jit_checkpoint": (args.enable_jit_checkpoint, "the session saves where it is asked to: leave it out"),
-        "push_to_hub": (args.push_to_hub, "call trainer.push_to_hub() behind train(), where all is done"),
+        "push_to_hub": (args.push_to_hub, "call trainer.push_to_hub() after train() instead"),
         "dataloader_in_order=False": (
             not args.dataloader_in_order,
-            "batches in the order in which workers are done are others in each run: leave it out",
+            "the order of batches would depend on the workers' speed, and differ in each run: leave it out",
         ),
         "accelerator_config's split_batches": (
             args.accelerator_config.split_batches,
@@ -130,7 +129,7 @@ def _arguments(args: Any) -> Iterator[str]:
         ),
         f"optim={args.optim!s}": (
             "lomo" in str(args.optim).lower() or "layerwise" in str(args.optim).lower(),
-            "its updates happen in the backward pass, and its state is in no optimizer: choose another",
+            "it updates in the backward pass, and no optimizer holds its state: choose another",
         ),
     }
     yield from (f"TrainingArguments, {name}: {remedy}" for name, (found, remedy) in said.items() if found)
@@ -146,7 +145,7 @@ def _data(trainer: Any) -> Iterator[str]:
     if type(trainer).get_train_dataloader.__module__ != BATCHES:
         own.append("get_train_dataloader")
     if own:
-        yield f"{type(trainer).__name__}.{own[0]}: the session shares out the samples itself: leave that method out"
+        yield f"{type(trainer).__name__}.{own[0]}: the session distributes the samples itself: leave that method out"
     if str(args.train_sampling_strategy) not in ("random", "sequential"):
         yield (
             f"train_sampling_strategy={str(args.train_sampling_strategy)!r}: the session has two orders, 'random' and "
@@ -162,13 +161,13 @@ def _data(trainer: Any) -> Iterator[str]:
 def _losses(trainer: Any, session: Session) -> Iterator[str]:
     if session.world > 1 and not trainer.args.average_tokens_across_devices:
         yield (
-            "average_tokens_across_devices=False: then the loss of an update depends on how many ranks share it: leave "
-            "it out"
+            "average_tokens_across_devices=False: the loss of an update would depend on the number of ranks: leave it "
+            "out"
         )
 
 
 def forgetful(trainer: Any) -> list[str]:
-    """The user's callbacks that keep something which no checkpoint holds."""
+    """The user's callbacks with attributes that no checkpoint holds."""
     callbacks = trainer.callback_handler.callbacks
     return [
         type(one).__name__

@@ -1,10 +1,11 @@
-"""How a rank's loss counts, so that what all ranks train on together does not depend on how many they are.
+"""Weights each rank's loss, so that the training does not depend on the number of ranks.
 
-Gradients are averaged over the ranks. The Trainer tells a model how many labels count in the whole update, over all
-ranks, and multiplies the loss by the number of ranks: right for a loss that is divided by that number. Not every model
-does so: a mean over the rank's own batch, BERT's say, becomes too large by that factor, and a rank with fewer samples
-counts as much as one with more. Which of the two it is shows in the first loss, by what it was computed from. In an
-evaluation the same factor would make a loss on two ranks twice that on one, and another model the best.
+Gradients are averaged over the ranks. The Trainer passes a model the number of labels in the whole update, over all
+ranks, and multiplies the loss by the number of ranks. That is right if the model divides its loss by that number of
+labels. Some models, such as BERT, take the mean over the rank's own batch instead. Their loss would be too large by the
+number of ranks, and a rank with few samples would count as much as one with many. The graph of the first loss shows
+which kind a model is. In an evaluation the factor would double the loss on two ranks, and might change which model is
+best.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Losses:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._divided: bool | None = None
-        """Whether the model divides by what the whole update has; None until a loss was seen."""
+        """Whether the model divides by the labels of the whole update; None before the first loss."""
         self._weighted = False
-        """Whether the loss that is being computed counts as it ought to."""
+        """Whether the present loss is weighted already."""
 
     def of_trainer(self, compute: Callable[..., Any], model: Any, inputs: Any, outputs: bool, items: Any) -> Any:
-        """As the Trainer computes it."""
+        """The loss as the Trainer computes it, weighted."""
         ranks = self._trainer.accelerator.num_processes
         multiplied = ranks > 1 and self._is_multiplied(items)
         if multiplied and self._divided is None:
@@ -49,7 +50,7 @@ class Losses:
         return _times(result, factor * weight if mean or not weight else factor)
 
     def of_script(self, compute: Callable[..., Any], model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """As the Trainer or a class derived from it computes it. UserError if nobody says what it is a mean of."""
+        """The loss of the script's compute_loss, weighted. UserError if it is unknown what the loss is the mean of."""
         self._weighted = False
         result = compute(model, inputs, *args, **named)
         if self._weighted or not self._trains(model):
@@ -57,9 +58,10 @@ class Losses:
         scaled = self._trainer.loss_is_scaled_for_ga
         if scaled is None and not self._batches.even(self._trainer.args.world_size):
             raise UserError(
-                f"{type(self._trainer).__name__}.compute_loss: ranks have unequally many samples of some batches, and "
-                f"nobody says what the loss is a mean of: set loss_is_scaled_for_ga = False in the class for the mean "
-                f"over a batch; or let the number of ranks divide batch_size, with dataloader_drop_last=True"
+                f"{type(self._trainer).__name__}.compute_loss: ranks have different numbers of samples in some "
+                f"batches, and it is unknown what the loss is the mean of: set loss_is_scaled_for_ga = False in "
+                f"the class if it is the mean over a batch; or choose a batch_size that the number of ranks divides, "
+                f"with dataloader_drop_last=True"
             )
         return _times(result, self._batches.weight if not scaled or not self._batches.weight else 1.0)
 

@@ -1,7 +1,7 @@
-"""What a Trainer does otherwise when a Session drives its epochs: little, and all of it is here.
+"""The Trainer's methods that a Session overrides.
 
-The Trainer calls; each method says what the Session gets to know, or what it gives. An epoch of the Session is one of
-the Trainer's. It ends, and with it the run if that is asked to leave, when the Trainer has evaluated and saved.
+The Trainer calls them. An epoch of the Session is an epoch of the Trainer. It ends after the Trainer has evaluated and
+saved; a run that is asked to leave ends there, too.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from perdure.errors import UserError
 from perdure.session.session import Session
 
 BEST = "best"
-"""The name under which the best model's checkpoint is kept."""
+"""The pin of the best model's checkpoint."""
 
 
 class WithSession:
-    """A mixin for transformers.Trainer and what is derived from it: name it first among the bases."""
+    """A mixin for transformers.Trainer and its subclasses; it must be the first base class."""
 
     session: Session
     _driving: Driving | None = None
     _batches: Batches | None = None
 
     def __init__(self, *args: Any, session: Session, batch_size: int | None = None, **named: Any) -> None:
-        """`batch_size` is the number of samples of one batch over all ranks, of which an update takes
-        `gradient_accumulation_steps`. It stays the same whatever the number of ranks; without it, it is
-        `per_device_train_batch_size` for each rank that there is now. Everything else is the Trainer's.
+        """`batch_size` is the number of samples of a batch over all ranks, on any number of ranks. An update takes
+        `gradient_accumulation_steps` batches. The default is `per_device_train_batch_size` times the present number of
+        ranks. All other arguments are the Trainer's.
 
-        UserError if the installed transformers has a Trainer that this was not made for.
+        Raises UserError if the installed release of transformers is not supported.
         """
         check_release()
         super().__init__(*args, **named)
@@ -44,30 +44,30 @@ class WithSession:
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of one batch, over all ranks."""
+        """The number of samples of a batch over all ranks."""
         trainer: Any = self
         return self._batch_size or int(trainer.args.train_batch_size) * self.session.world
 
     @property
     def has_own_batch_size(self) -> bool:
-        """Whether the script has said it, rather than leaving it to the number of ranks."""
+        """Whether the script has set `batch_size`, so that it does not follow the number of ranks."""
         return self._batch_size is not None
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **named: Any) -> Any:
-        """Trains, from where the newest commit stands; does not return if it is asked to leave meanwhile.
+        """Train from the newest commit on. Does not return if the run is asked to leave.
 
-        Where an earlier run has trained to the end it returns what that has come to. UserError for what the session
-        cannot resume exactly: perdure.adapters.hf.limits lists it.
+        If an earlier run has completed the training, returns its result. Raises UserError for what the session cannot
+        resume exactly (perdure.adapters.hf.limits).
         """
         check(self, self.session, resume_from_checkpoint, trial)
         if self._driving:
             raise UserError(
-                "train() is called twice: a session drives one training: give the second a script of its own"
+                "train() is called twice, and a session drives one training: run the second in a script of its own"
             )
         self._driving = Driving(self, self.session)
         return super().train(None, None, *args, **named)  # type: ignore[misc]
 
-    # What the Trainer asks for.
+    # Called by the Trainer.
 
     def get_train_dataloader(self) -> Batches:
         """The session's share of the training data instead of accelerate's."""
@@ -76,7 +76,7 @@ class WithSession:
         return self._batches
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Samples of one update, over all ranks."""
+        """The number of samples of an update over all ranks."""
         return self.global_batch_size * int(args.gradient_accumulation_steps)
 
     def _init_training_state(
@@ -87,7 +87,7 @@ class WithSession:
         resume_from_checkpoint: Any,
         trial: Any,
     ) -> tuple[int, int]:
-        """All that is to be restored is made here, which the Trainer does right after this."""
+        """Create everything to restore now, and restore it; the Trainer would create it right after this call."""
         trainer: Any = super()
         trainer._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, None, trial)
         self._model, _ = trainer._prepare_for_training(max_steps, self.get_train_dataloader(), None)
@@ -96,27 +96,27 @@ class WithSession:
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
     ) -> tuple[Any, Any]:
-        """It is done."""
+        """Return what `_init_training_state` has prepared."""
         return self._model, train_dataloader
 
     def _run_epoch(self, **about: Any) -> None:
-        """What is left of the epoch that is on."""
+        """Train the rest of the present epoch."""
         self._at_work.run_epoch(super()._run_epoch, about)  # type: ignore[misc]
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Of all ranks together, without those that stand in for a rank's share."""
+        """The number of labels over all ranks, not counting placeholders."""
         counted = [_uncounted(batch) if isinstance(batch, Placeholder) else batch for batch in batch_samples]
         return super()._get_num_items_in_batch(counted, device)  # type: ignore[misc]
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """As the Trainer does, so that it counts alike on any number of ranks."""
+        """The Trainer's loss, weighted so that it does not depend on the number of ranks."""
         compute = super().compute_loss  # type: ignore[misc]
         return self.losses.of_trainer(compute, model, inputs, return_outputs, num_items_in_batch)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
-        """The evaluation before the first step is not done again where that is behind."""
+        """Skip the evaluation before the first step on a resume."""
         if skip_scheduler and self._at_work.resumed:
             return {}
         return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)  # type: ignore[misc]
@@ -132,14 +132,14 @@ class WithSession:
         start_time: Any,
         learning_rate: float | None = None,
     ) -> None:
-        """What is logged of an update may be logged by a later run."""
+        """Keep the logged values of the update, because a later run may log them."""
         self._at_work.reported(grad_norm, learning_rate)
         super()._maybe_log_save_evaluate(  # type: ignore[misc]
             tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate
         )
 
     def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
-        """The best model so far is kept in a checkpoint of its own."""
+        """Pin a checkpoint of the best model so far."""
         trainer: Any = self
         best: bool = super()._determine_best_metric(metrics, trial)  # type: ignore[misc]
         if best and trainer.args.load_best_model_at_end:
@@ -147,13 +147,13 @@ class WithSession:
         return best
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """A checkpoint of the Trainer's is one of the session's, made when the next update begins."""
+        """Request a checkpoint of the session instead; it is made when the next update begins."""
         trainer: Any = self
         trainer.store_flos()
         self.session.save()
 
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
-        """The figures are those of all runs together."""
+        """Report the figures of all runs together."""
         trainer: Any = self
         trainer._initial_global_step = 0
         if trainer.args.load_best_model_at_end and trainer.state.best_global_step:
@@ -168,13 +168,13 @@ class WithSession:
         try:
             found = perdure.load(self._at_work.root, ["model"], pin=BEST)
         except UserError as error:
-            self._say(f"the best model, that of step {wanted}, is not kept, so the last one stays: {error}")
+            self._say(f"the best model, of step {wanted}, is not in the store, so the last one stays: {error}")
             return
         trainer.model.load_state_dict(found["model"])
         if found.commit.step != wanted:
             self._say(
-                f"the best model was that of step {wanted}, which the store did not take: loaded is that of step "
-                f"{found.commit.step}, the best that is kept"
+                f"the best model, of step {wanted}, could not be stored: loaded the best that is, of step "
+                f"{found.commit.step}"
             )
 
     def _say(self, words: str) -> None:
@@ -213,7 +213,7 @@ def _batches(trainer: Any, session: Session) -> Batches:
 
 
 def _uncounted(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch with labels of which none counts."""
+    """The batch with all labels ignored."""
     labels = {
         name: batch[name].new_full(batch[name].shape, -100) for name in ("labels", "shift_labels") if name in batch
     }

@@ -1,7 +1,7 @@
-"""Where the Trainer itself stands, beside model, optimizer and schedule: its TrainerState, what its callbacks count,
-and the losses that wait to be logged. It is saved and restored with the training.
+"""The Trainer's own progress, in addition to model, optimizer and schedule: its TrainerState, the states of its
+callbacks, and the losses not logged yet. It is saved and restored with the training.
 
-A loss waits on each rank for itself, so what all ranks have is put together where a save reads it.
+Each rank has its own losses to log, so a save first gathers those of all ranks.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from transformers.trainer_callback import ExportableState, TrainerControl
 from perdure.errors import UserError
 
 COUNTED: Final = ("epoch", "global_step", "num_input_tokens_seen", "total_flos", "best_metric", "best_global_step")
-"""What of a TrainerState belongs to the training; the rest follows from the arguments."""
+"""The fields of a TrainerState to save; the others follow from the arguments."""
 
 
 class TrainerProgress:
-    """What is saved under the name "trainer"."""
+    """The state registered under the name "trainer"."""
 
     def __init__(self, trainer: Any, gather: Callable[[Any], list[Any]], seconds: Callable[[], float]) -> None:
-        """`seconds`: how long this call of train() has been on."""
+        """`seconds` returns the seconds since this call of train() began."""
         self._trainer = trainer
         self._gather = gather
         self._seconds = seconds
         self.seconds_before = 0.0
-        """How long the earlier runs have trained."""
+        """Seconds that earlier runs have trained."""
         self.last: list[float | None] = [None, None]
-        """The norm of the gradients and the learning rate of the last update, as they are logged."""
+        """Gradient norm and learning rate of the last update, as logged."""
         self._of_all: list[list[float]] | None = None
         self._restored: Mapping[str, Any] | None = None
         self._history: tuple[int, str] = (0, "[]")
 
     def put_together(self) -> None:
-        """All ranks are about to save: what waits on each. Collective."""
+        """Gather the losses of all ranks before a save. Collective."""
         self._of_all = self._gather(self._own())
 
     def _own(self) -> list[float]:
@@ -44,7 +44,7 @@ class TrainerProgress:
         return [0.0 if loss is None else loss.item(), float(trainer.current_flos)]
 
     def state_dict(self) -> dict[str, Any]:
-        """As it is now; the losses as they were when they were put together."""
+        """The present state, with the losses as last gathered."""
         trainer = self._trainer
         return {
             "state": json.dumps({name: getattr(trainer.state, name) for name in COUNTED}, default=_plain),
@@ -60,8 +60,8 @@ class TrainerProgress:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Goes on from there. Of a training that has not taken a step all is as it is without a checkpoint: what the
-        Trainer does before the first one, it does again."""
+        """Restore the state. Without a finished step nothing is restored, so that the Trainer repeats what it does
+        before the first step."""
         counted = json.loads(saved["state"])
         if not counted["global_step"]:
             return
@@ -76,27 +76,27 @@ class TrainerProgress:
         self._restored = saved
 
     def check_batch(self) -> None:
-        """UserError if batches are of another size than they were, and nobody has said so."""
+        """Raise UserError if the batch size has changed and the script did not set it."""
         before = self._restored["batch_size"] if self._restored else self._trainer.global_batch_size
         if self._trainer.global_batch_size != before and not self._trainer.has_own_batch_size:
             each, world = self._trainer.args.train_batch_size, self._trainer.args.world_size
             raise UserError(
-                f"the training was begun with batches of {before} samples over all ranks, and {world} ranks with "
-                f"per_device_train_batch_size={each} make that {each * world}: give Trainer(batch_size={before}), "
-                f"which stays the same whatever the number of ranks"
+                f"the training has batches of {before} samples over all ranks, and {world} ranks with "
+                f"per_device_train_batch_size={each} would make that {each * world}: give "
+                f"Trainer(batch_size={before}), which is the same on any number of ranks"
             )
 
     def check_goal(self) -> None:
-        """UserError if `max_steps` is raised where nothing is left that could be trained."""
+        """Raise UserError if `max_steps` is raised within an epoch that has ended already."""
         before, state = self._restored["max_steps"] if self._restored else 0, self._trainer.state
         if 0 < before <= state.global_step < state.max_steps:
             raise UserError(
-                f"max_steps is {state.max_steps}, and an earlier run has ended with {before} in the same epoch, whose "
-                f"rest is not taken up again: raise it into another epoch"
+                f"max_steps is {state.max_steps}, and an earlier run has ended with {before} in the same epoch, which "
+                f"cannot be continued: raise it beyond that epoch"
             )
 
     def begin(self) -> None:
-        """The Trainer has set its sums to nothing, and is about to train: what was restored of them is put back."""
+        """Put the restored sums back, which the Trainer has just set to zero."""
         saved, trainer = self._restored, self._trainer
         if saved is None:
             return
@@ -107,7 +107,7 @@ class TrainerProgress:
         trainer.control.should_training_stop = saved["stopping"]
 
     def _own_part(self, waiting: list[list[float]]) -> tuple[float, float]:
-        """Of another number of ranks: the mean of the losses, and all operations on one rank."""
+        """This rank's loss and FLOPs. After a change of ranks: the mean loss, and all FLOPs on rank 0."""
         rank, world = self._trainer.args.process_index, self._trainer.args.world_size
         if len(waiting) == world:
             return waiting[rank][0], waiting[rank][1]
@@ -115,14 +115,14 @@ class TrainerProgress:
         return sum(losses) / len(losses), sum(flos) if rank == 0 else 0.0
 
     def _log_history(self) -> str:
-        """As JSON, made anew when something is logged: it grows all the time."""
+        """The log as JSON, cached until something is logged, because it keeps growing."""
         history = self._trainer.state.log_history
         if self._history[0] != len(history):
             self._history = len(history), json.dumps(history, default=_plain)
         return self._history[1]
 
     def _stateful(self) -> Iterator[Any]:
-        """The callbacks that say what they keep."""
+        """The callbacks with a state to save."""
         callbacks = self._trainer.callback_handler.callbacks
         return (one for one in callbacks if isinstance(one, ExportableState) and not isinstance(one, TrainerControl))
 
@@ -130,7 +130,7 @@ class TrainerProgress:
         return [(type(one).__name__, one.state()["attributes"]) for one in self._stateful()]
 
     def _exportable(self, saved: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Each callback with what it has kept, by its class and its place among those of it."""
+        """Each callback with its saved attributes, matched by class and order."""
         left = list(saved)
         for callback in self._stateful():
             found = next((one for one in left if one[0] == type(callback).__name__), None)
@@ -140,5 +140,5 @@ class TrainerProgress:
 
 
 def _plain(value: Any) -> Any:
-    """What metrics functions give: numbers of NumPy and torch."""
+    """A plain value for what metrics functions return: numbers of NumPy and torch."""
     return value.item() if hasattr(value, "item") else str(value)

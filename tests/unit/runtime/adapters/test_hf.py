@@ -264,7 +264,7 @@ def test_max_steps_end_a_training_in_the_middle_of_an_epoch(place: Place) -> Non
     (second,) = place.play("maxes", max_steps=9, dropout=0.5)
     assert (straight["steps"], first["step"]) == (9, 8)
     same(second, straight)
-    assert "raise it into another epoch" in place.refused("maxes", max_steps=11, dropout=0.5)
+    assert "raise it beyond that epoch" in place.refused("maxes", max_steps=11, dropout=0.5)
 
 
 def test_a_process_that_is_killed_in_an_epochs_last_evaluation_does_that_again(place: Place) -> None:
@@ -288,7 +288,7 @@ def test_a_process_that_is_killed_in_an_epochs_last_evaluation_does_that_again(p
         ("split_batches", {"accelerator_config": {"split_batches": True}}),
         ("resume_from_checkpoint", {"resume": True}),
         ("_get_train_sampler", {"own": "sampler"}),
-        ("put together in another way", {"own": "release"}),
+        ("supports transformers 5.23", {"own": "release"}),
         ("called twice", {"own": "again"}),
     ],
 )
