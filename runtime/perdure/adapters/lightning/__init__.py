@@ -1,5 +1,7 @@
-"""Lightning's Trainer with a Session's promises: asked to leave, it saves after the step it is at, and the same script
-goes on with the next batch, with as many ranks as there are then.
+"""Lightning's Trainer driven by a Session.
+
+A training that is asked to leave saves after the present step. The same script then resumes with the next batch, on any
+number of ranks.
 
     with perdure.Session.from_env() as session:
         strategy = SessionStrategy(session)
@@ -7,8 +9,8 @@ goes on with the next batch, with as many ranks as there are then.
         trainer = lightning.Trainer(strategy=strategy, max_epochs=10)
         trainer.fit(module, train, validation)
 
-Lightning's loops stay its own: its validation, callbacks, loggers and schedulers. The Session shares out the training
-data and decides, where Lightning asks for the next batch, whether to save and whether to leave.
+Lightning keeps its own loops, validation, callbacks, loggers and schedulers. The Session distributes the training data.
+It decides whether to save and whether to leave when Lightning fetches the next batch.
 """
 
 from perdure.adapters.lightning.strategy import SessionStrategy

@@ -1,4 +1,4 @@
-"""What Lightning iterates for training: a Session's loader, behind the little that Lightning asks of a dataloader."""
+"""The iterable that Lightning trains on: a Session's loader with the DataLoader attributes that Lightning uses."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import Any, Protocol
 
 
 class TrainingPosition(Protocol):
-    """Who knows where the training stands (perdure.adapters.lightning.driver)."""
+    """Keeps the training's position (perdure.adapters.lightning.driver)."""
 
     def begin_epoch(self) -> None:
-        """Lightning begins an epoch: the one before is over, with all that its hooks do."""
+        """Lightning begins an epoch. The previous one is over, including its hooks."""
         ...
 
     def next_batch(self, batches: Batches) -> Any:
-        """The next batch of the epoch that is on. Here the run may save, and leave."""
+        """The next batch of the present epoch. The run may save and leave here."""
         ...
 
 
 class Batches:
     """The training batches of this rank.
 
-    Lightning makes its iterator before the first epoch, and never asks for more than there is; so an iterator opens
-    nothing, and the driver closes what it has opened.
+    Lightning creates its iterator before the first epoch, and never reads it to the end. So the iterator opens nothing;
+    the driver opens and closes the passes.
     """
 
     def __init__(self, loader: Any, driver: TrainingPosition) -> None:
         self.loader = loader
         self._driver = driver
-        self.sampler = _EpochTold(driver.begin_epoch)
-        """Lightning tells a sampler's `set_epoch` that an epoch begins, and it is the first that hears of it."""
+        self.sampler = _EpochSampler(driver.begin_epoch)
+        """Lightning calls a sampler's `set_epoch` first when an epoch begins."""
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """The number of batches of a whole epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         return _Walk(lambda: self._driver.next_batch(self))
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the Session keeps the position. Lightning warns of loaders that have none of these two."""
+        """Empty: the Session keeps the position. Lightning warns if a loader lacks this method."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `state_dict`."""
 
 
-class _EpochTold:
-    """What looks like a sampler to Lightning."""
+class _EpochSampler:
+    """A sampler for Lightning that only reports the beginning of an epoch."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
@@ -58,7 +58,7 @@ class _EpochTold:
 
 
 class _Walk(Iterator[Any]):
-    """One pass, as long as the driver gives batches."""
+    """One pass: the batches that the driver returns."""
 
     def __init__(self, following: Callable[[], Any]) -> None:
         self._following = following

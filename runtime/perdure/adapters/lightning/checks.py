@@ -1,4 +1,4 @@
-"""What would not be exact with a Session, refused before anything is trained, with what to do instead."""
+"""Refuses what a Session cannot resume exactly, before the training begins, each with a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CALLBACKS: Final = {
 
 
 def check_trainer(trainer: Any) -> None:
-    """UserError for what the Session cannot keep."""
+    """Raise UserError for a feature that the Session cannot resume exactly."""
     for what, remedy in _found(trainer):
         raise UserError(f"{what} is not possible with a Session: {remedy}")
 
@@ -43,7 +43,7 @@ def _found(trainer: Any) -> Iterator[tuple[str, str]]:
 
 
 def check_share(size: int, batch_size: int, world: int, *, drop_last: bool) -> None:
-    """UserError where a rank would get a batch without samples: whatever it logs would be no number."""
+    """Raise UserError if a rank would get an empty batch, for which it would log NaN."""
     rest = 0 if drop_last else size % batch_size
     least = min(batch_size, rest) if rest else batch_size
     if least < world:

@@ -1,8 +1,8 @@
-"""Brings two loops together: Lightning's, which runs, and the Session's epochs, which count and save.
+"""Connects Lightning's loop, which trains, with the Session's epochs, which count and save.
 
-Where Lightning asks for a batch, all that belongs to the one before is done: its hooks, the schedulers, a validation,
-the callbacks' checkpoints. That is where the Session saves and leaves; it is looked after, for a release that fetches
-ahead would break it. The Session's epoch ends where Lightning begins the next one, or ends the training.
+When Lightning fetches a batch, the previous one is completed: its hooks, the schedulers, a validation, the callbacks'
+checkpoints. The Session saves and leaves there. The driver checks that, because a release of Lightning that fetches
+ahead would break it. An epoch of the Session ends when Lightning begins the next one, or ends the training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.session.session import Session
 
 
 class SessionDriver(Callback):
-    """Of one trainer and one session. As a callback it hears where a step is done, and the training."""
+    """Drives one trainer with one session. It is a callback, to learn when a step and the training are done."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -37,9 +37,11 @@ class SessionDriver(Callback):
         """Whether Lightning has ended the training."""
 
     def begin(self, trainer: Any) -> None:
-        """Everything is set up: what is saved is put back. UserError for what could not be kept."""
+        """Restore the training; the trainer is set up. UserError for what cannot be resumed exactly."""
         if self._trainer is not None:
-            raise UserError("a Session trains one fit(): make another Session, in another script, for another one")
+            raise UserError(
+                "fit() is called twice, and a Session drives one training: run the second in a script of its own"
+            )
         check_trainer(trainer)
         self._trainer = trainer
         take_over(trainer)
@@ -57,7 +59,7 @@ class SessionDriver(Callback):
     # Batches and epochs.
 
     def take(self, batches: Batches) -> None:
-        """The trainer trains on these. UserError for a second loader."""
+        """Set the training batches. UserError for a second loader."""
         if self._batches not in (None, batches):
             raise UserError(
                 "there are several training loaders: one position is saved, so give one strategy.loader(dataset, …) "
@@ -71,14 +73,14 @@ class SessionDriver(Callback):
             self._state.begin_epoch()
         self._finish_epoch()
         while self._next_epoch() and not self._left:
-            self._finish_epoch()  # an earlier run has trained all of it, and was killed before it counted
+            self._finish_epoch()  # an earlier run has trained all of it, and was killed before it ended it
 
     def next_batch(self, batches: Batches) -> Any:
-        """The next one of the epoch; here the run may save and leave."""
+        """The next batch of the epoch. The run may save and leave here."""
         if is_ahead(self._trainer):
             raise UserError(
-                "a batch is asked for before the one before is done, and would be in no checkpoint: write "
-                "training_step(batch, batch_idx), without dataloader_iter"
+                "Lightning fetches a batch before the previous one is done, so no checkpoint could hold its position: "
+                "write training_step(batch, batch_idx), without dataloader_iter"
             )
         if self._pass is None:
             self._pass = iter(batches.loader)
@@ -89,7 +91,7 @@ class SessionDriver(Callback):
         return self._batches.loader.remaining if self._batches else 0
 
     def _finish_epoch(self) -> None:
-        """The pass is over for the Session, too: at its end, or where Lightning has left it."""
+        """End the Session's pass, at its end or where Lightning has left it."""
         walk, self._pass = self._pass, None
         if walk is None:
             return
@@ -112,25 +114,25 @@ class SessionDriver(Callback):
         reached = self._trainer.global_step == limits.max_steps or epochs == limits.max_epochs
         return self._over and not reached
 
-    # What Lightning tells.
+    # Called by Lightning.
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """A batch is done; whether it was a step's last one shows in Lightning's count."""
+        """A batch is done. Lightning's step count shows whether a step is, too."""
         if trainer.global_step != self._steps:
             self._steps = trainer.global_step
             self._session.step()
 
     def on_fit_end(self, trainer: Any, _: Any) -> None:
-        """The training is at its end, in this run or in an earlier one: that is committed."""
+        """Commit the end of the training, which this run or an earlier one has reached."""
         self._over = True
         self._finish_epoch()
         if self._next_epoch():
             raise UserError(
                 f"the trainer has ended after {trainer.current_epoch} epochs, {trainer.global_step} steps, and the "
-                f"Session has not: the checkpoint is of another kind of training: use another root"
+                f"Session has not: the checkpoint belongs to a different training: use another root"
             )
 
 
 def _numbered(name: str, things: Any) -> dict[str, Any]:
-    """Under one name, or several."""
+    """`things` by name, numbered if there are several."""
     return {name if len(things) == 1 else f"{name}{number}": thing for number, thing in enumerate(things)}

@@ -1,6 +1,6 @@
-"""What Lightning has no public name for: its loops' progress, and its signal handlers. The metrics need some, too.
+"""Private parts of Lightning that the adapter needs: its loops' progress and its signal handlers.
 
-Read with Lightning 2.6. Each name that is missing in another release fails when this module is imported.
+Written for Lightning 2.6. If another release lacks a name, importing this module fails. metrics.py uses more of them.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from perdure.errors import UserError
 
 
 class _EpochLoop(_TrainingEpochLoop):
-    """Lightning's own, which goes on right where it is restored: where the next batch is asked for.
+    """Lightning's epoch loop, but a resume continues with the next batch.
 
-    Lightning's checkpoints are made by callbacks, within a batch, so its loop looks again for what that batch had due.
-    Here all of it was done, the validation too.
+    Lightning's own checkpoints are made by callbacks, within a batch, so its loop repeats the end of that batch after a
+    resume. A Session saves between batches, when all of it is done, including a validation.
     """
 
     def advance(self, data_fetcher: Any) -> None:
         if self.restarting:
             self._restarting = False
-            if self.batch_progress.current.ready:  # else what is accumulated in the epoch would begin anew
-                self.trainer._logger_connector._first_loop_iter = False  # it asks that
+            if self.batch_progress.current.ready:  # else the epoch's accumulated metrics would be reset
+                self.trainer._logger_connector._first_loop_iter = False  # which resets them
         super().advance(data_fetcher)
 
 
 class _NoSignals(_SignalConnector):
-    """The Session hears signals. Lightning's handlers would call collectives in them, and leave without a save."""
+    """Leaves signals to the Session. Lightning's handlers would call collectives, and exit without a save."""
 
     def register_signal_handlers(self) -> None:
         self.received_sigterm = False
 
 
 def take_over(trainer: Any) -> None:
-    """Has the trainer's loops go on where they are restored, and leaves signals to the Session."""
+    """Replace the trainer's epoch loop and signal handlers. UserError if the epoch loop is not Lightning's."""
     loop = trainer.fit_loop.epoch_loop
     if type(loop) not in (_TrainingEpochLoop, _EpochLoop):
-        raise UserError(f"the trainer's epoch loop is a {type(loop).__name__}: leave Lightning's own")
+        raise UserError(f"the trainer's epoch loop is a {type(loop).__name__}: keep Lightning's own")
     loop.__class__ = _EpochLoop
     trainer._signal_connector = _NoSignals(trainer)
 
 
 def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
-    """Puts the loops where they were: in the middle of an epoch, or between two."""
+    """Restore the loops' progress, in an epoch or between two."""
     fit = trainer.fit_loop
     fit.load_state_dict(dict(saved))
     progress = fit.epoch_progress.current
@@ -56,6 +56,6 @@ def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
 
 
 def is_ahead(trainer: Any) -> bool:
-    """Whether Lightning asks for a batch before all is done for the one before."""
+    """Whether Lightning fetches a batch before the previous one is completed."""
     done = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(done.ready != done.completed)

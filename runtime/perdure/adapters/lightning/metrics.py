@@ -1,7 +1,7 @@
-"""What was logged and is not computed yet: an epoch's means and sums, and the states of metrics, are in no state_dict.
+"""Saves and restores accumulated metrics: an epoch's means and sums, and torchmetrics' states, are in no state_dict.
 
-Each rank has its own. On as many ranks as before each goes on with its own; on another number the first has what all
-of them had, and the others begin anew, so that what is summed over the ranks is the same.
+Each rank has its own values. With the same number of ranks each rank restores its own. With another number rank 0
+restores the values of all, and the others start with neutral ones, so that sums over the ranks stay the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _META: Final = (
 
 
 def read(trainer: Any) -> dict[str, Any]:
-    """As it is now on this rank."""
-    logged = trainer._logger_connector  # Lightning keeps it nowhere else
+    """The present values of this rank."""
+    logged = trainer._logger_connector  # there is no public access
     return {
         "callback": dict(logged._callback_metrics),
         "logged": dict(logged._logged_metrics),
@@ -35,7 +35,7 @@ def read(trainer: Any) -> dict[str, Any]:
 
 
 def restore(trainer: Any, every: Sequence[Mapping[str, Any]], rank: int, world: int) -> None:
-    """Goes on from what `every` rank had."""
+    """Restore from `every`, the values of each rank when they were saved."""
     same = len(every) == world
     own = every[rank] if same else every[0]
     logged = trainer._logger_connector
@@ -62,7 +62,7 @@ def _results(trainer: Any) -> Any:
 
 
 def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
-    """The torchmetrics in the module."""
+    """The module's torchmetrics, by name."""
     return ((name, part) for name, part in trainer.lightning_module.named_modules() if hasattr(part, "metric_state"))
 
 
@@ -72,14 +72,12 @@ def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
 def _read_result(found: Any) -> dict[str, Any]:
     meta = found.meta
     if meta.sync.group is not None:
-        raise UserError(
-            f"log({meta.name!r}, sync_dist_group=...): its mean over an epoch cannot be saved: leave it out"
-        )
+        raise UserError(f"log({meta.name!r}, sync_dist_group=...): its epoch mean cannot be saved: leave it out")
     saved = {name: getattr(meta, name) for name in _META} | {
         "reduce": meta.reduce_fx.__name__,
         "sync": [meta.sync.should, meta.sync.rank_zero_only],
         "tensor": found.is_tensor,
-        "count": found._update_count,  # of torchmetrics, which asks itself whether it was updated
+        "count": found._update_count,  # torchmetrics warns if it was never updated
         "last": found._forward_cache,
     }
     return saved | {name: getattr(found, name) for name in _ADDED if found.is_tensor and hasattr(found, name)}
@@ -101,7 +99,7 @@ def _made_result(trainer: Any, saved: Mapping[str, Any], metrics: Mapping[str, A
 
 
 def _joined(parts: Sequence[Mapping[str, Any]], *, neutral: bool) -> dict[str, Any]:
-    """What all ranks have of one value, or what changes nothing when it is joined with that."""
+    """One value reduced over all ranks; with `neutral` the value that does not change such a result."""
     found = dict(parts[0])
     if not found["tensor"]:
         return found
@@ -143,5 +141,8 @@ def _join_metric(name: str, metric: Any, parts: Sequence[Mapping[str, Any]]) -> 
         try:
             metric.merge_state(dict(part["state"]))
         except (RuntimeError, ValueError) as error:
-            say(f"metric {name!r} of the other ranks cannot be joined, and lacks them until it is reset: {error}")
+            say(
+                f"metric {name!r} cannot be merged with that of the other ranks, and lacks their values until its "
+                f"next reset: {error}"
+            )
             return

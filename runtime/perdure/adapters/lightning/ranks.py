@@ -1,4 +1,4 @@
-"""Who this process is, as Lightning asks for it: what the Session knows."""
+"""Tells Lightning this process's rank and the world size, which the Session knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perdure.session.session import Session
 
 
 class SessionEnvironment(ClusterEnvironment):
-    """The ranks of a Session. They are processes that somebody else has started, and they are connected already."""
+    """The ranks of a Session, which are started and connected already."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -18,12 +18,12 @@ class SessionEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """They are there: an agent, torchrun or a shell has started them."""
+        """True: an agent, torchrun or a shell has started the processes."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Where the ranks have met; Lightning has no use for it, as it does not connect them."""
+        """The address of rank 0. Lightning does not use it, because the ranks are connected."""
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
 
     @property
@@ -33,15 +33,15 @@ class SessionEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """It is given, never found."""
+        """False: the strategy passes this environment explicitly."""
         return False
 
     def world_size(self) -> int:
-        """How many processes the run has."""
+        """The number of processes of the run."""
         return self._session.world
 
     def set_world_size(self, size: int) -> None:
-        """The Session knows, whatever `devices` and `num_nodes` say."""
+        """Ignored: the Session knows the size, whatever `devices` and `num_nodes` say."""
 
     def global_rank(self) -> int:
         """This process's number in the run."""

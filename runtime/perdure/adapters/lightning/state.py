@@ -1,8 +1,8 @@
-"""What Lightning itself keeps of a training, beside the module, its optimizers and schedulers: loops, callbacks,
-precision, datamodule, what was logged, and what the script's own checkpoint hooks add.
+"""Lightning's own state, in addition to the module, its optimizers and schedulers: loops, callbacks, precision,
+datamodule, logged values, and what the script's checkpoint hooks add.
 
-Each rank has its own, a callback's best score say, so all ranks' are saved; a run of another size goes on with the
-first one's.
+Ranks may differ, for example in a callback's best score. So the states of all ranks are saved. A run with another
+number of ranks restores the state of rank 0 on all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOLDER: Final = "dirpath"
 
 
 class TrainerState:
-    """Of one trainer, as something to register."""
+    """The state of one trainer, for `Session.register`."""
 
     def __init__(self, trainer: Any, session: Session) -> None:
         self._trainer, self._session = trainer, session
@@ -30,15 +30,15 @@ class TrainerState:
         self._accumulate = 0
 
     def put_together(self) -> None:
-        """On all ranks, right before a save. UserError on all where one cannot tell."""
+        """Gather the states of all ranks before a save. Collective; UserError on all ranks if one has none."""
         self._every = of_all_ranks(self._session, "trainer", self._own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of all ranks, as they were put together last."""
+        """The states of all ranks, as last gathered."""
         return {"ranks": [self._own()] if self._every is None else self._every}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Goes on from there."""
+        """Restore this rank's state."""
         every = self._every = list(saved["ranks"])
         rank, world = self._session.rank, self._session.world
         own, trainer = every[rank if len(every) == world else 0], self._trainer
@@ -49,12 +49,12 @@ class TrainerState:
         metrics.restore(trainer, [found["metrics"] for found in every], rank, world)
         restore_loops(trainer, own["loops"])
         self._accumulate = own["accumulate"]
-        if own["limits"] == _limits(trainer):  # else it was told to stop by a limit that is raised since
+        if own["limits"] == _limits(trainer):  # else it stopped at a limit that has been raised since
             trainer.should_stop = own["should_stop"]
 
     def begin_epoch(self) -> None:
-        """Over how many batches gradients are accumulated is put back right before the first epoch: whoever changes it
-        looks before that whether anybody else has."""
+        """Restore `accumulate_grad_batches` right before the first epoch: a callback that changes it checks before that
+        whether it has its default."""
         if self._accumulate:
             self._trainer.accumulate_grad_batches, self._accumulate = self._accumulate, 0
 
@@ -78,7 +78,7 @@ class TrainerState:
         for callback in trainer.callbacks:
             if state := own["callbacks"].get(callback.state_key):
                 if _FOLDER in state and hasattr(callback, _FOLDER):
-                    callback.dirpath = state[_FOLDER]  # else a new logger's folder counts, and its best ones are gone
+                    callback.dirpath = state[_FOLDER]  # else it takes a new logger's folder, and forgets its best files
                 callback.load_state_dict(copy.deepcopy(state))
         if own["precision"]:
             trainer.precision_plugin.load_state_dict(own["precision"])
@@ -89,14 +89,14 @@ class TrainerState:
             hook(checkpoint)
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Each rank's own, where Lightning keeps DDP from giving all ranks the first one's before each forward pass."""
+        """This rank's buffers under manual optimization, where Lightning turns DDP's buffer broadcast off."""
         module = self._trainer.lightning_module
         if module.automatic_optimization or self._session.world == 1:
             return {}
         return dict(module.named_buffers())
 
     def _added_by_hooks(self) -> dict[str, Any]:
-        """What `on_save_checkpoint` of the module, the datamodule and the callbacks puts into a checkpoint."""
+        """What the `on_save_checkpoint` hooks of module, datamodule and callbacks add to a checkpoint."""
         checkpoint = self._checkpoint()
         known = set(checkpoint)
         for hook in self._hooks("on_save_checkpoint"):
@@ -104,7 +104,7 @@ class TrainerState:
         return {name: value for name, value in checkpoint.items() if name not in known}
 
     def _checkpoint(self) -> dict[str, Any]:
-        """What such a hook may look at."""
+        """The part of a Lightning checkpoint that these hooks may read."""
         trainer = self._trainer
         return {
             "epoch": trainer.current_epoch,

@@ -1,4 +1,4 @@
-"""The strategy that a script gives its Trainer: Lightning's DDP, on a Session's ranks."""
+"""The strategy to pass to Lightning's Trainer: DDP on a Session's ranks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from perdure.session.session import Session
 
 
 class SessionStrategy(DDPStrategy):
-    """DDP with the ranks of a Session, one or many; it saves, leaves and goes on as the Session does.
+    """DDP on one or more ranks of a Session, which saves, leaves and resumes the training.
 
-    `options` go to torch's DistributedDataParallel. The Trainer's `devices` and `num_nodes` count for nothing: how many
-    ranks there are is what the Session says.
+    `options` go to torch's DistributedDataParallel. The Trainer's `devices` and `num_nodes` are ignored: the Session
+    knows the number of ranks.
     """
 
     strategy_name = "perdure"
@@ -40,9 +40,9 @@ class SessionStrategy(DDPStrategy):
     def loader(
         self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = True, drop_last: bool = False, **options: Any
     ) -> Batches:
-        """What to give the Trainer for training: this rank's share of every *global* batch of `batch_size` samples.
+        """The training loader for the Trainer: this rank's share of every *global* batch of `batch_size` samples.
 
-        The arguments are those of `Session.loader`, and so are its errors.
+        Arguments and errors are those of `Session.loader`.
         """
         loader = self.session.loader(dataset, batch_size, shuffle=shuffle, drop_last=drop_last, **options)
         check_share(len(dataset), batch_size, self.session.world, drop_last=drop_last)  # type: ignore[arg-type]
@@ -52,34 +52,34 @@ class SessionStrategy(DDPStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The Session's device, or the CPU where the Trainer says so."""
+        """The Session's device, or the CPU if the Trainer is set to it."""
         devices = self.parallel_devices or [torch.device("cpu")]
         return devices[0] if devices[0].type != self.session.device.type else self.session.device
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """How Lightning shares out what is evaluated."""
+        """The arguments of Lightning's sampler for evaluations."""
         return {"num_replicas": self.session.world, "rank": self.session.rank}
 
     def _configure_launcher(self) -> None:
-        self._launcher = None  # the ranks are there
+        self._launcher = None  # the ranks are started already
 
     def setup_distributed(self) -> None:
-        """They are connected, too."""
+        """The ranks are connected already."""
         reset_seed()
         self.set_world_ranks()
 
     # The module.
 
     def connect(self, model: Any) -> None:
-        """Lightning has a module for this strategy."""
+        """Called with the module before the training; adds the driver to the callbacks."""
         super().connect(model)
         callbacks = model.trainer.callbacks
         if self._driver not in callbacks:
             callbacks.append(self._driver)
 
     def setup(self, trainer: Any) -> None:
-        """Makes what is trained; then all goes on from the newest commit."""
+        """Set up what is trained, and restore the newest commit."""
         if trainer.state.fn == TrainerFn.FITTING:
             super().setup(trainer)
             self._driver.begin(trainer)
@@ -100,32 +100,32 @@ class SessionStrategy(DDPStrategy):
         return self._replica.inside[0]  # type: ignore[no-any-return]
 
     def _register_ddp_hooks(self) -> None:
-        """The Session sums gradients."""
+        """Do nothing: the Session sums gradients."""
 
     def process_dataloader(self, dataloader: object) -> object:
-        """A loader that the Trainer is about to use. UserError for one whose position nobody could save."""
+        """Called for each loader of the Trainer. UserError for a training loader whose position cannot be saved."""
         trainer = self.lightning_module.trainer
         if trainer.training and isinstance(dataloader, Batches):
             self._driver.take(dataloader)
         elif trainer.training:
             raise UserError(
-                f"the Trainer is to train on a {type(dataloader).__name__}, whose position could not be saved: give "
-                f"strategy.loader(dataset, batch_size), with the batch of all ranks together; in a module or "
-                f"datamodule that is self.trainer.strategy.loader(…)"
+                f"the position in a {type(dataloader).__name__} cannot be saved: give the Trainer "
+                f"strategy.loader(dataset, batch_size), with the batch size of all ranks together; in a module or "
+                f"datamodule self.trainer.strategy.loader(…)"
             )
         return super().process_dataloader(dataloader)
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Each rank's mean loss counts as its share of the global batch, also where that is uneven."""
+        """Weight the rank's mean loss by its share of the global batch."""
         loss: Tensor = super().backward(self.session.weighted(closure_loss), optimizer, *args, **kwargs)
         return loss
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """A file of Lightning's own, for an evaluation. UserError in a training: it goes on from the newest commit."""
+        """Load a Lightning checkpoint to evaluate. UserError in a training, which resumes from the newest commit."""
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             raise UserError(
-                "fit(ckpt_path=...): the Session says where a training goes on: leave it out; to begin with the "
-                "weights of a file, load them into the module before fit()"
+                "fit(ckpt_path=...): a training resumes from the Session's newest commit: leave it out; to start with "
+                "the weights of a file, load them into the module before fit()"
             )
         found: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         return found

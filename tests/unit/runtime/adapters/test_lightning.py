@@ -33,16 +33,16 @@ DISTURBED: dict[str, tuple[int, str, dict[str, Any], list[dict[str, Any]]]] = {
     "two ranks, two optimizers": (2, "trained", {"module": "Twin"}, [{"stop": 4}]),
 }
 REFUSED = {
-    "a DataLoader": "give strategy.loader(dataset, batch_size), with the batch of all ranks together",
+    "a DataLoader": "strategy.loader(dataset, batch_size), with the batch size of all ranks together",
     "a stream": "has no length and no sample by number",
     "two loaders": "there are several training loaders",
     "a loop that fetches": "write training_step(batch, batch_idx), without dataloader_iter",
-    "a file": "fit(ckpt_path=...): the Session says where a training goes on",
+    "a file": "fit(ckpt_path=...): a training resumes from the Session's newest commit",
     "fast_dev_run": "leave the strategy out for it",
     "overfit_batches": "give a data set of a few samples instead",
     "reload": "reload_dataloaders_every_n_epochs is not possible",
     "averaging": "StochasticWeightAveraging is not possible",
-    "a second fit": "a Session trains one fit()",
+    "a second fit": "fit() is called twice",
 }
 Results = dict[str, list[Any]]
 
