@@ -5,6 +5,7 @@ opening, inherit, outlook   how a run begins: from a commit, from an image, or o
 stage, tensors, tree, codec   what a commit consists of: torch and values as bytes and text
 upload, download, manifest    bytes into the store and out of it, verified by block: no torch
 save, load                    all of it, all ranks together
+background                    a save while training goes on: memory of its own, and a process that uploads it
 image_file, rescue            what a rank leaves in memory, and how an agent commits it
 retention, history, inspect   what may be deleted; which commits there are; what a root holds
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ _MAIN: Final = (
 )
 """First of all it ties its life to its parent's: a process that is stopped while it imports would outlive it."""
 _CHUNK: Final = 65536
+_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _EXIT_SECONDS: Final = 0.1
 """How long the exit status of a process is waited for whose pipes are closed."""
 
@@ -76,7 +78,7 @@ class _Process:
     """One process, and this side's ends of its pipes."""
 
     child: subprocess.Popen[bytes]
-    orders: int
+    orders: socket.socket
     words: int
     lines: Lines = field(default_factory=Lines)
 
@@ -85,10 +87,15 @@ class _Process:
 
     def close(self) -> None:
         """Close the pipes, which ends a living uploader."""
-        for fd in (self.orders, self.words):
-            if fd >= 0:
-                os.close(fd)
-        self.orders = self.words = -1
+        self.orders.close()
+        if self.words >= 0:
+            os.close(self.words)
+        self.words = -1
+
+    def order(self, line: bytes) -> None:
+        """OSError if it does not take the line. A pipe would do, but not where the script wants SIGPIPE to end it."""
+        if self.orders.send(line, _NO_SIGNAL) < len(line):
+            raise BlockingIOError("it does not take orders")
 
     def read(self) -> bytes | None:
         """What has come; None for nothing, b"" after the end."""
@@ -126,6 +133,8 @@ class Uploader:
         """Execute the process now, so that the first order does not wait for it. OSError if that is impossible."""
         if self._ending is not None:
             raise RuntimeError("the uploader before has not ended: reap it first")
+        if self._process is not None and self._process.child.poll() is not None:
+            self._discard()
         if self._process is None:
             self._process = _executed(self._arena.fd, self._environ)
 
@@ -140,8 +149,8 @@ class Uploader:
         try:
             self.start()
             line = write_order(Order(self._root, folder, part.seal))
-            if self._process is not None and os.write(self._process.orders, line) < len(line):
-                self._lose("it does not take orders")
+            if self._process is not None:
+                self._process.order(line)
         except (OSError, ValueError) as error:
             self._lose(f"it cannot be ordered: {error}")
 
@@ -201,6 +210,9 @@ class Uploader:
     def kill(self) -> None:
         """SIGKILL, at once. What it has said and was not heard is dropped, and nothing is under way any more."""
         self._under_way = None
+        self._discard()
+
+    def _discard(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.child.kill()
@@ -228,27 +240,27 @@ class Uploader:
 
 def _executed(arena: int, environ: Mapping[str, str]) -> _Process:
     """No preexec_fn: it would make a fork of a trainer with threads and large memory of what is a spawn."""
-    orders, give = os.pipe()
+    give, orders = socket.socketpair()
     hear, words = os.pipe()
     main = threading.current_thread() is threading.main_thread()
-    numbers = map(str, (int(main), arena, orders, words, os.getpid()))
+    numbers = map(str, (int(main), arena, orders.fileno(), words, os.getpid()))
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _MAIN, *numbers],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[arena, orders, words],
+            pass_fds=[arena, orders.fileno(), words],
             start_new_session=True,
         )
     except BaseException:
-        os.close(give)
+        give.close()
         os.close(hear)
         raise
     finally:
-        os.close(orders)
+        orders.close()
         os.close(words)
-    os.set_blocking(give, False)
+    give.setblocking(False)
     os.set_blocking(hear, False)
     return _Process(child, give, hear)
 

@@ -41,7 +41,9 @@ def main() -> None:
         if not worker:
             signal.pause()
     if how == "held" and uploader._process:
-        worker = subprocess.Popen(["sleep", "600"], pass_fds=[uploader._process.orders], stdout=subprocess.DEVNULL).pid
+        worker = subprocess.Popen(
+            ["sleep", "600"], pass_fds=[uploader._process.orders.fileno()], stdout=subprocess.DEVNULL
+        ).pid
     print(uploader.pid, worker, flush=True)
     signal.pause()
 

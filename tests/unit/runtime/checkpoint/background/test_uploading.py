@@ -260,18 +260,17 @@ def test_signals_of_a_stop_are_the_owners_to_see_to(uploader: Uploader, arena: A
 
 
 def test_it_has_a_session_of_its_own_low_priority_the_arena_and_two_pipes_and_no_torch(
-    uploader: Uploader, arena: Arena
+    uploader: Uploader, arena: Arena, tmp_path: Path
 ) -> None:
+    uploader._root = f"file://{tmp_path}"  # a server's connection would be open, too
     uploader.order(FOLDER, filled(arena))
     assert isinstance(settled(uploader)[-1], Durable)
     pid = uploader.pid
     assert pid
     assert os.getsid(pid) == pid
     assert os.getpriority(os.PRIO_PROCESS, pid) >= min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
-    kinds = [name.split(":")[0] for name in open_files(pid) if not name.startswith("socket:")]
-    assert kinds.count("/memfd") == 1
-    assert kinds.count("pipe") - (os.readlink("/proc/self/fd/2").startswith("pipe:")) == 2  # noqa: PTH115
-    assert len(kinds) == 6
+    assert sum(name.startswith("/memfd:perdure-arena") for name in open_files(pid)) == 1
+    assert len(open_files(pid)) == len(("input", "output", "errors", "arena", "orders", "words"))
     assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
 
 
@@ -308,8 +307,7 @@ def test_it_ends_when_its_pipe_is_closed(uploader: Uploader, arena: Arena, bucke
     assert hold.arrived.wait(SECONDS)
     assert uploader._process
     assert uploader.pid
-    os.close(uploader._process.orders)
-    uploader._process.orders = -1
+    uploader._process.orders.close()
     ended(uploader.pid)
     assert settled(uploader) == [Failed("aa", "the uploader ended: exit status 0")]
 
@@ -317,7 +315,7 @@ def test_it_ends_when_its_pipe_is_closed(uploader: Uploader, arena: Arena, bucke
 def test_a_forked_worker_has_none_of_its_pipes(uploader: Uploader, arena: Arena) -> None:
     uploader.order(FOLDER, filled(arena))
     assert uploader._process
-    ends = [os.readlink(f"/proc/self/fd/{fd}") for fd in (uploader._process.orders, uploader._process.words)]  # noqa: PTH115
+    ends = [os.readlink(f"/proc/self/fd/{fd}") for fd in (uploader._process.orders.fileno(), uploader._process.words)]  # noqa: PTH115
     child = os.fork()
     if not child:
         os._exit(sum(name in ends for name in open_files()))
@@ -340,6 +338,36 @@ def test_fifty_saves_and_five_deaths_leave_neither_files_nor_processes(tmp_path:
     arena.close()
     assert open_files() == before
     assert zombies() == []
+
+
+def test_an_uploader_that_has_died_in_between_costs_no_save(uploader: Uploader, arena: Arena) -> None:
+    uploader.order(FOLDER, filled(arena))
+    settled(uploader)
+    assert uploader.pid
+    os.kill(uploader.pid, signal.SIGKILL)
+    ended(uploader.pid)
+    uploader.order(FOLDER, filled(arena))
+    assert isinstance(settled(uploader)[-1], Durable)
+
+
+def test_an_order_to_a_dead_uploader_is_a_failed_save_also_where_a_broken_pipe_ends_a_process(
+    uploader: Uploader, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploader.start()
+    assert uploader.pid
+    os.kill(uploader.pid, signal.SIGKILL)
+    ended(uploader.pid)
+    assert uploader._process
+    monkeypatch.setattr(uploader._process.child, "poll", lambda: None)  # it dies a moment later
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        uploader.order(FOLDER, filled(arena))
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    (word,) = uploader.words()
+    assert isinstance(word, Failed)
+    assert "it cannot be ordered" in word.why
+    assert uploader.reap()
 
 
 def test_a_process_that_cannot_be_started_is_a_failed_save(
