@@ -1,0 +1,62 @@
+"""How long a save keeps a training from training, beside what else there is: one process, a folder, no cluster needed.
+
+Measured at the level of the arena and the process that uploads from it: the commit that follows, a manifest and an
+entry of the log, comes on top once a session saves in this way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from e2e.bench.report import FOLDER, Figure
+from e2e.prepare import Progress
+
+SIZES = {256: 7, 1024: 5}
+"""MiB of state, and how many rounds."""
+BASELINE = "dcp.async_save"
+QUANTITIES = {
+    "stall": ("stall per save", "s"),
+    "held": ("held at the hand-out", "s"),
+    "durable": ("until durable", "s"),
+    "during": ("a step while it uploads, of one without", "times"),
+    "extra": ("memory", "MiB"),
+}
+
+
+def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
+    """Every size in a process of its own; there all ways in turn, several rounds."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    figures: list[Figure] = []
+    for mib, rounds in SIZES.items():
+        progress.say(f"{mib} MiB, {rounds} rounds of all ways")
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:  # on a disk: /tmp may be memory
+            figures += _figures(mib, _measured(Path(folder), mib, rounds))
+    return figures, {"cores": os.cpu_count(), "rounds": SIZES}
+
+
+def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:
+    figures = [Figure(f"{mib} MiB, a step without a save", "s", tuple(found["step"]))]
+    for quantity, (name, unit) in QUANTITIES.items():
+        samples = {way: tuple(cost[quantity] for cost in costs) for way, costs in found["ways"].items()}
+        theirs = Figure(BASELINE, unit, samples[BASELINE])
+        for way, values in samples.items():
+            own = Figure(f"{mib} MiB, {name}: {way}", unit, values)
+            ratio = f"of {BASELINE}: {own.median / theirs.median:.3g} times" if theirs.median > 0 else ""
+            figures.append(Figure(own.name, unit, values, theirs.median, ratio))
+    for kind, seconds in found["copies"].items():
+        figures.append(Figure(f"{mib} MiB, a copy into an arena, memory {kind}", "s", (seconds,)))
+    return figures
+
+
+def _measured(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "e2e.bench.stalling", str(folder), str(mib), str(rounds)]
+    done = subprocess.run(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the bench of {mib} MiB failed:\n{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
