@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from perdure.checkpoint.checkpointer import GOAL_SECONDS
 from perdure.console import say
@@ -26,6 +26,13 @@ from perdure.session.loop_exit import Departure, departure, loop
 from perdure.state.collecting import collected
 from perdure.wire import ExitKind
 from perdure.wire.channel import Committed
+
+_TRAINED: Final[set[tuple[str, int | None]]] = set()
+"""What sessions of this process have trained to a goal: roots, with the number of the run that the process began in."""
+_ONE_SESSION: Final = (
+    "train several models, those of a cross validation say, in one session: register each under its own name, and give "
+    "it a loop and a loader of its own"
+)
 
 
 class Status(Enum):
@@ -45,6 +52,8 @@ class EpochLoops:
         self._progress = run.progress
         self._boundary = boundary
         self._restore = restore
+        self._began_in = run.settings.run
+        """The number of the run that this process began in, if it was given one."""
         self.begun = 0
         """How many loops the script has begun."""
         self._trained = False
@@ -114,6 +123,11 @@ class EpochLoops:
                 "another has no position that could be saved"
             )
         self._run.stopping.begin(goal, stop)
+        if self._run.opening is None and self._began_in is not None and self._is_second:
+            raise UserError(
+                f"an earlier session of this process has trained to its goal at {self._run.store.uri}, and this one "
+                f"has the same root and run: {_ONE_SESSION}"
+            )
         self._restore()
         self._raise_trouble()
         if self._run.reporter.ended:
@@ -353,6 +367,11 @@ class EpochLoops:
             self._run.peers.gather("has left its epoch loop, asked to leave", self._boundary.exit_seen)
         )
 
+    @property
+    def _is_second(self) -> bool:
+        """Whether another session of this process has trained to a goal at this root."""
+        return (self._run.store.uri, self._began_in) in _TRAINED
+
     def _reach(self, goal: Goal) -> None:
         """The loop has reached its goal. That takes precedence over a request to leave."""
         self.goal = None
@@ -379,6 +398,8 @@ class EpochLoops:
             run.tell_commit(goal=True)
         elif run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
+        if self._trained:
+            _TRAINED.add((run.store.uri, self._began_in))
         self._release_requests()
 
     def _time_for_goal(self) -> Callable[[], float]:
@@ -394,7 +415,12 @@ class EpochLoops:
         if self._trained or self._run.rank != 0:
             return
         root, step = self._run.store.uri, self._progress.step
-        if self._completed_before:
+        if self._completed_before and self._is_second:
+            say(
+                f"already complete at {root}, step {step}: an earlier session of this process has trained it, this one "
+                f"trains nothing, and what is registered has the weights of that one: {_ONE_SESSION}, or a root"
+            )
+        elif self._completed_before:
             say(f"already complete at {root}, step {step}: nothing is left to train")
         else:
             say(f"trained to its goal at {root}, step {step}: what comes after the training is done again")

@@ -289,6 +289,11 @@ class Loader(Source[Any]):
             self._session.warn(words)
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:
+        if (size := len(self._dataset)) != self.plan.samples:  # type: ignore[arg-type]
+            raise UserError(
+                f"{self}: its dataset has {size} samples, and had {self.plan.samples} when the loader was made, so "
+                f"some would never be drawn, or too many: make a loader with a name of its own for each size"
+            )
         shares = self._shares(epoch)
         drawn: deque[BatchShard] = deque()
         self._ids = []
