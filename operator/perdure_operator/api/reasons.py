@@ -285,11 +285,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "failure.lostNodeSeconds",
     ),
     Reason.PATCH_REFUSED: Explained(
-        "Admission (a webhook or a policy) refuses the operator's change of a member's annotation and label, which "
-        "carry its assignment.",
-        "Let the operator's ServiceAccount update pods that have the label perdure.dev/job.",
-        ends="the operator tries again until admission allows it; it deletes members that have to leave after 10 s, so "
-        "that they save within their terminationGracePeriodSeconds",
+        "The API server refuses the operator's change of a member's annotation and label, which carry its assignment: "
+        "a webhook, a policy or RBAC does not allow it.",
+        "Do what the message of the API server says: it names the webhook or the policy, or the right that the "
+        "operator's ServiceAccount lacks. It needs to update pods that have the label perdure.dev/job.",
+        ends="the operator tries again until the API server allows it; it deletes members that have to leave after "
+        "10 s, so that they save within their terminationGracePeriodSeconds",
     ),
     Reason.NODE_LEAVING: Explained(
         "A member's node is about to go away, or the member has to leave it; the message says why."

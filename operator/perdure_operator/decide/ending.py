@@ -34,6 +34,7 @@ from perdure_operator.decide.facts import (
     own,
     reports_save,
     saved_in_log,
+    template_of,
     terminated,
 )
 from perdure_operator.decide.history import amend, entry_of, highest, learn_from, never_begun
@@ -131,7 +132,7 @@ def _learn_more(draft: Draft, pod: PodView | None) -> Draft:
     draft = learn_result(learn_from(draft, said), said) if said else draft
     if pod is None or said is None or said.live is not False:
         return draft
-    return draft.update(live_refused=LiveRefused(template=pod.template_hash, why=said.live_why))
+    return draft.update(live_refused=LiveRefused(template=template_of(draft, pod), why=said.live_why))
 
 
 def complete(draft: Draft) -> Draft:

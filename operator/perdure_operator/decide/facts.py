@@ -205,6 +205,11 @@ def made_from_another(draft: Draft, pod: PodView) -> bool:
     return bool(pod.template_hash) and pod.template_hash not in wanted
 
 
+def template_of(draft: Draft, pod: PodView) -> str:
+    """The hash of the template that the pod was made from; the current one if a person has removed the annotation."""
+    return pod.template_hash or draft.snapshot.template_hash
+
+
 def _verdict(draft: Draft) -> TemplateVerdict:
     """The verdict on the current template."""
     snapshot = draft.snapshot

@@ -33,6 +33,7 @@ from perdure_operator.decide.facts import (
     refused,
     spares_the_run,
     still_running,
+    template_of,
     unexpected,
 )
 from perdure_operator.decide.intents import fall_back, leave_at_once, limited, may_prepare, ready_by
@@ -332,7 +333,7 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, roles: Successi
     """
     snapshot, upcoming, pods = draft.snapshot, draft.status.next, own(draft.snapshot)
     refused, old = draft.status.live_refused, (*roles.stays, *roles.leaves)
-    template = {pods[name].template_hash for name in (*(one.name for one in old), *draft.next_members)}
+    template = {template_of(draft, pods[name]) for name in (*(one.name for one in old), *draft.next_members)}
     if upcoming and upcoming.fallback_reason:
         return upcoming.fallback_reason
     if why := _who_cannot(current, intent, [pods[one.name] for one in old]):

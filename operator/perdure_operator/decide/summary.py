@@ -318,7 +318,7 @@ def _understood(draft: Draft) -> Draft:
     if unknown:
         message = (
             f"this operator ignores {joined(list(unknown))}: it does not know them, or cannot read them; "
-            "install the operator that belongs to the CRD, or remove them"
+            + _advice(unknown)
         )
         if old is None or old.message != message:
             draft = draft.tell(Reason.UNKNOWN_FIELDS, message, warning=True)
@@ -327,6 +327,14 @@ def _understood(draft: Draft) -> Draft:
         return draft
     text = "every field of the spec is known"
     return draft.condition(ConditionType.SPEC_UNDERSTOOD, True, Reason.ALL_FIELDS_KNOWN, text)
+
+
+def _advice(unknown: tuple[str, ...]) -> str:
+    """What to do: the annotation is no field of the CRD, and a name in it is only misspelt or gone."""
+    places = sum(one.startswith(f"{VACATE_ANNOTATION}=") for one in unknown)
+    fields = ["install the operator that belongs to the CRD, or remove them"] if places < len(unknown) else []
+    vacate = [f"name nodes or pods of this job in {VACATE_ANNOTATION}; the other names in it count"] if places else []
+    return "; ".join([*fields, *vacate])
 
 
 def _suspended(draft: Draft) -> Draft:

@@ -126,7 +126,10 @@ def _parser() -> argparse.ArgumentParser:
 def _warm(options: argparse.Namespace) -> int:
     from perdure.agent.paths import default_scratch, warm_marker  # noqa: PLC0415
 
-    return 0 if warm_marker(options.state or default_scratch(os.environ)).exists() else 1
+    if warm_marker(options.state or default_scratch(os.environ)).exists():
+        return 0
+    print("not warm yet: the agent waits for its assignment, or imports what the script needs")  # the event Unhealthy
+    return 1
 
 
 def _stop(options: argparse.Namespace) -> int:

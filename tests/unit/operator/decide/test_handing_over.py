@@ -221,6 +221,17 @@ class TestNoOffer:
         here = _running().having(template_hash="t2").settle()
         assert _stage(_ready(here).settle()) is Stage.LEAVING
 
+    def test_a_member_without_the_annotation_of_its_template_counts_as_made_from_this_one(self) -> None:
+        """A person may have removed it."""
+        here = _ready(_running().pod(0, template_hash=""))
+        assert _stage(here.settle()) is Stage.HANDING_OVER
+
+    def test_a_refusal_of_a_member_without_that_annotation_is_remembered_for_its_template(self) -> None:
+        here = _running().pod(0, template_hash="").pod(1, template_hash="")
+        here = here.ended(1, ExitKind.FAILED, error=killed(), live=False, live_why="its script cannot").settle()
+        assert here.now.live_refused is not None
+        assert here.now.live_refused.template == here.snapshot.template_hash
+
     def test_without_a_session_nobody_can_hand_over(self) -> None:
         assert "no Session" in self._in_place(_ready(_running(completion="ExitCode")))
 

@@ -133,6 +133,16 @@ class TestUnknownFields:
         assert here.now.phase is Phase.RUNNING
         assert [event.reason for plan in here.history for event in plan.events].count("UnknownFields") == 1
 
+    def test_a_name_to_vacate_that_is_nobodys_is_no_matter_of_versions(self) -> None:
+        named = "perdure.dev/vacate=nosuch (neither a node nor a member)"
+        told = job().having(unknown_fields=(named,)).running(world=2).condition(ConditionType.SPEC_UNDERSTOOD)
+        assert "name nodes or pods of this job in perdure.dev/vacate; the other names in it count" in told.message
+        assert "CRD" not in told.message
+        both = job().having(unknown_fields=("spec.new", named)).running(world=2)
+        message = both.condition(ConditionType.SPEC_UNDERSTOOD).message
+        assert "belongs to the CRD" in message
+        assert "name nodes or pods" in message
+
     def test_once_none_is_left_that_is_said(self) -> None:
         here = job().having(unknown_fields=("spec.new",)).settle().having(unknown_fields=()).settle()
         assert here.condition(ConditionType.SPEC_UNDERSTOOD).status == "True"

@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from perdure.cli.main import main
 from perdure.wire import CommitRef, Completion, ErrorKind, ErrorName, ExitKind, Leave, Outcome, Standby, Train
 from tests.unit.runtime.agent.member import DEADLINE, TRAINER, Member, gone
@@ -355,9 +357,16 @@ def test_a_process_finds_its_place_in_its_environment(tmp_path: Path) -> None:
         assert wanted.items() | environ.items() <= found.items()
 
 
-def test_warm_succeeds_once_an_assignment_has_been_read(tmp_path: Path) -> None:
+def test_warm_succeeds_once_an_assignment_has_been_read_and_says_before_what_it_waits_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kubelet puts its words into the event `Unhealthy`."""
     question = ["warm", "--state", str(tmp_path / "state")]
     assert main(question) == 1
+    assert (
+        capsys.readouterr().out
+        == "not warm yet: the agent waits for its assignment, or imports what the script needs\n"
+    )
     with Member(tmp_path, *TRAINER, "drained") as member:
         member.assign(Standby())
         member.hears("waiting as a standby")
