@@ -1,0 +1,73 @@
+"""What changes by the words of all ranks, and what they are told. Called by the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perdure.checkpoint.background.committing import begin_commit
+from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
+from perdure.checkpoint.background.state import (
+    Answer,
+    Arena,
+    Commit,
+    Mode,
+    Outcome,
+    Part,
+    State,
+    Step,
+    Words,
+    stay,
+    then,
+)
+from perdure.checkpoint.background.this_rank import let_go
+
+
+def heard(state: State, words: Words) -> Step:
+    """What all ranks say together has been read."""
+    state = replace(state, busiest=Arena(words.arena))
+    save, answer = state.save, Answer.unpack(words.committed)
+    if save is None:
+        return stay(state)
+    if answer.number == save.number:
+        return _committed(state, save, answer)
+    if words.failed >= save.number:
+        return _failed(state, save)
+    if words.durable >= save.number and not state.everywhere:
+        return begin_commit(replace(state, everywhere=True))
+    return stay(state)
+
+
+def _committed(state: State, save: Save, answer: Answer) -> Step:
+    ended = state.mode is Mode.LEAVES and answer.final
+    return stay(_without(state), outcome=Outcome(save, answer.seq), dropped=False, ended=ended)
+
+
+def _failed(state: State, save: Save) -> Step:
+    state = replace(state, outcome=Outcome(save, why=state.why), owed=state.owed or save.reason)
+    return drop(state)
+
+
+def drop(state: State) -> Step:
+    """Nothing comes of the save under way, and no append that names it was sent."""
+    if state.save is None:
+        return stay(state)
+    abandon = () if state.rank else (Abandon(state.save),)
+    ended = let_go(state, Part.NONE)
+    return then((state, abandon), (_without(ended[0]), ended[1]))
+
+
+def _without(state: State) -> State:
+    return replace(state, save=None, everywhere=False, part=Part.NONE, commit=Commit.NONE)
+
+
+def told(state: State) -> Step:
+    """Tells all ranks, at one place, how the last save ended, and whether they may go on."""
+    done, actions = state.outcome, list[Action]()
+    if done:
+        save = done.save
+        actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why))
+        state = replace(state, outcome=None)
+    if state.busiest is Arena.FENCED and state.mode is not Mode.LEFT:
+        actions.append(StopFenced(state.fenced))
+        state = replace(state, mode=Mode.LEFT)
+    return state, tuple(actions)

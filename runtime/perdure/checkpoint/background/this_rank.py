@@ -1,0 +1,140 @@
+"""This rank's part of a save: its copy, its upload, and who may still write or read the arena.
+
+An arena is free once its uploader has released it, or is killed and reaped. Its bytes stay until the next copy, so
+another process may upload them again. Words of another save are ignored, however late they come. Called by the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from perdure.checkpoint.background.events import (
+    Copy,
+    CopyFailed,
+    Durable,
+    Ended,
+    Failed,
+    Kill,
+    Late,
+    Order,
+    Released,
+    Room,
+    Save,
+    Sealed,
+    Stuck,
+)
+from perdure.checkpoint.background.state import Commit, Part, State, Step, stay
+
+UPLOADERS: Final = 2
+"""How many processes may try to upload one part: one that dies is followed by another."""
+
+PartEvent = Room | Sealed | CopyFailed | Durable | Failed | Released | Ended | Stuck | Late
+
+
+def begin_copy(state: State, save: Save) -> Step:
+    """Begins this rank's part of a save."""
+    copying = replace(state, save=save, part=Part.COPYING, arena=save.name, copying=True, why="", orders=0)
+    return copying, (Copy(save),)
+
+
+def step_part(state: State, event: PartEvent) -> Step:
+    """What this rank's own threads and processes say."""
+    match event:
+        case Room(usable):
+            return stay(state, room=usable)
+        case Sealed(name) if state.copying and name == state.arena:
+            return _copied(replace(state, copying=False, arena=""))
+        case CopyFailed(name, why) if state.copying and name == state.arena:
+            return fail(replace(state, copying=False, arena=""), why)
+        case Durable(name, uploader) if state.save and name == state.save.name:
+            # Not of one that has died: another one may work under the same name.
+            says_it = state.part in (Part.UPLOADING, Part.HELD) and uploader in (state.uploader, state.dying)
+            return stay(state, part=Part.DURABLE, durable=state.save.number) if says_it else stay(state)
+        case Failed(name, why) if state.save and name == state.save.name and state.part is Part.UPLOADING:
+            return fail(state, why)
+        case Released(name, uploader) if name == state.arena and uploader == state.uploader and not state.copying:
+            return stay(state, arena="")
+        case Ended(uploader) if uploader in (state.dying, state.uploader) and uploader:
+            return _ended(state, uploader)
+        case Stuck(uploader) if uploader == state.dying and uploader:
+            broken = replace(state, broken=True)
+            waits = state.part in (Part.UPLOADING, Part.HELD)
+            return fail(broken, "its uploader cannot be ended") if waits else stay(broken)
+        case Late(name):
+            return _late(state, name)
+    return stay(state)
+
+
+def fail(state: State, why: str) -> Step:
+    """This rank's part of the save under way has failed, unless it has already."""
+    if state.save is None or state.part in (Part.NONE, Part.FAILED):
+        return free(state)
+    failed = replace(state, failed=state.save.number, why=why, commit=Commit.NONE)
+    return let_go(failed, Part.FAILED)
+
+
+def let_go(state: State, part: Part) -> Step:
+    """Nothing comes of this rank's part any more: ends its uploader if it works on it."""
+    works = state.part is Part.UPLOADING
+    state = replace(state, part=part)
+    return _kill(state) if works else free(state)
+
+
+def free(state: State) -> Step:
+    """Ends whoever may still read the arena. One that is being written is freed by the end of the copy."""
+    return _kill(state) if state.arena and not state.copying else stay(state)
+
+
+def _kill(state: State) -> Step:
+    if state.uploader:
+        return stay(state, Kill(state.uploader), dying=state.uploader, uploader=0)
+    return stay(state) if state.dying else stay(state, arena="")
+
+
+def hold(state: State) -> Step:
+    """Stops this rank's upload and keeps its bytes."""
+    if state.part is Part.COPYING:
+        return stay(state, part=Part.HELD)
+    return _kill(replace(state, part=Part.HELD)) if state.part is Part.UPLOADING else stay(state)
+
+
+def resume(state: State) -> Step:
+    """Uploads again what was held, by another process under the same name."""
+    if state.part is not Part.HELD:
+        return stay(state)
+    again = replace(state, part=Part.COPYING if state.copying else Part.UPLOADING, orders=0)
+    return stay(again) if state.copying or state.dying else _order(again)
+
+
+def _copied(state: State) -> Step:
+    if state.part is Part.COPYING:
+        return _order(replace(state, part=Part.UPLOADING))
+    return stay(state)
+
+
+def _order(state: State) -> Step:
+    save = state.save
+    if save is None:
+        return stay(state)
+    if not state.uploader:
+        state = replace(state, uploader=state.uploaders + 1, uploaders=state.uploaders + 1)
+    return stay(state, Order(save, state.uploader), arena=save.name, orders=state.orders + 1)
+
+
+def _ended(state: State, uploader: int) -> Step:
+    """A process has ended, so nobody reads the arena any more."""
+    state = replace(state, dying=0) if uploader == state.dying else replace(state, uploader=0)
+    if state.copying:
+        return stay(state)
+    state = replace(state, arena="")
+    if state.part is not Part.UPLOADING:
+        return stay(state)
+    return _order(state) if state.orders < UPLOADERS else fail(state, "its uploaders have ended")
+
+
+def _late(state: State, name: str) -> Step:
+    """The deadline frees an arena too: an uploader may stand still between its last two words."""
+    if state.save and name == state.save.name and state.part in (Part.COPYING, Part.UPLOADING):
+        return fail(state, "not uploaded by its deadline")
+    return free(state) if name == state.arena and state.part is not Part.HELD else stay(state)

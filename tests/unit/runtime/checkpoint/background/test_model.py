@@ -1,0 +1,129 @@
+"""The machines of all ranks together, in every order of events that a small world has.
+
+Each setting says how many hand-outs there are, what may be asked for, and what may go wrong how often. Its whole world
+is walked through. The laws: whatever a commit names is whole, of one step, and stays; numbers and steps grow; nothing
+of a run comes behind a newer one or behind its own end; nobody overwrites an arena that another one may read; hooks are
+told of entries alone, once, on all ranks at one hand-out; what has failed is made again; a save of this very step is
+made or told to be missed; no two saves in a row are dropped; the ranks leave the newest step that they have time for;
+no process stays behind; and from every world the end can be reached without a further fault.
+
+Larger worlds, with more faults, are behind --chaos.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from perdure.checkpoint.background.events import Wish
+from tests.unit.runtime.checkpoint.background.explore import explore
+from tests.unit.runtime.checkpoint.background.planted import PLANTED
+from tests.unit.runtime.checkpoint.background.small import Setting
+
+Faults = dict[str, int]
+
+NOTHING: Faults = {}
+ALL = tuple(Wish)
+ONE_FAULT: list[Faults] = [
+    NOTHING, {"copy": 1}, {"fail": 1}, {"die": 1}, {"late": 1}, {"refuse": 1}, {"lost": 1}, {"stream": 1}, {"fence": 1},
+]  # fmt: skip
+ALONE: list[Faults] = [
+    {"die": 2}, {"freeze": 1, "stuck": 1}, {"fail": 1, "stuck": 1}, {"lost": 1, "late": 1}, {"freeze": 1, "stream": 1},
+    {"copy": 1, "refuse": 1}, {"lost": 2}, {"death": 1, "lost": 1}, {"fence": 1, "lost": 1},
+]  # fmt: skip
+"""For a world of one, where two faults are affordable."""
+
+
+def name(faults: Faults) -> str:
+    return "+".join(f"{fault}{count if count > 1 else ''}" for fault, count in faults.items()) or "nothing"
+
+
+def holds(setting: Setting) -> frozenset[str]:
+    """The logs that all this leads to."""
+    found = explore(setting)
+    assert not found.broken, str(found)
+    assert found.whole
+    return found.logs
+
+
+@pytest.mark.parametrize("faults", ONE_FAULT, ids=name)
+def test_saves_while_training_goes_on(faults: Faults) -> None:
+    assert {"oC", "ocS"} <= holds(Setting(faults, rounds=3 if faults.keys() & {"die", "late", "fail"} else 4))
+
+
+def test_an_uploader_that_stands_still_costs_one_save() -> None:
+    assert {"oC", "ocS"} <= holds(Setting({"freeze": 1}, rounds=3))
+
+
+@pytest.mark.parametrize("faults", [NOTHING, {"stream": 1}, {"lost": 1}, {"copy": 1}], ids=name)
+def test_the_ranks_leave_with_any_time(faults: Faults) -> None:
+    assert {"oS", "ox", "oC"} <= holds(Setting(faults, rounds=3, terms=1))
+
+
+def test_a_script_ends_without_a_goal() -> None:
+    assert {"o", "oc"} <= holds(Setting(rounds=4, terms=1, breaks=True))
+
+
+def test_a_hand_over_at_any_point() -> None:
+    assert {"ocoS", "ooC"} <= holds(Setting(rounds=4, offers=1, runs=2))
+
+
+def test_a_hand_over_while_an_append_has_no_answer() -> None:
+    assert {"ocoS", "ooC"} <= holds(Setting({"lost": 1}, 1, rounds=4, offers=1, runs=2))
+
+
+def test_a_hand_over_after_a_save_that_was_dropped_waits_for_the_next_one() -> None:
+    assert "ooS" in holds(Setting(rounds=4, offers=1, runs=2, dropped=True))
+
+
+def test_a_run_dies_at_any_point() -> None:
+    assert {"ooC", "ocoS"} <= holds(Setting({"death": 1}, rounds=4, runs=2))
+
+
+@pytest.mark.parametrize("faults", [NOTHING, {"stream": 1}], ids=name)
+def test_a_save_of_this_very_step_is_made_or_told_to_be_missed(faults: Faults) -> None:
+    assert {"occS", "ocsS"} <= holds(Setting(faults, rounds=4, wishes=ALL, firm=1))
+
+
+def test_also_in_a_world_of_three() -> None:
+    assert {"oC", "ocS"} <= holds(Setting(world=3, rounds=3))
+
+
+@pytest.mark.parametrize("faults", ALONE, ids=name)
+def test_also_with_two_faults_in_a_world_of_one(faults: Faults) -> None:
+    runs = 2 if "death" in faults else 1
+    assert "oS" in holds(Setting(faults, world=1, rounds=3, runs=runs, terms=1))
+    assert "oS" in holds(Setting(faults, world=1, rounds=3, runs=runs, wishes=ALL, firm=1))
+
+
+def test_saves_stream_where_one_rank_has_no_room() -> None:
+    assert holds(Setting(rounds=3, wishes=ALL, firm=1, roomless=frozenset({1}))) == {"oS", "osS", "ossS", "osssS"}
+
+
+@pytest.mark.parametrize("rule", PLANTED, ids=lambda rule: rule.replace(" ", "-"))
+def test_without_a_rule_a_law_breaks(rule: str) -> None:
+    planted = PLANTED[rule]
+    found = explore(planted.setting, at_most=200_000)
+    assert found.broken, f"{rule}: {found}"
+    assert found.broken.startswith(planted.law), f"{rule}: {found}"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("shape", ["saves", "firm", "leaves", "hand-over", "three"])
+@pytest.mark.parametrize(
+    "pair",
+    list(combinations(("copy", "fail", "die", "freeze", "late", "stuck", "refuse", "lost", "stream"), 2)),
+    ids="+".join,
+)
+def test_larger_worlds(shape: str, pair: tuple[str, str]) -> None:
+    faults = dict.fromkeys(pair, 1)
+    settings = {
+        "saves": Setting(faults, rounds=5),
+        "firm": Setting(faults, rounds=4, wishes=ALL, firm=1),
+        "leaves": Setting(faults, rounds=4, terms=1, breaks=True),
+        "hand-over": Setting(faults, rounds=5, offers=1, runs=2, terms=1),
+        "three": Setting(faults, world=3, rounds=4),
+    }
+    found = explore(settings[shape], at_most=1_000_000)
+    assert not found.broken, str(found)
