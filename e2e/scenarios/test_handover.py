@@ -12,6 +12,8 @@ from e2e.scenarios.training import Config, Trouble, nothing_lost
 pytestmark = pytest.mark.cluster
 
 SLOW = Trouble(environ={"PACE_SECONDS": "0.3"})  # it still trains when the newcomer is warm
+SAVES_BEHIND = Trouble(environ={"PACE_SECONDS": "0.3", "PERDURE_BACKGROUND_BYTES": "0"})
+"""Its cadence comes while an upload is under way, or a node is drained."""
 SLOW_TWICE = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "2"})
 IN_PLACE = Trouble(environ={"PACE_SECONDS": "0.3", "PERDURE_LIVE": "no"})
 LONG = Config(epochs=6)
@@ -23,7 +25,7 @@ LONG = Config(epochs=6)
 def test_a_drained_member_is_replaced_while_everybody_trains(
     lab: Lab, train: Train, undisturbed: Undisturbed, rank: int
 ) -> None:
-    with train(trouble=SLOW) as training:
+    with train(trouble=SAVES_BEHIND) as training:
         training.trains(steps=4)
         stays = training.member(1 - rank)["metadata"]["uid"]
         with lab.drain(training.node(rank)) as drain:

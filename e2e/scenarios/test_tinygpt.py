@@ -30,11 +30,11 @@ def manifest(lane: str) -> Manifest:
     """examples/tinygpt/job.yaml on the scenario's nodes."""
     spec = {
         "replicas": MEMBERS,
-        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}"},
+        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}", "everySteps": 4},
         "disruption": {"replacementTimeoutSeconds": STANDBY_SECONDS},
         "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
     }
-    environ = {"PERDURE_TRACE": "1", **PACE}
+    environ = {"PERDURE_TRACE": "1", "PERDURE_BACKGROUND_BYTES": "0", **PACE}
     changed = example(TINYGPT, {"spec": spec})
     return with_container(changed, environ, image=TINYGPT_IMAGE, command=["python", "paced.py", "train.py", *ARGUMENTS])
 

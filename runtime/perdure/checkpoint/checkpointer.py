@@ -105,7 +105,8 @@ class Checkpointer:
     _trace_trouble: Trouble = field(default_factory=Trouble)
     _reported: set[str] = field(default_factory=set)
     """Names already reported to differ between ranks."""
-    _writing: threading.Lock = field(default_factory=threading.Lock)
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the writer is used."""
 
     def rehearse(self) -> None:
         """Check everything without writing. Raises UserError for what cannot be saved or loaded again. Collective."""
@@ -122,6 +123,11 @@ class Checkpointer:
         self._staging = time.monotonic() - begun
         self.timings.note({"stage": self._staging})
         return staged
+
+    def stage_now(self) -> Staged:
+        """The same for the registered state, with the trace until now written beside it."""
+        self._try_to_flush_trace()
+        return self.stage(self._read_together())
 
     def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
         """The same with an extra JSON value of each rank, in one exchange.
@@ -146,7 +152,7 @@ class Checkpointer:
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
         """Commit the staged state. Collective; after StorageError the call may be repeated."""
-        with self._writing:
+        with self.writing:
             saved = commit(
                 self.store,
                 self.peers,
@@ -160,8 +166,14 @@ class Checkpointer:
                 member=self.member,
                 staging=self._staging,
             )
+        self.pin = None
+        self.note(saved, position)
+
+    def note(self, saved: Saved, position: Position) -> None:
+        """Note a commit of this run."""
         self.failures, self.trouble = 0, ""
-        self.commit, self.pin, self.made = saved.commit, None, self._described(saved, position)
+        self._save_trouble.over()
+        self.commit, self.made = saved.commit, self._described(saved, position)
         self.timings.note(saved.seconds)
 
     def commit_first(self, staged: Staged, position: Position, reason: str, seconds: float) -> None:
@@ -192,18 +204,19 @@ class Checkpointer:
         """Save; a failure is logged and returns False. Raises StorageError on all ranks after `limit` failures in a
         row."""
         begun = time.monotonic()
-        self._try_to_flush_trace()
         try:
-            self.commit_staged(self.stage(self._read_together()), position, final=False, reason=reason)
+            self.commit_staged(self.stage_now(), position, final=False, reason=reason)
         except StorageError as error:
-            self._count_failure(position, error, time.monotonic() - begun)
+            self.count_failure(position, error, time.monotonic() - begun)
             return False
-        self._save_trouble.over()
         self.retire()
         return True
 
-    def _count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
-        """Count a failure. Ranks exchange the counts, because a joined rank does not know earlier failures."""
+    def count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
+        """Count a periodic save that failed after `seconds`; raises it after `limit` in a row. Collective.
+
+        Ranks exchange the counts, because a joined rank does not know earlier failures.
+        """
         counted = self.peers.gather("counts failed saves", (self.failures, seconds))
         self.failures, self.trouble = max(failures for failures, _ in counted) + 1, str(error)
         self.wasted = max(seconds for _, seconds in counted)
@@ -226,8 +239,7 @@ class Checkpointer:
 
         The trace is flushed only once before: with a silent store, each attempt would wait for it.
         """
-        self._try_to_flush_trace()
-        staged = self.stage(self._read_together())
+        staged = self.stage_now()
 
         def attempt() -> None:
             self.commit_staged(staged, position, final=True, reason=reason)
@@ -239,7 +251,7 @@ class Checkpointer:
 
         def append() -> None:
             if self.writer:
-                with self._writing:
+                with self.writing:
                     self.writer.complete(goal, position)
 
         self._until_time_is_up("the goal", lambda: on_rank0(self.peers, "records its goal", append), left)
@@ -254,7 +266,7 @@ class Checkpointer:
         """Delete commits that newer ones replaced; a failure is logged."""
         if self.writer:
             try:
-                with self._writing:
+                with self.writing:
                     retire(self.store, self.writer, self.keep)
             except StorageError as error:
                 self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {error}")
@@ -263,7 +275,7 @@ class Checkpointer:
 
     def close(self, outcome: str) -> None:
         """Close the run in the log without a commit, if possible. Called from another thread."""
-        with self._writing:
+        with self.writing:
             if self.writer:
                 try:
                     self.writer.close(outcome)

@@ -40,9 +40,14 @@ class CheckpointSchedule:
         """Continues as another rank; the last checkpoint is `age` seconds old."""
         self._rank, self._again_at, self.saved_at = rank, None, time.monotonic() - age
 
-    def saved(self) -> None:
-        """A checkpoint is made, or none is needed yet."""
-        self._again_at, self.saved_at = None, time.monotonic()
+    @property
+    def paused(self) -> bool:
+        """Whether saves that failed are made again only later. Equal on all ranks."""
+        return self._again_at is not None
+
+    def saved(self, at: float | None = None) -> None:
+        """A checkpoint is made, of the state `at` that time.monotonic() or now; or none is needed yet."""
+        self._again_at, self.saved_at = None, time.monotonic() if at is None else at
 
     def failed(self, failures: int, seconds: float) -> None:
         """`failures` saves have failed in a row, the last after `seconds`: the same on all ranks."""

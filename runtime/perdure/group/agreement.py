@@ -115,6 +115,29 @@ class GlooMaximum:
         return most
 
 
+class Beside(Protocol):
+    """What else the ranks tell each other with every vote."""
+
+    def words(self) -> Sequence[int]:
+        """This rank's four integers."""
+        ...
+
+    def heard(self, most: Sequence[int]) -> None:
+        """The greatest of each, of all ranks."""
+        ...
+
+
+class NothingBeside:
+    """Nothing else is told."""
+
+    def words(self) -> Sequence[int]:
+        """No news."""
+        return (0, 0, 0, 0)
+
+    def heard(self, most: Sequence[int]) -> None:
+        """Does nothing."""
+
+
 class Agreement:
     """One rank's side of the lagged reduce. All ranks call it equally often, in the same order."""
 
@@ -126,12 +149,14 @@ class Agreement:
         now: Callable[[], float] = time.monotonic,
         unsaid: Votes = NOTHING,
         hint: str = "",
+        beside: Beside | None = None,
     ) -> None:
         """Nothing else may use `group`; None in a world of one. About one check is made per `interval` seconds.
 
         `unsaid` are votes from before a change of ranks. `hint` is an extra hint for errors about unequal calls.
         """
         self._hint = hint
+        self._beside = beside or NothingBeside()
         self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
         self._pace = Pace(interval, now)
         self.unsaid = unsaid
@@ -181,6 +206,7 @@ class Agreement:
 
     def _alone(self, said: Votes) -> Votes:
         self.attempt = said.attempt
+        self._beside.heard(self._beside.words())
         return said
 
     def _count(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
@@ -198,7 +224,15 @@ class Agreement:
         label = [*self._call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]
-        vector = [*label, *(-number for number in label), *flags, -self._pace.checked(), *ready, said.save_number]
+        vector = [
+            *label,
+            *(-number for number in label),
+            *flags,
+            -self._pace.checked(),
+            *ready,
+            said.save_number,
+            *self._beside.words(),
+        ]
         self._sent = self._call
         if self._maximum is not None:
             try:
@@ -216,6 +250,7 @@ class Agreement:
             raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
+        self._beside.heard(vector[13:])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
         (leave, save, exhausted), save_number = map(bool, vector[6:9]), vector[12]
         if save_number and self.unsaid.save_number <= save_number:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
@@ -72,13 +72,15 @@ class Header:
     """The accumulators of each old rank; empty if no rank has any."""
     parts: tuple[Any, ...] = ()
     """For a newer run of another size: each old rank's states of objects that are its own, encoded."""
+    saves: Mapping[str, Any] = field(default_factory=dict)
+    """What the newer run has to know of this one's saves: perdure.checkpoint.background.state.Carried."""
     alone: Any = None
     """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
     newcomer may be the last process that has it."""
 
     def write(self) -> dict[str, Any]:
         """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
         commit = asdict(self.commit) if self.commit else None
         items = [vars(item) for item in self.items]  # asdict would copy deeply, while training stands still
         return plain | {
@@ -511,6 +513,7 @@ class Effects:
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
             tuple(self._sums) if any(self._sums) else (),
             tuple(self._parts) if any(self._parts) else (),
+            asdict(run.background.carried),
             self._alone,
         )
         return header.write()

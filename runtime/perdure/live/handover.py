@@ -58,7 +58,7 @@ class LiveHandover:
         """The run that this rank is ready to hand over to before its next batch; 0 for none."""
         if self._is_new():
             self._read()
-        return self._driver.named if self._driver else 0
+        return self._driver.named if self._driver and self._run.background.may_hand_over else 0
 
     def hand_over(self, stop: Stop) -> bool:
         """Hand over, once all old ranks are here. Returns as a rank of the newer or the older run; a leaver exits.
@@ -75,6 +75,8 @@ class LiveHandover:
             driver.effects.end()
 
     def _stop(self, driver: Driver, stop: Stop) -> bool:
+        if why := self._run.background.stop():
+            driver.feed(ev.Unable(why))
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():
@@ -84,6 +86,7 @@ class LiveHandover:
                     self._install(driver)
                     return False
                 case ev.TrainOn() if driver.phase is Phase.ABORTED:
+                    self._run.background.train_on()
                     return False
                 case ev.SaveAndExit():
                     return True
@@ -194,6 +197,7 @@ class LiveHandover:
         if word is None:
             raise RuntimeError("nobody has said go")
         run.old_groups.keep(effects.install(word), driver.is_needed)
+        run.background.hand_over()
         self._driver, self.exit_wanted = None, False
         self.ready.clear()
         run.tell(took_over(effects))
@@ -205,6 +209,7 @@ class LiveHandover:
         run = self._run
         if kind is ExitKind.HANDED_OVER:
             run.pulse.stop()
+            run.background.end()
             tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
             run.tell(run.ending(kind))
             run.checkpointer.write_trace(run.requests.left)

@@ -52,7 +52,11 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
     run.settings = settings
     run.peers = groups.peers
     run.agreement = Agreement(
-        groups.agreement, interval=settings.check_seconds, unsaid=run.agreement.unsaid, hint=run.hint
+        groups.agreement,
+        interval=settings.check_seconds,
+        unsaid=run.agreement.unsaid,
+        hint=run.hint,
+        beside=run.background,
     )
     run.pulse = make_pulse(run)
     run.pulse.start(at_once=False)

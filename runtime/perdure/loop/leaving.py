@@ -59,9 +59,12 @@ def save_finally(run: Run) -> None:
     cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
     run.tell(Leaving(position.step, cause))
     run.share_result(told[0].get("result"))
-    run.checkpointer.final(position, cause, run.requests.left)
+    streamed = run.background.leave(
+        position, run.requests.left, lambda left: run.checkpointer.final(position, cause, left), hurries=True
+    )
     run.progress.saved = True
-    run.tell_commit()
+    if streamed:
+        run.tell_commit()
     tell_leaving(run, cause)
     run.tell(run.ending(ExitKind.CHECKPOINTED))
     run.checkpointer.write_trace(run.requests.left)

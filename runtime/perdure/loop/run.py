@@ -20,6 +20,7 @@ from perdure.group.gloo import peer_lost
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
+from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.evaluated import Evaluated
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.accumulating import Sums
@@ -97,6 +98,7 @@ class Run:
         self.stopping = Stopping()
         self.reports = Reports(self.report)
         self.images = SurvivorSnapshots(self)
+        self.background = BackgroundSaves(self)
         self.evaluated = Evaluated(self)
         self.user_state = UserState(self.registry.trained)
         self.registry.add(OWN_VALUES, self.user_state)

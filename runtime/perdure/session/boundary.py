@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from perdure.console import say
@@ -296,11 +297,13 @@ class Boundary:
     def save_if_due(self, *, goal: bool = False) -> None:
         """Makes the checkpoint that is due, if any. `goal`: the training has reached its goal."""
         due, self._due = self._due, ""
-        if due and not self._progress.saved:
-            self.save(due, goal=goal)
+        self._run.background.at_hand_out("" if self._progress.saved else due, partial(self._save_now, goal=goal))
 
-    def save(self, reason: str, *, goal: bool = False) -> None:
-        """Makes a checkpoint. If the store fails, that is reported and training continues."""
+    def save(self, reason: str) -> None:
+        """Makes a checkpoint now. If the store fails, that is reported and training continues."""
+        self._run.background.at_hand_out(reason, self._save_now)
+
+    def _save_now(self, reason: str, *, goal: bool = False) -> None:
         run = self._run
         try:
             with run.pulse.paused():

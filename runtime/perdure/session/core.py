@@ -189,6 +189,7 @@ class Core:
         run.requests.before_first_step(None)
         run.requests.release()
         run.images.end()
+        run.background.end()
         for looks in (self._firsts, self._held, self._closures):
             if looks:
                 looks.end()

@@ -393,10 +393,19 @@ class EpochLoops:
         self._boundary.handing.goal_reached()
         run.spread_buffers()  # otherwise an evaluation or an export after the loop would have each rank's own buffers
         if not progress.saved:
-            run.checkpointer.final(progress.position(), "goal", self._time_for_goal())
+            position = progress.position()
+            streamed = run.background.leave(
+                position,
+                self._time_for_goal(),
+                lambda left: run.checkpointer.final(position, "goal", left),
+                hurries=run.requests.seen,
+            )
             progress.saved = True
-            run.tell_commit(goal=True)
-        elif run.checkpointer.commit:
+            if streamed:
+                run.tell_commit(goal=True)
+                self._release_requests()
+                return
+        if run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
         if self._trained:
             _TRAINED.add((run.store.uri, self._began_in))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from perdure.checkpoint.background.state import Carried
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
@@ -95,7 +96,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
         return None
     header, number = newcomer.header, run.settings.run or 0
     _begin(
-        run, Opening(number, 0, header.goal, None)
+        run, Opening(number, 0, header.goal, None), Carried(**header.saves)
     )  # it has not read that the run is open in the log, and it may not be
     with run.timings.part("restore"):
         run.progress.sums.resume(state.rank or {})
@@ -110,12 +111,13 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     return newcomer
 
 
-def _begin(run: Run, opening: Opening) -> None:
+def _begin(run: Run, opening: Opening, saves: Carried | None = None) -> None:
     settings, run.opening = run.settings, opening
     if settings.trace:
         run.trace = StoreTrace(run.store, uid=settings.uid, run=opening.run, rank=run.rank, world=run.world)
         run.reporter.add(TraceLines(run.trace))
     run.opened_checkpointer = _checkpointer(run, opening)
+    run.background.begin(saves)
 
 
 def _with_merged(run: Run, state: State, parts: Sequence[Mapping[str, Any]]) -> State:

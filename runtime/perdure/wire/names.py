@@ -73,6 +73,8 @@ class Env:
 
     RENDEZVOUS_SECONDS: Final = "PERDURE_RENDEZVOUS_SECONDS"
     """How long ranks wait for each other (users set it)."""
+    BACKGROUND_BYTES: Final = "PERDURE_BACKGROUND_BYTES"
+    """Periodic checkpoints of a state of this many bytes or more are uploaded in the background."""
     CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"
     """How often ranks agree whether to stop; 0: at each step (users set it)."""
     PRELOAD: Final = "PERDURE_PRELOAD"

@@ -37,6 +37,8 @@ time (resolv.conf(5)). A user's own value stays. See docs/decisions/036.
 _PREFIX: Final = "PERDURE_"
 DEFAULT_RENDEZVOUS_SECONDS: Final = 300
 DEFAULT_CHECK_SECONDS: Final = 0.05
+DEFAULT_BACKGROUND_BYTES: Final = 32 * 2**20
+"""A smaller state is written in less time than a copy and another process would take."""
 
 _NEARLY_A_URI: Final = re.compile(
     r"(?P<scheme>s3[an]?|gc?s|az|abfss?|wasbs?|hdfs|https?|ftp|file)(:|//)", re.IGNORECASE
@@ -101,6 +103,8 @@ class Settings:
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
     check_seconds: float = DEFAULT_CHECK_SECONDS
     """Approximate interval at which the ranks agree whether to stop; 0 for every step."""
+    background_bytes: int = DEFAULT_BACKGROUND_BYTES
+    """Training does not wait for the upload of periodic checkpoints if the state has this many bytes."""
     live: bool = True
     """Whether live hand-overs are allowed."""
     trace: bool = False
@@ -159,6 +163,7 @@ def read_settings(
         grace=_number(environ, Env.GRACE_SECONDS, float(grace)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
         check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
+        background_bytes=_number(environ, Env.BACKGROUND_BYTES, DEFAULT_BACKGROUND_BYTES),
         live=environ.get(Env.LIVE) != "no",
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),

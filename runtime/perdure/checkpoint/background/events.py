@@ -101,6 +101,8 @@ class Leaves:
     """The greatest estimate of a whole blocking save, in seconds; None if none is wanted or possible here."""
     same: bool = False
     """Whether the save under way is of this very position."""
+    hurries: bool = False
+    """Whether somebody waits for the ranks to leave: a drain, or a person."""
     unanswered: bool = False
     """Whether rank 0 has sent an append that has no answer."""
 

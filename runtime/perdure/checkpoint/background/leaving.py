@@ -15,6 +15,8 @@ from perdure.checkpoint.background.this_rank import hold, resume
 
 LAST: Final = "leaving"
 """The reason of the last save."""
+NEARLY: Final = 4
+"""In a hurry a save under way is finished first only if that takes at most this part of the time of the last one."""
 
 
 def leave(state: State, event: Leaves) -> Step:
@@ -80,11 +82,12 @@ def _uploading(state: State, event: Leaves) -> Step:
         return _goes_back(state, event)
     if state.finishes or event.whole is None or not _fits(event, event.whole):
         return _finishes_if_it_fits(state, event)
-    if _fits(event, event.rest + event.whole):
+    worth_it = not event.hurries or event.rest <= (event.whole if event.same else event.whole / NEARLY)
+    if worth_it and _fits(event, event.rest + event.whole):
         return stay(state, waits=True, final=event.same)
-    if event.same and not state.waits:
+    if worth_it and event.same and not state.waits:
         return stay(state, finishes=True, final=True)
-    # The last moment for a whole save; one that waited for so long may wait for a process that stands still.
+    # One that is late, or is waited for so long, may be uploaded by a process that stands still.
     held = hold(state)
     return then(held, stay(held[0], Stream(LAST, final=True, keep=event.rest)))
 

@@ -38,7 +38,14 @@ class Job:
     """Run 1, with `world` ranks."""
 
     def __init__(
-        self, nursery: Nursery, name: str, world: int, *, script: str = "scripts.train", **arguments: Any
+        self,
+        nursery: Nursery,
+        name: str,
+        world: int,
+        *,
+        script: str = "scripts.train",
+        environ: Mapping[str, str] | None = None,
+        **arguments: Any,
     ) -> None:
         self.nursery = nursery
         self.name = name
@@ -46,6 +53,7 @@ class Job:
         self.root = nursery.folder / f"root-{name}"
         self.pids: dict[str, int] = {}
         self._script = script
+        self._environ = environ or {}
         self._arguments = {"root": str(self.root), **arguments}
         self._late: dict[str, dict[str, str]] = {}
         """Newcomers that nobody waits for at first."""
@@ -154,7 +162,7 @@ class Job:
         return self.nursery.folder / f"{self.name}-{name}.offer"
 
     def _start(self, name: str, environ: Mapping[str, str], newcomer: Mapping[str, Any] | None = None) -> None:
-        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", "PERDURE_MEMBER": name, **environ}
+        told = {"PERDURE_TRACE": "1", "PERDURE_CHECK_SECONDS": "0", "PERDURE_MEMBER": name, **self._environ, **environ}
         told["PERDURE_HANDOVER_FILE"] = str(self._offer_file(name))
         own = {"wait_at": self._wait_at} if newcomer is None else dict(newcomer)
         arguments = self._arguments | own | ({"again": self._again[name]} if name in self._again else {})

@@ -103,6 +103,7 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
         rank=1,
         requests=SimpleNamespace(on_request=lambda _: None),
         registry=SimpleNamespace(kind=lambda: "warm"),
+        background=SimpleNamespace(may_hand_over=True),
         timings=SimpleNamespace(seconds={}),
         opened_checkpointer=None,
         replicas=(),

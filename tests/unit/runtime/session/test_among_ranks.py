@@ -54,7 +54,8 @@ class Other:
             -says.attempt,
             says.save_number,
         ]
-        every = [max(own, other) for own, other in zip(vector, [*label, *flags], strict=True)]
+        beside = vector[len(label) + len(flags) :]
+        every = [max(own, other) for own, other in zip(vector, [*label, *flags, *beside], strict=True)]
 
         def wait() -> list[int]:
             if self.gone:
@@ -310,7 +311,7 @@ def test_a_newcomer_is_a_rank_from_its_first_batch_on_and_makes_the_checkpoint_t
     saved: list[str] = []
     joins = Joins()
     rank.boundary.newcomer = cast("Any", joins)
-    monkeypatch.setattr(rank.boundary, "save", lambda reason, **_: saved.append(reason))
+    monkeypatch.setattr(rank.boundary, "_save_now", lambda reason, **_: saved.append(reason))
     rank.step()
     rank.asks()
     assert (joins.asked_of, saved, rank.boundary.exhausted) == (["steps"], [], False)

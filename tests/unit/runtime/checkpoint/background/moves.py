@@ -334,7 +334,9 @@ def _leaves(setting: Setting, world: World, gathered: Words) -> World:
         world = world._replace(finished=True)
     rest = 0 if world.finished else REST
     asks = any(unanswered(setting.state(world, rank)) for rank in range(setting.world))
-    return setting.all_after(world, on.Leaves(gathered, world.left + MOMENT, rest, world.whole, same, asks))
+    left, hurries = world.left + MOMENT, setting.hurries
+    event = on.Leaves(gathered, left, rest, world.whole, same, hurries=hurries, unanswered=asks)
+    return setting.all_after(world, event)
 
 
 def _expected(setting: Setting, world: World) -> Expected:

@@ -155,6 +155,8 @@ class Setting:
     """How many firm saves."""
     terms: int = 0
     """How many requests to leave."""
+    hurries: bool = False
+    """Whether somebody waits for the ranks to leave."""
     offers: int = 0
     breaks: bool = False
     """Whether the script may end without a goal."""

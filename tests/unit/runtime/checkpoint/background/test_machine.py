@@ -67,9 +67,9 @@ def committed(rank: int = 0) -> State:
 
 
 def leaves(
-    said: Words, left: float | None, rest: float = 10.0, whole: float | None = 20.0, *, same: bool = False
+    said: Words, left: float | None, rest: float = 10.0, whole: float | None = 20.0, **others: bool
 ) -> on.Leaves:
-    return on.Leaves(said, left, rest, whole, same)
+    return on.Leaves(said, left, rest, whole, **others)
 
 
 def test_a_save_from_its_hand_out_to_its_entry_in_the_log() -> None:
@@ -224,6 +224,11 @@ def test_an_aborted_hand_over_costs_nothing() -> None:
         (leaves(NOBODY, 25.0), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
         (leaves(NOBODY, 35.0), ()),
         (leaves(NOBODY, None), ()),
+        (leaves(NOBODY, 35.0, hurries=True), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
+        (leaves(NOBODY, 35.0, hurries=True, rest=1.0), ()),
+        (leaves(NOBODY, 35.0, hurries=True, same=True), ()),
+        (leaves(NOBODY, 55.0, hurries=True, same=True, rest=21.0),
+            (on.Kill(1), on.Stream("leaving", final=True, keep=21.0))),
         (leaves(NOBODY, 25.0, same=True), ()),
         (leaves(NOBODY, 15.0, whole=None), ()),
         (leaves(NOBODY, 5.0, whole=None), (on.Abandon(SAVE), on.Kill(1), on.Left())),

@@ -61,6 +61,11 @@ def test_the_ranks_leave_with_any_time(faults: Faults) -> None:
     assert {"oS", "ox", "oC"} <= holds(Setting(faults, rounds=3, terms=1))
 
 
+@pytest.mark.parametrize("faults", [NOTHING, {"stream": 1}, {"freeze": 1}], ids=name)
+def test_the_ranks_leave_in_a_hurry(faults: Faults) -> None:
+    assert {"oS", "ox"} <= holds(Setting(faults, 1 if "freeze" in faults else 2, rounds=3, terms=1, hurries=True))
+
+
 def test_a_script_ends_without_a_goal() -> None:
     assert {"o", "oc"} <= holds(Setting(rounds=4, terms=1, breaks=True))
 

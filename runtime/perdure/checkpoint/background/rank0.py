@@ -1,0 +1,114 @@
+"""Rank 0's requests to the store for a save in the background: they run in a thread while training goes on.
+
+The thread decides nothing. Each request has one answer, which the main thread collects.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from perdure.checkpoint.background import events as ev
+from perdure.checkpoint.upload import put_manifest
+from perdure.errors import Corrupt, Fenced, PerdureError
+from perdure.log.entry import ManifestRef
+from perdure.log.objects import fetch, index_key
+from perdure.log.position import Position
+from perdure.log.writer import Writer
+from perdure.store import Store
+
+AGAIN_SECONDS: Final = 1.0
+"""The pause before an append is sent again."""
+INDEX_BYTES: Final = 2**30
+"""An index object is smaller."""
+
+Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.Fenced
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the ranks have said of one rank's part when they copied it."""
+
+    size: int
+    crc: str
+    """Checksum of the shard's bytes."""
+
+
+class Requests:
+    """The requests of one run's rank 0."""
+
+    def __init__(self, store: Store, writer: Writer, writing: threading.Lock) -> None:
+        """`writing` is held while the writer is used."""
+        self._store = store
+        self._writer = writer
+        self._writing = writing
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._manifests: dict[str, ManifestRef] = {}
+        self.fenced: Fenced | None = None
+        """Why this run may no longer write."""
+        self.trouble = ""
+        """Why the last append had no answer."""
+
+    def answers(self) -> list[Answer]:
+        """What has come since."""
+        found = []
+        while not self._answers.empty():
+            found.append(self._answers.get())
+        return found
+
+    def prepare(self, name: str, folder: str, parts: Sequence[Part], run: int, position: Position) -> None:
+        """Read the index objects of all ranks, compare them with what was copied, and write the manifest."""
+
+        def act() -> Answer:
+            try:
+                indexes = [self._index(folder, rank, part, run, position) for rank, part in enumerate(parts)]
+                self._manifests[name] = put_manifest(self._store, folder, indexes, run, position)
+            except PerdureError as error:
+                return ev.NotPrepared(name, str(error))
+            return ev.Prepared(name)
+
+        self._begin(act)
+
+    def _index(self, folder: str, rank: int, part: Part, run: int, position: Position) -> dict[str, Any]:
+        key = index_key(folder, rank)
+        try:
+            body: dict[str, Any] = json.loads(fetch(self._store, key, INDEX_BYTES))
+            shard, label = body["shard"], (body["run"], body["step"])
+            found = Part(int(shard["size"]), str(shard["crc"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"{key} cannot be read: {error!r}") from error
+        if found != part or label != (run, position.step):
+            raise Corrupt(f"{key} is of another save: {found} of run and step {label}, not {part}")
+        return {name: body[name] for name in ("rank", "shard", "state", "objects")}
+
+    def append(self, name: str, position: Position, *, final: bool, reason: str, again: bool) -> None:
+        """Append the prepared commit to the log; `again` after a pause."""
+
+        def act() -> Answer:
+            if again:
+                time.sleep(AGAIN_SECONDS)
+            try:
+                with self._writing:
+                    made = self._writer.commit(position, self._manifests[name], final=final, reason=reason)
+            except Fenced as error:
+                self.fenced = error
+                return ev.Fenced(name, str(error))
+            except PerdureError as error:
+                self.trouble = str(error)
+                return ev.NoAnswer(name)
+            del self._manifests[name]
+            return ev.Appended(name, made.seq)
+
+        self._begin(act)
+
+    def beside(self, act: Callable[[], None]) -> None:
+        """Do something in a thread that nobody waits for."""
+        threading.Thread(target=act, name="perdure-commit", daemon=True).start()
+
+    def _begin(self, act: Callable[[], Answer]) -> None:
+        self.beside(lambda: self._answers.put(act()))

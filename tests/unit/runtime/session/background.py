@@ -1,0 +1,176 @@
+"""What ranks do in test_background: they train, save in the background, and disturb the process that uploads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from perdure.loop.leaving import Exit
+from perdure.session.session import Session
+
+SAMPLES = 96
+BATCH = 8
+PATIENCE_SECONDS = 60.0
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(
+        torch.randn(SAMPLES, 6, generator=generator), torch.randint(0, 3, (SAMPLES,), generator=generator)
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 24), nn.Dropout(0.1), nn.ReLU(), nn.Linear(24, 3))
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()[:16]
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether a process ignores this signal."""
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+class Uploads:
+    """The process that uploads for this rank."""
+
+    def __init__(self, session: Session) -> None:
+        self._background = session._core.run.background
+
+    @property
+    def process(self) -> Any:
+        return self._background._copies.process
+
+    def freeze(self) -> None:
+        """Before the first order: what is ordered then is under way until `thaw`."""
+        self.process.start()
+        while not ignores(self.process.pid, signal.SIGTERM):  # by then it would end with its trainer
+            time.sleep(0.001)
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Until this rank's part is in the store, or has failed. What the ranks say then they read at later steps."""
+        until, known = time.monotonic() + PATIENCE_SECONDS, self._background
+        while self.under_way and not (known._known.durable or known._known.failed) and time.monotonic() < until:
+            self._background.words()
+            time.sleep(0.01)
+
+    def wait_for_pause(self) -> None:
+        """Until a save that failed is due again."""
+        schedule = self._background._run.schedule
+        while schedule._again_at is not None and time.monotonic() < schedule._again_at:
+            time.sleep(0.01)
+
+    @property
+    def under_way(self) -> int | None:
+        """The step of the save under way."""
+        save = self._background._known.save
+        return save.step if save else None
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What happens in which step. Numbers of steps; 0 for never."""
+
+    freeze: Sequence[int] = ()
+    """The ranks whose uploading process stands still from the second step on."""
+    thaw_at: int = 0
+    kill_at: Sequence[int] = ()
+    """Where it is killed, on those ranks."""
+    save_at: int = 0
+    pin_at: int = 0
+    differs_at: int = 0
+    """Where rank 1 changes its weights."""
+    wait_at: int = 0
+    """Where the ranks wait until their parts are in the store."""
+    blocked: Sequence[int] = (0, 0)
+    """Between these two nothing can be written for run 1."""
+
+    def begin(self, step: int, rank: int, uploads: Uploads, root: Path) -> None:
+        """A step begins."""
+        if rank in self.freeze:
+            for act, when in ((uploads.freeze, (2,)), (uploads.thaw, (self.thaw_at,)), (uploads.kill, self.kill_at)):
+                if step in when:
+                    act()
+        if step in self.blocked and rank == 0:
+            block(root / "data" / "1", blocks=step == self.blocked[0])
+
+    def end(self, step: int, uploads: Uploads) -> None:
+        """A step is done."""
+        if step == self.wait_at:
+            uploads.wait()
+        if step == self.blocked[1] + 1:
+            uploads.wait_for_pause()
+
+
+def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> dict[str, Any]:
+    """Trains to the end, or leaves when it is asked to."""
+    torch.set_num_threads(1)
+    told: list[tuple[int, int, int]] = []
+    under_way: dict[int, int | None] = {}
+    happens = Disturbance(**disturbance)
+    with Session.from_env(root) as session:
+        net = network()
+        wrapped = session.wrap(net)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        session.register(model=wrapped, optimizer=optimizer)
+        session.on("committed", lambda commit: told.append((commit.seq, commit.step, session.steps_done)))
+        uploads = Uploads(session)
+        begun = None
+        with suppress(Exit):
+            for _ in chain.from_iterable(session.epochs(epochs) for _ in range(loops)):
+                for inputs, labels in session.loader(dataset(), BATCH):
+                    begun = session.steps_done if begun is None else begun
+                    step = session.steps_done + 1
+                    happens.begin(step, session.rank, uploads, Path(root))
+                    if step == happens.differs_at and session.rank == 1:
+                        net.load_state_dict({name: value + 1 for name, value in net.state_dict().items()})
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
+                    optimizer.step()
+                    if step in (happens.save_at, happens.pin_at):
+                        session.save(pin="best" if step == happens.pin_at else None)
+                    session.step()
+                    under_way[step] = uploads.under_way
+                    happens.end(step, uploads)
+        return {
+            "begun": begun,
+            "steps": session.steps_done,
+            "told": told,
+            "weights": digest(net),
+            "drawn": torch.rand(1).item(),
+            "under_way": under_way,
+        }
+
+
+def block(folder: Path, *, blocks: bool) -> None:
+    """Puts a file where a folder has to be, or takes it away."""
+    if blocks:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.touch()
+    else:
+        folder.unlink()

@@ -1,0 +1,125 @@
+"""Trainers and uploading processes are killed and stopped at any moment: the log names whole commits only, and whoever
+goes on ends with the weights of an undisturbed training."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.local_run import free_port
+from perdure.cli.main import main
+from tests.support.forked import Forked
+from tests.support.uploaders import uploaders
+from tests.unit.runtime.records import entries
+
+REPOSITORY = Path(__file__).parents[4]
+PATIENCE_SECONDS = 60.0
+MOST_RUNS = 40
+
+
+class Ranks:
+    """The processes of one run."""
+
+    def __init__(self, root: Path, world: int) -> None:
+        self.root = root
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+        environ |= {"OMP_NUM_THREADS": "1", "PERDURE_BACKGROUND_BYTES": "0", "PERDURE_EVERY_STEPS": "4"}
+        environ |= {"PERDURE_KEEP": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environ |= {"WORLD_SIZE": str(world)}
+        self._opened = self.runs()
+        self.processes = [
+            Forked(
+                ["-m", "tests.unit.runtime.session.killed_saves", str(root)],
+                cwd=REPOSITORY,
+                env={**environ, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            for rank in range(world)
+        ]
+
+    def runs(self) -> int:
+        return sum(entry["kind"] == "Opened" for entry in entries(self.root)) if self.root.exists() else 0
+
+    def is_open(self) -> bool:
+        return self.runs() > self._opened or self.ended()
+
+    def ended(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
+
+    def uploader_of(self, rank: int) -> int | None:
+        owner = self.processes[rank].pid
+        return next((pid for pid, trainer in uploaders().items() if trainer == owner), None)
+
+    def result(self) -> list[str]:
+        return [process.communicate(timeout=PATIENCE_SECONDS)[0].strip() for process in self.processes]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        if time.monotonic() > until:
+            raise TimeoutError(f"not within {PATIENCE_SECONDS:.0f} s: {true}")
+        time.sleep(0.002)
+
+
+def disturb(draw: random.Random, ranks: Ranks) -> None:
+    """Some time after the run has begun: kills trainers, or the process that uploads for one, or stops that."""
+    wait_until(ranks.is_open)
+    time.sleep(draw.uniform(0.0, 1.2))
+    act = draw.choice(["rank", "all", "uploader", "stop and rank", "stop and go"])
+    rank = draw.randrange(len(ranks.processes))
+    uploader = ranks.uploader_of(rank) if act not in ("rank", "all") else None
+    if uploader:
+        with suppress(ProcessLookupError):
+            os.kill(uploader, signal.SIGKILL if act == "uploader" else signal.SIGSTOP)
+        time.sleep(draw.uniform(0.0, 0.3))
+        if act == "stop and go":
+            with suppress(ProcessLookupError):
+                os.kill(uploader, signal.SIGCONT)
+    if act in ("uploader", "stop and go"):
+        return
+    for process in ranks.processes if act == "all" else [ranks.processes[rank]]:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    found = {}
+    for world in (1, 2):
+        (found[world],) = set(Ranks(tmp_path_factory.mktemp("undisturbed") / str(world), world).result())
+    return found
+
+
+HISTORIES = [(seed, 1 + seed % 2) for seed in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "world"),
+    [pytest.param(*history, marks=[] if history[0] < 4 else [pytest.mark.chaos]) for history in HISTORIES],
+)
+def test_whatever_is_killed_every_commit_is_whole_and_nothing_is_trained_twice_or_left_out(
+    undisturbed: dict[int, str], tmp_path: Path, seed: int, world: int
+) -> None:
+    draw, root = random.Random(seed), tmp_path / "root"  # noqa: S311
+    for _ in range(MOST_RUNS):
+        ranks = Ranks(root, world)
+        disturb(draw, ranks)
+        upload = [pid for rank in range(world) if (pid := ranks.uploader_of(rank))]
+        results = ranks.result()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in upload))  # noqa: B023 - within the loop
+        if root.exists() and entries(root):
+            assert main(["verify", str(root)]) == 0
+            steps = [entry["step"] for entry in entries(root) if entry["kind"] == "Committed"]
+            assert steps == sorted(steps)
+        if all(results):
+            break
+    assert set(results) == {undisturbed[world]}
