@@ -392,24 +392,25 @@ class EpochLoops:
         run.requests.before_first_step(None)
         self._boundary.handing.goal_reached()
         run.spread_buffers()  # otherwise an evaluation or an export after the loop would have each rank's own buffers
-        if not progress.saved:
-            position = progress.position()
-            streamed = run.background.leave(
-                position,
-                self._time_for_goal(),
-                lambda left: run.checkpointer.final(position, "goal", left),
-                hurries=run.requests.seen,
-            )
-            progress.saved = True
-            if streamed:
-                run.tell_commit(goal=True)
-                self._release_requests()
-                return
-        if run.checkpointer.commit:
+        if not progress.saved and self._saves_goal():
+            run.tell_commit(goal=True)
+        elif run.checkpointer.commit:
             run.tell(Committed(run.checkpointer.commit, goal=True))
         if self._trained:
             _TRAINED.add((run.store.uri, self._began_in))
         self._release_requests()
+
+    def _saves_goal(self) -> bool:
+        """Makes the last commit; False if a save under way was of this very position, and has been told."""
+        run, position = self._run, self._progress.position()
+        saved_now = run.background.leave(
+            position,
+            self._time_for_goal(),
+            lambda left: run.checkpointer.final(position, "goal", left),
+            hurries=run.requests.seen,
+        )
+        self._progress.saved = True
+        return saved_now
 
     def _time_for_goal(self) -> Callable[[], float]:
         run, begun = self._run, time.monotonic()
