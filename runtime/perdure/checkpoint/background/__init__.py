@@ -8,6 +8,8 @@ words      what both say to each other
 part       writes a part under a name that other processes may write it under, too
 uploader   that process
 uploading  the trainer's side of it: orders, words, its end
+copies     the arena and that process as the machine sees them, by numbers and events
+rank0      rank 0's requests to the store, in a thread
 machine    who decides: one per rank. Its values are in events and state, its rules in this_rank (copy, upload, arena),
            agreeing (the words of all ranks), committing (rank 0) and leaving (the time that is left)
 

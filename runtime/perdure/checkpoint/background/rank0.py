@@ -68,8 +68,8 @@ class Requests:
             try:
                 indexes = [self._index(folder, rank, part, run, position) for rank, part in enumerate(parts)]
                 self._manifests[name] = put_manifest(self._store, folder, indexes, run, position)
-            except PerdureError as error:
-                return ev.NotPrepared(name, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
+                return ev.NotPrepared(name, _words(error))
             return ev.Prepared(name)
 
         self._begin(act)
@@ -98,8 +98,8 @@ class Requests:
             except Fenced as error:
                 self.fenced = error
                 return ev.Fenced(name, str(error))
-            except PerdureError as error:
-                self.trouble = str(error)
+            except Exception as error:  # noqa: BLE001 - the same
+                self.trouble = _words(error)
                 return ev.NoAnswer(name)
             del self._manifests[name]
             return ev.Appended(name, made.seq)
@@ -112,3 +112,7 @@ class Requests:
 
     def _begin(self, act: Callable[[], Answer]) -> None:
         self.beside(lambda: self._answers.put(act()))
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, PerdureError) else repr(error)
