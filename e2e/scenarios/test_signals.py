@@ -154,7 +154,6 @@ def test_what_a_faulty_node_has_computed_is_stored_nowhere_and_the_job_goes_on_f
         announcer.finds(suspect, *XID)
         training.trains(steps=1, run=2)
         stored = training.job.root.saved(run=1)
-        training.hurries()
         status = training.completes()
     nothing_suspect_is_left(training, before, stored, status, undisturbed(Config()))
     assert suspect not in training.nodes_of(2)
@@ -171,7 +170,6 @@ def test_what_a_member_with_a_sick_device_has_computed_is_stored_nowhere_and_ano
         training.trains(steps=1, run=2)
         stored = training.job.root.saved(run=1)
         found = [training.member(rank) for rank in (0, 1)]
-        training.hurries()
         status = training.completes()
     nothing_suspect_is_left(training, before, stored, status, undisturbed(Config()))
     assert well == "Healthy"

@@ -70,13 +70,16 @@ VARIANTS = {
     "registered meanwhile": (2, (1,)),
 }
 """How many ranks, and which of them are replaced."""
+COMES_AT = {"evaluated": 7, "registered late": WAIT_AT, "registered meanwhile": WAIT_AT}
+"""The step in which the offer comes, where it counts when they hand over: until then no newcomer can be warm."""
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> None:
     world, leavers = VARIANTS[kind]
     arguments: dict[str, Any] = {"script": "variants.train", "kind": kind, "deterministic": world > 2}
-    job = Job(nursery, kind.replace(" ", "-"), world, **arguments).offered(world, leavers, leavers).begin()
+    job = Job(nursery, kind.replace(" ", "-"), world, **arguments)
+    job.offered(world, leavers, leavers, at=COMES_AT.get(kind)).begin()
     results, undisturbed = job.end(), Job(nursery, f"{job.name}-undisturbed", world, **arguments).begin().end()
     assert by_rank(results) == by_rank(undisturbed)
     assert {results[f"new{rank}"]["rank"] for rank in leavers} == set(leavers)

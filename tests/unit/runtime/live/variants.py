@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,20 @@ def train(
     kind: str = "",
     deterministic: bool = False,
     wait_at: int | None = None,
+    again: Sequence[tuple[int, str]] = (),
     epochs: int = 3,
     forgets: bool = False,
 ) -> dict[str, Any]:
-    """Trains to the end, with a hand-over in the step behind `wait_at`. One that `forgets` unfreezes nothing."""
+    """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in.
+
+    One that `forgets` unfreezes nothing.
+    """
     torch.set_num_threads(1)
+    offers = dict(again)
     with Session.from_env(root, deterministic=deterministic) as session:
         kit = Kit(session, kind)
         steps = {
-            "evaluated": evaluated(wait_at),
+            "evaluated": evaluated(offers),
             "two loaders": in_turn,
             "side by side": side_by_side,
             "accumulated": accumulated,
@@ -120,7 +125,7 @@ def train(
                         seen = session.state["seen"] = [*session.state.get("seen", []), torch.rand(1).item()][-3:]
                     if kind == "asked by one rank" and (session.rank, session.steps_done) == (1, 2):
                         session.stop("enough")
-                    take_part(session, None if kind == "evaluated" else wait_at, {})
+                    take_part(session, wait_at, {} if kind == "evaluated" else offers)
                     session.step()
                     if kind == "pinned":
                         session.save(pin="last")
@@ -145,8 +150,8 @@ def plain(kit: Kit) -> Iterator[None]:
         yield
 
 
-def evaluated(wait_at: int | None) -> Callable[[Kit], Iterator[None]]:
-    """Each epoch ends with two passes over an evaluation; who hands over does so in the second one's middle."""
+def evaluated(offers: Mapping[int, str]) -> Callable[[Kit], Iterator[None]]:
+    """Each epoch ends with two passes over an evaluation; in the middle of the first one's second comes the offer."""
 
     def steps(kit: Kit) -> Iterator[None]:
         yield from plain(kit)
@@ -158,8 +163,8 @@ def evaluated(wait_at: int | None) -> Callable[[Kit], Iterator[None]]:
                     score = kit.model(inputs).sum().item()
                 kit.scores.append((perdure.progress(session).run, session.steps_done, number, valid.remaining))
                 session.state["score"] = session.state.get("score", 0.0) + score
-                if wait_at is not None and kit.scores[-1] == (1, 7, 1, 4):
-                    await_ready(session._core)
+                if kit.scores[-1] == (1, 7, 1, 4):
+                    take_part(session, None, offers)
 
     return steps
 
