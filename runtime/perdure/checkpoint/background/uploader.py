@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from perdure.checkpoint.background.arena import read_part, read_seal
 from perdure.checkpoint.background.part import put_index, put_shard
+from perdure.checkpoint.background.sealed import read_part, read_seal
 from perdure.checkpoint.background.words import (
     DURABLE,
     FAILED,

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from perdure.checkpoint.background.arena import Seal
+from perdure.checkpoint.background.sealed import Seal
 
 LINE_BYTES: Final = 16 * 1024
 """The longest line. A pipe takes more."""

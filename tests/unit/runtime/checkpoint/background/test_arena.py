@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from perdure.checkpoint.background import arena as arenas
-from perdure.checkpoint.background.arena import PAGE_BYTES, Arena, read_part, read_seal, room_for
+from perdure.checkpoint.background.arena import Arena, room_for
+from perdure.checkpoint.background.sealed import PAGE_BYTES, read_part, read_seal
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.state import State
 from perdure.checkpoint.upload import BLOCK_BYTES, put_part
@@ -39,9 +40,19 @@ def test_it_holds_nothing_at_first(arena: Arena) -> None:
     assert arena.held == 0
 
 
+@pytest.fixture(params=[0, 10, BLOCK_BYTES, len(LARGE)], ids=lambda size: f"{size} allocated")
+def ready(arena: Arena, request: pytest.FixtureRequest) -> Arena:
+    """One that has allocated and mapped so many bytes of a shard."""
+    if request.param:
+        arena.prepare(request.param)
+        arena.prepared()
+    return arena
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("data", [b"0123456789", LARGE], ids=["small", "of three blocks"])
-def test_what_is_read_is_what_was_staged(arena: Arena, data: bytes, threads: int) -> None:
+def test_what_is_read_is_what_was_staged(ready: Arena, data: bytes, threads: int) -> None:
+    arena = ready
     copy = filled(arena, data, threads=threads)
     assert read_seal(arena.fd) == copy.seal
     staged, position = read_part(arena.fd, copy.seal)
@@ -54,8 +65,8 @@ def test_what_is_read_is_what_was_staged(arena: Arena, data: bytes, threads: int
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_state_of_every_kind_is_copied_as_a_blocking_save_writes_it(arena: Arena, threads: int) -> None:
-    state = world.state()
+def test_a_state_of_every_kind_is_copied_as_a_blocking_save_writes_it(ready: Arena, threads: int) -> None:
+    arena, state = ready, world.state()
     more = {"large": torch.rand(3_000_000), "large and turned": torch.rand(1500, 2000).t()}
     more |= {f"small{n}": torch.rand(3) for n in range(2000)}
     staged = stage(replace(state, shared={**state.shared, **more}), 0, 1)
@@ -175,6 +186,29 @@ def test_a_part_need_not_wait_for_all_memory(arena: Arena) -> None:
     assert arena.held < 16 * len(LARGE)
 
 
+def test_what_was_given_back_is_allocated_again_before_it_is_written(arena: Arena) -> None:
+    for size in (len(LARGE), 10, len(LARGE)):
+        arena.prepare(size)
+        arena.prepared()
+        copy = filled(arena, LARGE)
+        staged, _ = read_part(arena.fd, copy.seal)
+        assert b"".join(bytes(block) for block in staged.blocks()) == LARGE
+        arena.shrink(size // 2)
+        assert read_seal(arena.fd) is None
+        assert filled(arena, LARGE).seal.checksum == checksum(LARGE)
+
+
+def test_a_process_without_addresses_for_it_writes_it(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(fd: int, size: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refused)
+    arena.prepare(len(LARGE))
+    arena.prepared()
+    assert arena.held >= len(LARGE)
+    assert filled(arena, LARGE).seal.checksum == checksum(LARGE)
+
+
 def test_no_memory_is_allocated_where_there_is_no_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arenas, "free_memory", lambda: len(LARGE))
     arena.prepare(len(LARGE))
@@ -199,16 +233,49 @@ def test_room_is_what_is_free_beside_what_it_has_and_a_margin(arena: Arena, monk
 def test_nothing_draws_from_the_generators_of_the_script(arena: Arena) -> None:
     before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
     staged = stage(State({"w": torch.ones(9)}, {}, {}), 0, 1)
+    arena.prepare(staged.size)
     arena.fill(staged, uid="u", run=1, name="aa", position=POSITION, threads=2)
     assert (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()) == before
 
 
 def test_a_forked_process_does_not_keep_it(arena: Arena) -> None:
+    arena.prepare(len(LARGE))
     filled(arena)
+    mapped = Path("/proc/self/maps")
+    assert "perdure-arena" in mapped.read_text()
     child = os.fork()
     if not child:
-        os._exit(sum("perdure-arena" in name for name in open_files()))
+        os._exit(sum("perdure-arena" in name for name in [*open_files(), mapped.read_text()]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert read_seal(arena.fd) is not None
+
+
+def test_nothing_of_it_stays_once_it_is_closed() -> None:
+    before, mapped = open_files(), Path("/proc/self/maps")
+    arena = Arena()
+    arena.prepare(len(LARGE))
+    filled(arena)
+    arena.close()
+    assert open_files() == before
+    assert "perdure-arena" not in mapped.read_text()
+
+
+def test_a_process_forked_in_the_middle_of_a_copy_ends_as_it_wants_to(arena: Arena) -> None:
+    arena.prepare(len(LARGE))
+    arena.prepared()
+    children = []
+
+    def forking() -> Iterator[memoryview]:
+        for piece in pieces(LARGE):
+            child = os.fork()
+            if not child:
+                os._exit(7)
+            children.append(child)
+            yield piece
+
+    copy = arena.fill(replace(part(LARGE), pieces=forking), uid="u", run=1, name="aa", position=POSITION, threads=3)
+    assert {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children} == {7}
+    assert copy.seal.checksum == checksum(LARGE)
     assert read_seal(arena.fd) is not None
 
 

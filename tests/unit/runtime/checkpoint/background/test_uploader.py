@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from perdure.checkpoint.background.arena import Arena, Seal, read_part
+from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.part import put_index, put_shard
+from perdure.checkpoint.background.sealed import Seal, read_part
 from perdure.checkpoint.background.uploading import Durable, Uploader
 from perdure.checkpoint.background.words import (
     FAILED,

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint.background import uploading
-from perdure.checkpoint.background.arena import PAGE_BYTES, Arena
+from perdure.checkpoint.background.arena import Arena
+from perdure.checkpoint.background.sealed import PAGE_BYTES
 from perdure.checkpoint.background.uploading import Durable, Failed, Released, Uploader
 from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, Told, write_told
 from perdure.checkpoint.upload import put_part
