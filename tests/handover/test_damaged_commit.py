@@ -32,10 +32,10 @@ def test_the_members_tell_of_the_commit_and_where_their_run_has_begun_instead(tm
     reached = max(step.step for step in steps if step.run == 1)
     assert {one.outcome for one in ended} == {ExitKind.COMPLETED}
     assert {one.begun for one in ended} == {(Beginning(2, began),)}
-    for fell in (one.fell_back for one in ended):
-        assert fell is not None
-        assert (fell.run, fell.steps) == (2, newest.body["step"] - began)
-        assert fell.why.startswith(f"commit {newest.seq} of step {newest.body['step']}: data/1/")
+    for skipped in (one.skipped_commit for one in ended):
+        assert skipped is not None
+        assert (skipped.run, skipped.steps) == (2, newest.body["step"] - began)
+        assert skipped.why.startswith(f"commit {newest.seq} of step {newest.body['step']}: data/1/")
     assert evidence.steps_lost(entries, steps) == reached - began
 
 

@@ -103,8 +103,8 @@ class HistoryEntry(TolerantModel):
     """True while no member has reported how far the run before it came: more of its steps may be lost."""
     rescued: int = 0
     """Steps of the run before it that were in no commit and that it began with all the same."""
-    fell_back: int | None = None
-    """Steps from where it began to the newest commit, which was unusable; absent if that was usable."""
+    steps_behind_skipped: int | None = None
+    """Steps from where it began to the newest commit, which it could not use; absent if it used that."""
     began: int | None = None
     """The step it began at, as members reported; absent until then, and after a live hand-over."""
     reached: int | None = None

@@ -31,8 +31,8 @@ from perdure_operator.decide.sizing import ends_for_size, rests_until, size_of, 
 
 FLAPPING: Final = 3
 """This many withdrawals in a row are no coincidence."""
-ROW_SECONDS: Final = 600
-"""A row of withdrawals ends after this long without one."""
+WITHDRAWALS_EXPIRE_SECONDS: Final = 600
+"""The count of withdrawals starts over after this long without one."""
 LONGEST_QUIET_SECONDS: Final = 60
 
 _DELETED: Final = "deleted: "
@@ -231,4 +231,4 @@ def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
 def _row(draft: Draft) -> Withdrawals | None:
     """The row that a withdrawal now would extend."""
     row = draft.status.withdrawals
-    return row if row and draft.now < later(row.last_time, ROW_SECONDS) else None
+    return row if row and draft.now < later(row.last_time, WITHDRAWALS_EXPIRE_SECONDS) else None

@@ -30,7 +30,7 @@ from perdure_operator.decide.facts import (
     reports_save,
     still_running,
 )
-from perdure_operator.decide.history import took_over
+from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
 from perdure_operator.decide.sizing import grow_by
@@ -113,7 +113,7 @@ def confirm(draft: Draft) -> Draft:
     Not if a member has reported that it never takes over.
     """
     current = draft.current
-    if current is None or not current.unconfirmed or not took_over(draft, current.run):
+    if current is None or not current.unconfirmed or failed_to_take_over(draft, current.run):
         return draft
     known = known_by(draft, current.plan)
     if draft.status.opened >= current.run or draft.now >= known:

@@ -1,52 +1,54 @@
-"""How each run took over from the previous one, for people: the newest runs, in status. Nothing is decided from it.
+"""Maintains `status.history`: how each of the newest runs took over from the one before it. It is for people; no
+decision reads it.
 
-An entry is written when its run becomes the current one, and completed when members that left report what it cost.
-Called by the policies that learn it.
+`begin` adds an entry when its run becomes the current one. `learn_from` completes it from the outcomes of members,
+which report what the takeover cost.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.wire import Beginning, ExitKind, Fallback, HandoverRecord, HandoverWord, Outcome, Rescue
+from perdure.wire import Beginning, ExitKind, HandoverRecord, HandoverWord, Outcome, Rescue, SkippedCommit
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.outcomes import never_takes_over
 
-RUNS: Final = 20
-MEMBERS: Final = 8
-WORDS: Final = 160
+RUNS_KEPT: Final = 20
+MEMBERS_NAMED: Final = 8
+TEXT_CHARACTERS: Final = 160
+"""Length limit of `cause` and `why`."""
 
 COST: Final = ("steps_lost", "untold", "reached", "kept")
-"""What the previous run cost, as far as it is known when that run is closed."""
+"""The fields of NextRun that say what the previous run cost, as far as known when that run is closed."""
 NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "untold": False}
 
 
 def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
-    """Add an entry for the run of this plan; `before` is the plan of the previous run, if that is still known."""
+    """Add an entry for the run of this plan. `before` is the plan of the previous run, None if that is unknown."""
     old, new = ({member.name for member in one.members} if one else set() for one in (before, plan))
     came = [f"+{member.name}" for member in plan.members if member.name not in old]
     went = [f"-{member.name}" for member in (before.members if before else ()) if member.name not in new]
-    changed = [*came[: MEMBERS // 2 if went else MEMBERS], *went]
+    changed = [*came[: MEMBERS_NAMED // 2 if went else MEMBERS_NAMED], *went]
     upcoming = draft.status.next
     entry = HistoryEntry(
         run=plan.run,
         size=len(plan.members),
-        changed=tuple(changed[:MEMBERS]),
+        changed=tuple(changed[:MEMBERS_NAMED]),
         changes=len(came) + len(went),
-        cause=shortened(plan.cause, WORDS),
+        cause=shortened(plan.cause, TEXT_CHARACTERS),
         how=how,
-        why=shortened(why, WORDS),
+        why=shortened(why, TEXT_CHARACTERS),
         **({name: getattr(upcoming, name) for name in COST} if upcoming else {}),
         time=draft.now,
     )
-    return draft.update(history=(*draft.status.history, entry)[-RUNS:], how=how)
+    return draft.update(history=(*draft.status.history, entry)[-RUNS_KEPT:], how=how)
 
 
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:
-    """Change these fields of the run's entry, if it still exists, and the sums in status."""
+    """Change these fields of the run's entry, and the totals in status by the difference. No entry: no change."""
     old = entry_of(draft, run)
     if old is None:
         return draft
@@ -64,25 +66,25 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
 
 
 def learn_from(draft: Draft, outcome: Outcome) -> Draft:
-    """Record what a member reports about its hand-overs, and about the state with which its runs began."""
+    """Record what a member's outcome reports: its hand-overs, and the state that its runs began with."""
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
-            draft = amend(draft, record.run, **NOTHING_LOST)  # even if a leaver died before it could report it
-            draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest(draft, record))
+            draft = amend(draft, record.run, **NOTHING_LOST)  # also where a leaver died before it could report
+            draft = amend(draft, record.run, how=Takeover.LIVE, why="", pause=_longest_pause(draft, record))
         elif record.word is HandoverWord.RESTART:
-            draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, WORDS))
-    draft = _never_took_over(draft, outcome)
+            draft = amend(draft, record.run, how=Takeover.IN_PLACE, why=shortened(record.why, TEXT_CHARACTERS))
+    draft = _correct_takeover(draft, outcome)
     for beginning in outcome.begun:
-        draft = _begun(draft, beginning)
+        draft = _record_beginning(draft, beginning)
     if outcome.rescue:
-        draft = _rescued(draft, outcome.rescue)
-    return _fell_back(draft, outcome.fell_back) if outcome.fell_back else draft
+        draft = _record_rescue(draft, outcome.rescue)
+    return _record_skipped_commit(draft, outcome.skipped_commit) if outcome.skipped_commit else draft
 
 
-def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
-    """Correct the entry of a run that was taken for the current one without evidence, if this member knows better.
+def _correct_takeover(draft: Draft, outcome: Outcome) -> Draft:
+    """Correct the entry of a run that became the current one without evidence, if this member shows that it failed.
 
-    If the previous run has saved, the run goes on in place instead.
+    If the previous run has saved, the new run continues in place instead.
     """
     run = never_takes_over(outcome)
     entry = entry_of(draft, run) if run else None
@@ -90,46 +92,49 @@ def _never_took_over(draft: Draft, outcome: Outcome) -> Draft:
         return draft
     if outcome.run < entry.run and outcome.outcome is ExitKind.CHECKPOINTED:
         return amend(draft, entry.run, how=Takeover.IN_PLACE)
-    words = f"run {entry.run} has not taken over, though it was taken for the current run: a member reports as it ends"
+    words = f"run {entry.run} has not taken over, although status named it the current run: an ended member says so"
     draft = amend(draft, entry.run, how=Takeover.NEVER)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
 
 
-def took_over(draft: Draft, run: int) -> bool:
-    """Whether a run may be on, as far as members have reported."""
+def failed_to_take_over(draft: Draft, run: int) -> bool:
+    """Whether a member reported that this run, recorded as the current one, never took over."""
     entry = entry_of(draft, run)
-    return entry is None or entry.how is not Takeover.NEVER
+    return entry is not None and entry.how is Takeover.NEVER
 
 
-def _longest(draft: Draft, record: HandoverRecord) -> float | None:
-    """The longest known pause: newcomers did no step before, and report none."""
+def _longest_pause(draft: Draft, record: HandoverRecord) -> float | None:
+    """The longest reported pause in seconds, None without a report. Newcomers did not pause, and report none."""
     entry = entry_of(draft, record.run)
-    known = entry.pause if entry else None
-    told = (one for one in (known, record.parts.get("pause")) if one is not None)
-    return max(told, default=None)
+    pauses = (entry.pause if entry else None, record.parts.get("pause"))
+    return max((pause for pause in pauses if pause is not None), default=None)
 
 
-def _begun(draft: Draft, told: Beginning) -> Draft:
-    """Correct the steps lost before this run, which were an estimate: now both ends of the gap are known.
+def _record_beginning(draft: Draft, beginning: Beginning) -> Draft:
+    """Replace the estimate of the steps lost before this run: both ends of the gap are now known.
 
-    None of the runs in between, to which the same members were to go, has begun.
+    The same members were to enter the runs in between, so none of those has begun.
     """
-    entry = entry_of(draft, told.run)
+    run, of = beginning.run, beginning.of
+    entry = entry_of(draft, run)
     if entry is None:
         return draft
-    draft, reached = never_begun(draft, told.of, told.run) if told.of else (draft, None)
-    reached = highest(entry.reached, reached, told.reached if told.of else None)
-    draft = amend(draft, told.run, began=told.step, reached=reached, untold=entry.untold and reached is None)
+    draft, reached = never_begun(draft, of, run) if of else (draft, None)
+    reached = highest(entry.reached, reached, beginning.reached if of else None)
+    draft = amend(draft, run, began=beginning.step, reached=reached, untold=entry.untold and reached is None)
     if entry.how is Takeover.NEVER:  # not live, but it has begun
-        draft = amend(draft, told.run, how=Takeover.IN_PLACE)
+        draft = amend(draft, run, how=Takeover.IN_PLACE)
     last = entry.kept if reached is None else reached
     if last is None:
         return draft
-    return amend(draft, told.run, steps_lost=max(0, last - told.step), steps_in_doubt=0)
+    return amend(draft, run, steps_lost=max(0, last - beginning.step), steps_in_doubt=0)
 
 
 def never_begun(draft: Draft, of: int, run: int) -> tuple[Draft, int | None]:
-    """Let runs after `of` and before `run` cost nothing; also the step that `of` reached, as their members reported."""
+    """Set the cost of the runs between `of` and `run`, which never began, to zero.
+
+    Also returns the step that `of` reached, as members reported it in those runs' entries; None without a report.
+    """
     reached = None
     for one in draft.status.history:
         if of < one.run < run and one.began is None and one.how is not Takeover.LIVE:
@@ -143,10 +148,11 @@ def highest(*steps: int | None) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _rescued(draft: Draft, rescue: Rescue) -> Draft:
-    """Do not count steps as lost that a rescue commit brought to this run. Every member reports it; it counts once.
+def _record_rescue(draft: Draft, rescue: Rescue) -> Draft:
+    """Subtract the steps that a rescue commit saved from the steps lost. Every member reports them; they count once.
 
-    The steps may have been counted for any run since the one that they are from: the last may never have begun.
+    They may have been counted in the entry of any run after the one that trained them, as later runs may never have
+    begun.
     """
     entry = entry_of(draft, rescue.run)
     if entry is None or entry.rescued:
@@ -162,19 +168,19 @@ def _rescued(draft: Draft, rescue: Rescue) -> Draft:
     return amend(draft, rescue.run, rescued=rescue.steps)
 
 
-def _fell_back(draft: Draft, told: Fallback) -> Draft:
-    """Record that the run skipped a commit, and tell people once, as every member reports it.
+def _record_skipped_commit(draft: Draft, skipped: SkippedCommit) -> Draft:
+    """Record that the run began from an older commit. Every member reports it; one event is sent.
 
-    Its cost follows from where the run began.
+    The steps that this cost follow from where the run began.
     """
-    entry = entry_of(draft, told.run)
-    if entry is None or entry.fell_back is not None:
+    entry = entry_of(draft, skipped.run)
+    if entry is None or entry.steps_behind_skipped is not None:
         return draft
-    draft = amend(draft, told.run, fell_back=told.steps)
-    words = f"run {told.run} could not use {told.why}; it has begun {told.steps} steps before it"
+    draft = amend(draft, skipped.run, steps_behind_skipped=skipped.steps)
+    words = f"run {skipped.run} could not use {skipped.why}; it began {skipped.steps} steps before it"
     return draft.tell(Reason.COMMIT_SKIPPED, words, warning=True)
 
 
 def entry_of(draft: Draft, run: int) -> HistoryEntry | None:
-    """The run's entry; None if it is too old, or the run never became the current one."""
+    """The run's entry. None if the entry was dropped as too old, or the run never became the current one."""
     return next((one for one in draft.status.history if one.run == run), None)

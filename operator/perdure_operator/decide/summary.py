@@ -12,7 +12,7 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated
-from perdure_operator.decide.history import took_over
+from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import wanted_size, warn_of_priority, why_so_many
 from perdure_operator.decide.standby_pool import paused_until
@@ -123,7 +123,7 @@ def _assigned(draft: Draft, current: CurrentRun) -> str:
 
 def _taken_over(draft: Draft, current: CurrentRun) -> str:
     before = current.plan.takes_over
-    if not took_over(draft, current.run):
+    if failed_to_take_over(draft, current.run):
         return f"it has never taken over from run {before}, as a member reports"
     return f"no member has reported yet whether it has taken over from run {before}"
 

@@ -54,11 +54,11 @@ from perdure.wire import (
     ErrorName,
     ExitKind,
     Failure,
-    Fallback,
     HandoverWord,
     Leave,
     Outcome,
     Rescue,
+    SkippedCommit,
     Standby,
     Train,
     Unsaved,
@@ -258,7 +258,7 @@ def _begun(state: State, run: int, report: Report) -> State:
     if (behind := report.behind) is None:
         return replace(state, begun=begun)
     why = f"commit {behind.seq} of step {behind.step}: {report.behind_why}"
-    return replace(state, begun=begun, fell_back=Fallback(run, max(0, behind.step - report.step), why))
+    return replace(state, begun=begun, skipped_commit=SkippedCommit(run, max(0, behind.step - report.step), why))
 
 
 def _told_of_keeping(process: Process, report: SaveFailed | Resulted) -> Process:
@@ -625,7 +625,7 @@ def _finish(state: State, outcome: Outcome) -> Noted:
     why = next((process.live_why for process in processes if process.live_why), "")
     live = False if why else (state.trainer is not None and state.trainer.live) or None
     outcome = replace(outcome, live=live, live_why=why, handovers=state.handovers[-HANDOVERS_KEPT:])
-    outcome = replace(outcome, begun=state.begun, fell_back=state.fell_back)
+    outcome = replace(outcome, begun=state.begun, skipped_commit=state.skipped_commit)
     outcome = replace(outcome, attempt=handover.attempt_of(state, outcome.attempt))
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)

@@ -21,11 +21,11 @@ from perdure.wire import (
     Completion,
     ExitKind,
     Failure,
-    Fallback,
     HandoverRecord,
     Leave,
     Outcome,
     Rescue,
+    SkippedCommit,
     Train,
     Unsaved,
 )
@@ -268,8 +268,8 @@ class State:
     """Attempts with a known outcome, one per run."""
     begun: tuple[Beginning, ...] = ()
     """Where runs opened by this pod's trainers began, and how far each run before had come."""
-    fell_back: Fallback | None = None
-    """The newest of them that could not use the newest commit."""
+    skipped_commit: SkippedCommit | None = None
+    """The commit that the newest of these runs skipped, if one did."""
     stood: tuple[int, int] = (0, 0)
     """The newest run that an earlier trainer trained, and its last finished step."""
     keeps_images: bool = False

@@ -387,7 +387,7 @@ def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
 
 def took_over(effects: Effects) -> TookOver:
     """The message to the agent once this process is a rank of the newer run."""
-    run, parts = effects.run, dict(effects.parts)
+    run, parts = effects.run, dict(effects.stop_seconds)
     if effects.party.old is not None:  # a newcomer did not train, so it has no pause
         parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
     return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, parts)

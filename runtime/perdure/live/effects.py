@@ -128,7 +128,7 @@ class Effects:
         self.block = block
         self.settings = settings_of(attempt, party, run.settings, master)
         """Settings in the newer run; a leaver's are those of the older run."""
-        self.parts: dict[str, float] = {}
+        self.stop_seconds: dict[str, float] = {}
         """Seconds by part of the stop."""
         self.header: Header | None = None
         self.room_needed: tuple[Item, ...] = ()
@@ -148,7 +148,7 @@ class Effects:
         """On an old rank: the checksum of what the newcomers receive."""
         self._sums: list[Any] = []
         """On old rank 0: the accumulators of each old rank."""
-        self._parts: list[Any] = []
+        self._own_states: list[Any] = []
         """On old rank 0, for a run of another size: each old rank's states of objects that are its own."""
         self._merged: dict[str, Any] = {}
         """On a stayer: the states that it continues with, merged from those."""
@@ -216,7 +216,7 @@ class Effects:
             timeout=timedelta(seconds=self.run.timeout),
             deadline=self._deadline,
         )
-        self.parts["connect"] = self._bridge.connected
+        self.stop_seconds["connect"] = self._bridge.connected
 
     def store_answers(self) -> bool:
         """Whether the object store answers."""
@@ -296,7 +296,7 @@ class Effects:
     def lap(self, part: str) -> None:
         """End a part of the stop and record its seconds."""
         now = time.monotonic()
-        self.parts[part], self._mark = self.parts.get(part, 0.0) + now - self._mark, now
+        self.stop_seconds[part], self._mark = self.stop_seconds.get(part, 0.0) + now - self._mark, now
 
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
@@ -466,7 +466,7 @@ class Effects:
             check_places([where for where, *_ in found])
             self._keep_alike([own for _, own, _, _ in found])
             self._sums = [told for _, _, told, _ in found]
-            self._parts = [] if same else parts_of([own for *_, own in found])
+            self._own_states = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
         # A single rank may hold what cannot be saved.
         state, _ = on_all(run.peers, "hands its state over", lambda: (run.state(), None))
@@ -476,7 +476,7 @@ class Effects:
 
         staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
         check_places([where for where, *_ in found])
-        self._sums, self._parts = [told for _, _, told, _ in found], [parts for *_, parts in found]
+        self._sums, self._own_states = [told for _, _, told, _ in found], [parts for *_, parts in found]
         ranks = [own for _, own, _, _ in found]
         if not same:
             self._alone = staged.state if self.attempt.world == 1 else None
@@ -512,7 +512,7 @@ class Effects:
             age,
             run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
             tuple(self._sums) if any(self._sums) else (),
-            tuple(self._parts) if any(self._parts) else (),
+            tuple(self._own_states) if any(self._own_states) else (),
             asdict(run.background.carried),
             self._alone,
         )

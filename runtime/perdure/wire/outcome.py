@@ -54,8 +54,11 @@ UNSAVED_BYTES: Final = 300
 BEGINNINGS_KEPT: Final = 4
 """Begun runs in a pod's outcome."""
 
-FALLBACK_BYTES: Final = 200
+SKIPPED_COMMIT_BYTES: Final = 200
 """Size limit of why a commit was unusable, escaped as JSON."""
+
+_OLD_SKIPPED_COMMIT: Final = "fellBack"
+"""What agents of before the rename call `skippedCommit`. They stay in users' images for weeks."""
 
 _NAME_CHARACTERS: Final = 100
 """Length limit of an error's name; an escaped character has at most twelve bytes."""
@@ -148,7 +151,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Fallback:
+class SkippedCommit:
     """A run could not use the newest commit, and began with an older one."""
 
     run: Positive
@@ -199,8 +202,8 @@ class Outcome:
     """The image that the trainer's run began from, if that was in no commit."""
     begun: tuple[Beginning, ...] = ()
     """Where the newest runs opened by this pod's trainers began, oldest first."""
-    fell_back: Fallback | None = None
-    """The newest of them that could not use the newest commit."""
+    skipped_commit: SkippedCommit | None = None
+    """The commit that the newest of these runs skipped, if one did."""
     unsaved: Unsaved | None = None
     """Checkpoints that had failed when the trainer ended; None if the last one succeeded."""
     result: Mapping[str, Any] | None = None
@@ -247,19 +250,19 @@ def write_outcome(outcome: Outcome) -> str:
 
 
 def _what_runs_began_with(outcome: Outcome, room: int) -> dict[str, Any]:
-    """The newest beginnings and fallback that fit into `room` bytes."""
+    """The newest beginnings and the skipped commit, as far as they fit into `room` bytes."""
     body: dict[str, Any] = {}
     begun = [asdict(one) for one in outcome.begun[-BEGINNINGS_KEPT:]]
     while begun and len(_compact({"begun": begun})) > room:
         begun = begun[1:]
     if begun:
         body["begun"] = begun
-    if fell := outcome.fell_back:
-        told = {"fellBack": asdict(replace(fell, why=""))}
-        left = min(FALLBACK_BYTES, room - len(_compact(body | told)))
+    if skipped := outcome.skipped_commit:
+        entry = {"skippedCommit": asdict(replace(skipped, why=""))}
+        left = min(SKIPPED_COMMIT_BYTES, room - len(_compact(body | entry)))
         if left > 0:
-            told["fellBack"]["why"] = fitting(fell.why, left)
-            body |= told
+            entry["skippedCommit"]["why"] = fitting(skipped.why, left)
+            body |= entry
     return body
 
 
@@ -299,7 +302,7 @@ def read_outcome(text: str) -> Outcome:
         live_why=str(doc.get("liveWhy") or "")[:WHY_CHARACTERS],
         rescue=_shown(Rescue, doc.get("rescue")),
         begun=_beginnings(doc.get("begun")),
-        fell_back=_shown(Fallback, doc.get("fellBack")),
+        skipped_commit=_shown(SkippedCommit, doc.get("skippedCommit", doc.get(_OLD_SKIPPED_COMMIT))),
         unsaved=_shown(Unsaved, doc.get("unsaved")),
         result=read_result(doc.get("result")),
     )

@@ -21,10 +21,10 @@ from perdure.wire import (
     ErrorKind,
     ExitKind,
     Failure,
-    Fallback,
     Handover,
     Leave,
     Outcome,
+    SkippedCommit,
     Standby,
     Train,
     read_assignment,
@@ -107,9 +107,11 @@ def test_to_an_older_agent_a_request_for_a_save_is_the_assignment_that_it_has(re
 @pytest.mark.parametrize(("reader", "kind"), UNDERSTOOD)
 def test_an_older_operator_reads_todays_outcomes(reader: ModuleType, kind: ExitKind) -> None:
     error = Failure(ErrorKind.STORAGE, "StorageError", "connection refused")
-    begun, fell_back = (Beginning(3, 90, 2, 95),), Fallback(3, 5, "commit 12 of step 95: it is damaged")
+    begun, skipped_commit = (Beginning(3, 90, 2, 95),), SkippedCommit(3, 5, "commit 12 of step 95: it is damaged")
     seconds = {"import": 4.5}
-    outcome = Outcome(kind, 3, 1, 96, CommitRef(12, 96), 3, seconds, error, 4, begun=begun, fell_back=fell_back)
+    outcome = Outcome(
+        kind, 3, 1, 96, CommitRef(12, 96), 3, seconds, error, 4, begun=begun, skipped_commit=skipped_commit
+    )
     understood = reader.read_outcome(write_outcome(outcome))
     assert (understood.outcome.value, understood.run, understood.step) == (kind.value, 3, 96)
     assert understood.error is not None

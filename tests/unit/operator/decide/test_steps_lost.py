@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.wire import Beginning, ExitKind, Fallback
+from perdure.wire import Beginning, ExitKind, SkippedCommit
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import HistoryEntry, LiveRefused
 from perdure_operator.state.snapshot import NodeView
@@ -48,23 +48,23 @@ class TestADamagedCommit:
     def test_the_steps_behind_it_count_as_lost_and_it_is_said_once(self) -> None:
         here = _lost_together()
         assert here.now.steps_lost == 2
-        told = {"run": 2, "begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        told = {"run": 2, "begun": (Beginning(2, 4),), "skipped_commit": SkippedCommit(2, 6, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         entry = here.now.history[-1]
-        assert (entry.run, entry.steps_lost, entry.fell_back, entry.began) == (2, 8, 6, 4)
+        assert (entry.run, entry.steps_lost, entry.steps_behind_skipped, entry.began) == (2, 8, 6, 4)
         assert (here.now.steps_lost, here.now.runs_untold) == (8, 0)
-        assert _skipped(here) == [f"run 2 could not use {WHY}; it has begun 6 steps before it"]
+        assert _skipped(here) == [f"run 2 could not use {WHY}; it began 6 steps before it"]
 
     def test_a_second_run_that_begins_behind_it_costs_what_that_one_had_done(self) -> None:
         here = _lost_together()
         ends = {"error": killed(), "run": 2, "step": 7, "commit": (1, 4)}
-        told = {"begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        told = {"begun": (Beginning(2, 4),), "skipped_commit": SkippedCommit(2, 6, WHY)}
         here = _next_run(here.all_ended(ExitKind.FAILED, **ends, **told).settle())
         assert here.now.steps_lost == 8 + 3
-        told = {"begun": (Beginning(3, 4),), "fell_back": Fallback(3, 6, WHY)}
+        told = {"begun": (Beginning(3, 4),), "skipped_commit": SkippedCommit(3, 6, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, run=3, step=20, commit=(5, 20), **told).settle()
         assert here.now.steps_lost == 8 + 3
-        assert [one.fell_back for one in here.now.history[-2:]] == [6, 6]
+        assert [one.steps_behind_skipped for one in here.now.history[-2:]] == [6, 6]
 
     def test_a_run_that_ends_before_it_has_begun_hides_nothing_of_what_the_one_before_it_had_done(self) -> None:
         """Its members tell of no step, and the next one may be of new members, who know of none."""
@@ -73,7 +73,7 @@ class TestADamagedCommit:
         here = here.ended(0, ExitKind.STOPPED, run=2, opened=1).ended(2, ExitKind.STOPPED, run=2, opened=1)
         here = _next_run(here.exited(3, code=137).settle())
         assert (here.now.run, here.now.steps_lost, here.now.runs_untold) == (3, 0, 0)
-        told = {"run": 3, "begun": (Beginning(3, 4),), "fell_back": Fallback(3, 8, WHY)}
+        told = {"run": 3, "begun": (Beginning(3, 4),), "skipped_commit": SkippedCommit(3, 8, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (8, 0, 0)
 
@@ -81,7 +81,7 @@ class TestADamagedCommit:
         here = job().status(step=10, commit_seq=2).running(world=1)
         here = _next_run(here.missing(here.members[0]).settle().after(300).settle())
         assert (here.now.steps_lost, here.now.runs_untold) == (0, 1)
-        told = {"run": 2, "begun": (Beginning(2, 4),), "fell_back": Fallback(2, 6, WHY)}
+        told = {"run": 2, "begun": (Beginning(2, 4),), "skipped_commit": SkippedCommit(2, 6, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         assert (here.now.steps_lost, here.now.runs_untold) == (6, 1)
 

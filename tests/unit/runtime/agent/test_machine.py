@@ -44,10 +44,10 @@ from perdure.wire import (
     ErrorName,
     ExitKind,
     Failure,
-    Fallback,
     Leave,
     Outcome,
     Rescue,
+    SkippedCommit,
     Standby,
     Train,
     Unsaved,
@@ -525,7 +525,7 @@ class TestNewerRuns:
         pod.sees(reported(begun), reported(Stepped(101)))
         outcome = told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0))
         assert outcome.begun == (Beginning(1, 100), Beginning(2, 100, 1, 120))
-        assert outcome.fell_back == Fallback(2, 10, "commit 9 of step 110: shard-00000 is missing")
+        assert outcome.skipped_commit == SkippedCommit(2, 10, "commit 9 of step 110: shard-00000 is missing")
 
     def test_a_run_that_has_never_begun_here_is_passed_over_in_that(self) -> None:
         pod = training()

@@ -25,13 +25,13 @@ from perdure.wire import (
     ErrorName,
     ExitKind,
     Failure,
-    Fallback,
     Handover,
     HandoverRecord,
     HandoverWord,
     Leave,
     Outcome,
     Rescue,
+    SkippedCommit,
     Standby,
     Train,
     Unsaved,
@@ -80,7 +80,7 @@ outcomes = st.builds(
     live=st.just(False), attempt=st.none() | attempts, live_why=st.text("why ", max_size=40),
     rescue=st.none() | st.builds(Rescue, run=st.integers(1, 10**9), steps=st.integers(1, 10**9), of=whole),
     begun=st.lists(st.builds(Beginning, run=runs, step=whole, of=whole, reached=whole), max_size=4).map(tuple),
-    fell_back=st.none() | st.builds(Fallback, run=runs, steps=whole, why=st.text("why ", max_size=40)),
+    skipped_commit=st.none() | st.builds(SkippedCommit, run=runs, steps=whole, why=st.text("why ", max_size=40)),
 )  # fmt: skip
 
 TRAIN: dict[str, Any] = {"v": VERSION, "run": 2, "rank": 1, "world": 4, "master": "10.0.0.1:29500"}
@@ -300,19 +300,19 @@ class TestResult:
 class TestWhatRunsHaveBegunWith:
     def test_the_newest_are_told(self) -> None:
         begun = tuple(Beginning(run, 10 * run, run - 1, 10 * run + 3) for run in range(1, 9))
-        fell = Fallback(8, 10, "commit 5 of step 90: " + "x" * 500)
-        read = read_outcome(write_outcome(Outcome(ExitKind.FAILED, 8, 0, begun=begun, fell_back=fell)))
+        fell = SkippedCommit(8, 10, "commit 5 of step 90: " + "x" * 500)
+        read = read_outcome(write_outcome(Outcome(ExitKind.FAILED, 8, 0, begun=begun, skipped_commit=fell)))
         assert read.begun == begun[-BEGINNINGS_KEPT:]
-        assert read.fell_back is not None
-        assert (read.fell_back.run, read.fell_back.steps) == (8, 10)
-        assert read.fell_back.why.startswith("commit 5 of step 90")
+        assert read.skipped_commit is not None
+        assert (read.skipped_commit.run, read.skipped_commit.steps) == (8, 10)
+        assert read.skipped_commit.why.startswith("commit 5 of step 90")
 
     def test_beside_all_else_it_takes_what_is_left(self) -> None:
         most, seconds = {"text": "x" * (RESULT_BYTES - len('{"text":""}'))}, {f"part {n}": 1234.567 for n in range(8)}
         begun = tuple(Beginning(run, LARGEST, run - 1, LARGEST) for run in range(1, 5))
         whole = Outcome(
             ExitKind.COMPLETED, 4, 0, step=LARGEST, result=most, seconds=seconds, live=False, live_why="x" * 120,
-            unsaved=Unsaved(7, "x" * 500), begun=begun, fell_back=Fallback(4, LARGEST, "x" * 500),
+            unsaved=Unsaved(7, "x" * 500), begun=begun, skipped_commit=SkippedCommit(4, LARGEST, "x" * 500),
         )  # fmt: skip
         text = write_outcome(whole)
         assert len(text.encode()) <= OUTCOME_BYTES
@@ -320,16 +320,16 @@ class TestWhatRunsHaveBegunWith:
 
     def test_an_older_agents_outcome_says_nothing_of_it(self) -> None:
         outcome = read_outcome(json.dumps(OUTCOME))
-        assert (outcome.begun, outcome.fell_back) == ((), None)
+        assert (outcome.begun, outcome.skipped_commit) == ((), None)
 
     @pytest.mark.parametrize(
         "more",
         [
             {"begun": 3},
             {"begun": [3, {"run": 0, "step": 1}, {"run": 2, "step": -1}, {"run": 2}]},
-            {"fellBack": [1]},
-            {"fellBack": {"run": 2}},
-            {"fellBack": {"run": 2, "steps": -1}},
+            {"skippedCommit": [1]},
+            {"skippedCommit": {"run": 2}},
+            {"skippedCommit": {"run": 2, "steps": -1}},
         ],
     )
     def test_what_is_none_is_ignored_and_the_rest_is_read(self, more: dict[str, Any]) -> None:
