@@ -289,9 +289,9 @@ class Driver:
         """Send heartbeats. This may block forever; `_watch_time` notices the silence."""
         hearing, known = self._hearing, dict[int, int]()
         with suppress(PeerLost):
-            line = self.effects.another_line()
+            line = self.effects.second_connection()
             while hearing:
-                counts = line.here()
+                counts = line.send_heartbeat()
                 if not self.effects.party.decides:
                     hearing.heard(self.effects.attempt.decider)
                 for party, count in counts.items():

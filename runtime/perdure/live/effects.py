@@ -187,9 +187,9 @@ class Effects:
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
-            self.keys.tell_room([asdict(item) for item in self.room_needed])
+            self.keys.publish_memory_needed([asdict(item) for item in self.room_needed])
         elif self.party.part is Part.NEWCOMER:
-            self._make_room([read_item(item) for item in self.keys.await_room(self._deadline)])
+            self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
         if self.party.decides:
@@ -265,7 +265,7 @@ class Effects:
             if self._bridge:
                 self._bridge.say(None)
             elif self._keys:
-                self._keys.seen()
+                self._keys.publish_seen()
 
     def seen_by(self, parties: Iterable[int]) -> list[int]:
         """On the decider: the parties among these that have no bridge and no longer need its store."""
@@ -278,9 +278,9 @@ class Effects:
         self._bridge = self._keys = None
         self._deadline = Deadline(0.0, lambda: None)  # the old one refers to the driver
 
-    def another_line(self) -> StoreKeys:
+    def second_connection(self) -> StoreKeys:
         """A second connection to the decider's store. Raises PeerLost if the decider is gone."""
-        return self.keys.another()
+        return self.keys.second_connection()
 
     # During the stop.
 
@@ -301,7 +301,7 @@ class Effects:
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
-        self.keys.stand_still()
+        self.keys.announce_stop()
         own, state = self._own_part()
         header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
         self.header = header

@@ -1,8 +1,8 @@
-"""The attempt's key-value store at the decider: who is warm, and words before the bridge is connected.
+"""The keys in a hand-over's store: which parties are warm, and messages before the bridge connects them.
 
-It has a port range of its own. torch's stores have no passwords: the token is the first key and the prefix of all
-others, so that stale or foreign connections get no further. Every method raises PeerLost if the decider is gone. Called
-by perdure.live.effects.
+The decider serves the store, a torch TCPStore, on a port of its own range. Such stores have no passwords, so the
+attempt's token is the first key and the prefix of all others: stale and foreign connections get no further. Every
+method raises PeerLost if the decider is gone. Called by perdure.live.effects.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
-"""Twice an entry, because its quotes are escaped."""
-WARM_SECONDS: Final = 0.1
-STOP_SECONDS: Final = 0.002
-"""Polling intervals. During the stop all parties wait, and this process has nothing else to do."""
+"""Twice an entry's size, because JSON escapes the quotes of the entry."""
+WARM_POLL_SECONDS: Final = 0.1
+STOP_POLL_SECONDS: Final = 0.002
+"""Short, because training stands still while a newcomer waits for the old ranks to stop."""
 STOPPED: Final = "stopped"
-"""Set once the old ranks have stopped and send."""
+"""Set once the old ranks have stopped and are sending."""
 WRITER: Final = "writer"
 ROOM: Final = "room"
 WORD: Final = "word"
@@ -38,22 +38,22 @@ WORD: Final = "word"
 
 @dataclass(frozen=True)
 class Word:
-    """A party's message about the attempt's outcome. Only the decider says GO."""
+    """A party's message about the attempt's outcome. Only the decider sends GO."""
 
     word: HandoverWord
     why: str = ""
     seq: int = 0
     entry: str = ""
-    """With GO: the log's entry that decided; `seq` is its number."""
+    """With GO: the log entry that decided; `seq` is its number."""
 
     def write(self) -> bytes:
-        """The word as bytes of fixed length."""
+        """The message as WORD_BYTES bytes."""
         text = json.dumps([self.word, self.why[:200], self.seq, self.entry])
         return text.encode().ljust(WORD_BYTES)
 
     @classmethod
     def read(cls, data: bytes) -> Word:
-        """The word from those bytes."""
+        """The message from those bytes."""
         word, why, seq, entry = json.loads(data)
         return cls(HandoverWord(word), why, seq, entry)
 
@@ -67,22 +67,25 @@ class StoreKeys:
         self._attempt = attempt
         self._party = party
 
-    def tell_room(self, needed: Sequence[Any]) -> None:
-        """On old rank 0, before it is warm: publish the tensors that a newcomer needs memory for (JSON)."""
-        with peer_lost("the newcomers were told what room they need"):
-            self.store.set(ROOM, json.dumps(needed))
+    def publish_memory_needed(self, tensors: Sequence[Any]) -> None:
+        """On old rank 0, before it is warm: publish, as JSON, the tensors that a newcomer needs memory for."""
+        with peer_lost("the tensors that newcomers need memory for were published"):
+            self.store.set(ROOM, json.dumps(tensors))
 
-    def await_room(self, deadline: Deadline) -> list[Any]:
+    def await_memory_needed(self, deadline: Deadline) -> list[Any]:
         """On a newcomer: wait until old rank 0 is warm, and return what it published, or an empty list."""
         with peer_lost("old rank 0 was awaited"):
-            look_for_keys(self.store, ["warm/0"], deadline, "rank 0 of the living run has not come", every=WARM_SECONDS)
+            awaited = "rank 0 of the living run has not come"
+            look_for_keys(self.store, ["warm/0"], deadline, awaited, every=WARM_POLL_SECONDS)
             return list(json.loads(self.store.get(ROOM))) if self.store.check([ROOM]) else []
 
     def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
-        """Publish that this party is warm, and wait until all are. Raises UserError if one has other models or
-        versions.
+        """Publish that this party is warm, and wait until all are.
 
-        `writer` is the mark of the newer run's log entries, on its rank 0; `member` is this party's pod and node.
+        `warm` describes this party's models, optimizers and versions; all parties must have the same. `writer` is the
+        mark of the newer run's log entries, given on its rank 0. `member` is this party's pod and node.
+
+        Raises UserError if another party has other models, optimizers or versions.
         """
         with peer_lost("the parties were awaited"):
             if writer:
@@ -91,7 +94,7 @@ class StoreKeys:
             self.store.set(f"warm/{self._party.number}", json.dumps(warm))
             for other in self._attempt.parties:
                 key = f"warm/{other.number}"
-                look_for_keys(self.store, [key], deadline, f"{_name(other)} has not come", every=WARM_SECONDS)
+                look_for_keys(self.store, [key], deadline, f"{_name(other)} has not come", every=WARM_POLL_SECONDS)
                 if json.loads(bytes(self.store.get(key))) != warm:
                     raise UserError(
                         f"{_name(other)} has other models, optimizers or versions than {_name(self._party)}: start "
@@ -105,7 +108,8 @@ class StoreKeys:
             return bytes(self.store.get(WRITER)).decode()
 
     def members(self) -> list[Member]:
-        """Pods and nodes of the newer run's ranks, in order, once all are warm; NOBODY for one that published none."""
+        """The pods and nodes of the newer run's ranks, by rank; NOBODY for one that published none. Call it once all
+        are warm."""
         with peer_lost("the members' names were read"):
             return [self._member(self._attempt.of_new(rank)) for rank in range(self._attempt.new_world)]
 
@@ -120,16 +124,16 @@ class StoreKeys:
             return [party for party in parties if not self.store.check([f"warm/{party}"])]
 
     def say(self, word: Word) -> None:
-        """Publish a word for parties without a bridge."""
-        with peer_lost("the word was said"):
+        """Publish a message for parties without a bridge."""
+        with peer_lost("the outcome was published"):
             self.store.set(WORD, word.write().decode())
 
     def word(self) -> Word | None:
-        """The published word, or None."""
-        with peer_lost("the word was looked for"):
+        """The published message; None if there is none yet."""
+        with peer_lost("the outcome was looked for"):
             return Word.read(bytes(self.store.get(WORD))) if self.store.check([WORD]) else None
 
-    def stand_still(self) -> None:
+    def announce_stop(self) -> None:
         """Publish that the old ranks have stopped."""
         with peer_lost("the stop was announced"):
             self.store.set(STOPPED, "1")
@@ -138,10 +142,10 @@ class StoreKeys:
         """Wait until the old ranks have stopped."""
         with peer_lost("the old ranks' stop was awaited"):
             awaited = "the old ranks have not stopped for the hand-over"
-            look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_SECONDS)
+            look_for_keys(self.store, [STOPPED], deadline, awaited, every=STOP_POLL_SECONDS)
 
-    def another(self) -> StoreKeys:
-        """A second connection, for a thread that may wait for an answer forever. The decider's own store never
+    def second_connection(self) -> StoreKeys:
+        """Another connection to the store, for a thread that may block in it. The decider shares its own, which never
         blocks."""
         if self._party.decides:
             return self
@@ -152,30 +156,32 @@ class StoreKeys:
                 raise PeerLost(f"the decider is gone: {error}") from error
         return StoreKeys(store, self._attempt, self._party, self._place)
 
-    def here(self) -> dict[int, int]:
-        """Send a heartbeat, and wait until the decider's store has it. Returns the heartbeats per party: on the decider
-        of all parties, otherwise only its own."""
-        with peer_lost("the decider's store was told"):
+    def send_heartbeat(self) -> dict[int, int]:
+        """Count one more heartbeat of this party in the store. Returns the counts by party: on the decider those of all
+        parties, elsewhere only its own."""
+        with peer_lost("a heartbeat was sent"):
             counts = {self._party.number: self.store.add(f"here/{self._party.number}", 1)}
             if self._party.decides:
                 others = (party.number for party in self._attempt.parties if not party.decides)
                 counts |= {number: self.store.add(f"here/{number}", 0) for number in others}
             return counts
 
-    def seen(self) -> None:
+    def publish_seen(self) -> None:
         """Publish that this party knows the outcome and no longer needs the store."""
-        with peer_lost("the decider's store was told"):
+        with peer_lost("the outcome was acknowledged"):
             self.store.set(f"seen/{self._party.number}", "1")
 
     def seen_by(self, parties: Iterable[int]) -> list[int]:
         """The parties among these that published it."""
-        with peer_lost("the parties' words were read"):
+        with peer_lost("the acknowledgements were read"):
             return [party for party in parties if self.store.check([f"seen/{party}"])]
 
 
 def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable[[], None]) -> StoreKeys:
-    """Wait until the decider listens, and connect. Raises PeerLost at the attempt's limit; `give_up` raises to end
-    the wait earlier."""
+    """Wait until the decider listens, and connect.
+
+    Raises PeerLost at the attempt's time limit. `give_up` is called while waiting; it raises to end the wait earlier.
+    """
     host, _, port = block.master.rpartition(":")
     who = f"the decider of run {attempt.next}'s hand-over"
     place = StoreAddress((host, int(port)), party.decides, block.token, block.token, who)

@@ -1,9 +1,9 @@
-"""Gives optimizers that evaluate the loss themselves, through a closure, the loss of all ranks.
+"""Averages over ranks the loss that an optimizer's closure returns.
 
-A line search ends depending on the loss. If each rank used its own loss, the ranks would call the closure unequally
-often, and then wait for each other in collectives that do not match. The gradients are a mean over ranks, so this gives
-the closure's loss as that mean too: all ranks decide alike, as one process with the whole batch would. Owned by
-`Session`.
+Optimizers such as LBFGS call a closure until the loss satisfies a line search. With a loss of its own each rank would
+call the closure a different number of times, and the ranks would deadlock in collectives that do not match. Gradients
+are means over ranks. With the mean loss as well, all ranks decide alike, as one process with the whole batch would.
+Owned by `Session`.
 """
 
 from __future__ import annotations
@@ -27,53 +27,54 @@ TORCH: Final = "torch.optim."
 
 
 class Closures:
-    """Watches the registered optimizers of a run with several ranks."""
+    """Replaces the closures of a run's registered optimizers, on several ranks."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         own = weakref.ref(self)
 
-        def share(optimizer: Optimizer, arguments: Any, named: Any) -> Any:
-            return None if (found := own()) is None else found._shared(optimizer, arguments, named)  # noqa: SLF001
+        def replace(optimizer: Optimizer, arguments: Any, named: Any) -> Any:
+            return None if (found := own()) is None else found._replaced(optimizer, arguments, named)  # noqa: SLF001
 
-        self._hooks = register_optimizer_step_pre_hook(share), register_optimizer_step_post_hook(_end)
+        self._hooks = register_optimizer_step_pre_hook(replace), register_optimizer_step_post_hook(_end_step)
 
     def end(self) -> None:
-        """Stops watching optimizers."""
+        """Removes the hooks from torch's optimizers."""
         for hook in self._hooks:
             hook.remove()
 
-    def _shared(self, optimizer: Optimizer, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The arguments of its step, with a closure that returns the mean over ranks; None to leave them as they
-        are."""
+    def _replaced(self, optimizer: Optimizer, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """The arguments of its step, with a closure that returns the mean over ranks; None to keep them unchanged."""
         closure = _closure(arguments, named)
-        if not callable(closure) or isinstance(closure, Shared) or not _may_read_losses(optimizer):
+        if not callable(closure) or isinstance(closure, AveragedClosure) or not _may_read_losses(optimizer):
             return None
         if self._run.opening is None or self._run.world == 1 or not self._is_registered(optimizer):
             return None
-        shared = Shared(closure, self._run)
+        averaged = AveragedClosure(closure, self._run)
         if "closure" in named:
-            return arguments, {**named, "closure": shared}
-        return (arguments[0], shared, *arguments[2:]), named
+            return arguments, {**named, "closure": averaged}
+        return (arguments[0], averaged, *arguments[2:]), named
 
     def _is_registered(self, optimizer: Optimizer) -> bool:
-        """Whether it is registered. Another one may be this rank's own, for example to optimize an input."""
+        """Whether the Session knows it. Only one rank may use an unregistered one, for example to optimize an input."""
         registered = [one for one in self._run.registry.named.values() if isinstance(one, Optimizer)]
         return any(one is optimizer for one in registered) or any(one is optimizer for one in with_held(registered))
 
 
-class Shared:
-    """A closure during one step of an optimizer."""
+class AveragedClosure:
+    """The closure that an optimizer gets instead of the script's, for one step."""
 
     def __init__(self, closure: Callable[[], Any], run: Run) -> None:
         self._closure, self._run = closure, run
         self._calls = 0
 
     def __call__(self) -> Any:
-        """Returns the mean over ranks of what the closure returns, in its form. Collective; UserError on all ranks if
-        they call it unequally often."""
+        """Calls the script's closure, and returns the mean of its losses over ranks, in the same form.
+
+        Collective. Raises UserError on all ranks if they call it unequally often.
+        """
         self._calls += 1
-        if self._calls > 1:  # first, because a call that some ranks do not make would wait in the model's collectives
+        if self._calls > 1:  # before the call: if only some ranks make it, they hang in the model's collectives
             self._exchanged(f"makes call {self._calls}", None)
         loss = self._closure()
         own = loss.item() if isinstance(loss, Tensor) else loss
@@ -83,32 +84,33 @@ class Shared:
         whole = mean(losses)
         if not isinstance(loss, Tensor):
             return whole
-        shared = loss.clone()  # with this rank's graph, for an optimizer that computes gradients itself
-        shared.detach().fill_(whole)
-        return shared
+        averaged = loss.clone()  # keeps this rank's graph, for an optimizer that computes gradients itself
+        averaged.detach().fill_(whole)
+        return averaged
 
     def end(self) -> None:
-        """The optimizer's step is done. Collective, with the same error."""
+        """Ends the optimizer's step. Collective. Raises UserError if ranks called the closure unequally often."""
         self._exchanged(f"is done after call {self._calls}", None)
 
     def _exchanged(self, place: str, loss: float | None) -> list[Any]:
-        _, told = on_all(self._run.peers, "is in an optimizer's closure", lambda: (None, [place, loss]))
-        for rank, (other, _) in enumerate(told):
-            if other != told[0][0]:
+        _, of_ranks = on_all(self._run.peers, "is in an optimizer's closure", lambda: (None, [place, loss]))
+        first = of_ranks[0][0]
+        for rank, (other, _) in enumerate(of_ranks):
+            if other != first:
                 raise UserError(
                     f"after step {self._run.progress.step} the ranks call an optimizer's closure unequally often: "
-                    f"rank 0 {told[0][0]}, rank {rank} {other}: the gradients that it leaves have to be the same on "
-                    f"all ranks: call what session.wrap returned in it, and decide by nothing that is a rank's own"
+                    f"rank 0 {first}, rank {rank} {other}: the closure must leave the same gradients on all ranks: "
+                    f"call the model that session.wrap returned, and let no decision depend on one rank's values"
                 )
-        return [found for _, found in told]
+        return [found for _, found in of_ranks]
 
 
 def _closure(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     return named["closure"] if "closure" in named else (*arguments, None)[1]
 
 
-def _end(_optimizer: Optimizer, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-    if isinstance(closure := _closure(arguments, named), Shared):
+def _end_step(_optimizer: Optimizer, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    if isinstance(closure := _closure(arguments, named), AveragedClosure):
         closure.end()
 
 

@@ -1,7 +1,7 @@
-"""`perdure store-check`: whether a store keeps the promises that checkpoints rest on, tried under the root itself.
+"""`perdure store-check`: tests whether a store does what checkpoints need, in the root itself.
 
-Everything that is written lies below `store-check-…/`, and is deleted in the end. Also for a bucket in which nothing
-was ever trained: it tells a storage administrator what to mend before a job does.
+It writes only below `store-check-…/`, and deletes that at the end. The root may be empty: a storage administrator can
+run it before the first job does.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from perdure.errors import StorageError
 from perdure.store.protocol import KeyExists, NoSuchKey, Store
 
 LARGE_BYTES: Final = 24 * 1024 * 1024 + 1
-"""More than a store takes in one piece: S3 gets it in parts."""
+"""Large enough that the S3 store uploads it in parts."""
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 WRITERS: Final = 8
-"""How many write one key at the same time."""
+"""How many threads write one key at the same time."""
 SKEW_SECONDS: Final = 60.0
-"""A clock that is further off is told. S3 refuses requests that are 15 minutes off."""
+"""A larger difference between the clocks is a warning. S3 refuses requests whose time is off by 15 minutes."""
 _TEXT: Final = b"0123456789"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one check."""
+    """The result of one check."""
 
     check: str
     problem: str = ""
-    """Empty if the store keeps the promise."""
-    told: str = ""
-    """What was measured."""
+    """What is wrong, and what to do; empty if the store passed."""
+    measured: str = ""
+    """What the check measured, for people."""
     fatal: bool = True
-    """Whether jobs cannot rest on a store with this problem."""
+    """Whether no job can use a store with this problem."""
 
     @property
     def text(self) -> str:
-        """For people: "ok", "warning" or "FAILED", and why."""
+        """A line for people: "ok", "warning" or "FAILED", and why."""
         word = "ok" if not self.problem else "FAILED" if self.fatal else "warning"
-        return f"{word:8} {self.check}: {self.problem or self.told}"
+        return f"{word:8} {self.check}: {self.problem or self.measured}"
 
 
-class _Broken(Exception):
-    """A promise is not kept; the message says how."""
+class _CheckFailed(Exception):
+    """The store did not do what checkpoints need; the message says how."""
 
 
 def check(store: Store) -> Iterator[Finding]:
-    """Each promise in turn. Raises nothing: a store that fails is a finding, and the other promises are tried, too."""
+    """Runs the checks, and yields the result of each. A failing store is a result, not an exception."""
     folder = f"store-check-{os.urandom(4).hex()}/"
     checks: dict[str, Callable[[Store, str], str]] = {
         "write and read": _write_and_read,
@@ -68,8 +68,8 @@ def check(store: Store) -> Iterator[Finding]:
     try:
         for name, act in checks.items():
             try:
-                yield Finding(name, told=act(store, f"{folder}{name.replace(' ', '-')}/"))
-            except (_Broken, StorageError, NoSuchKey) as error:
+                yield Finding(name, measured=act(store, f"{folder}{name.replace(' ', '-')}/"))
+            except (_CheckFailed, StorageError, NoSuchKey) as error:
                 yield Finding(name, problem=str(error))
         yield _clock(store, f"{folder}clock")
     finally:
@@ -95,10 +95,10 @@ def _conditional(store: Store, folder: str) -> str:
         store.put(key, b"second", if_absent=True)
     except KeyExists:
         _expect(store.get(key), b"first", "an object that a conditional write found")
-        return "an object that is there is not overwritten"
-    raise _Broken(
-        "If-None-Match: * is ignored, so that two runs could both append to one log: use a store that has conditional "
-        "writes, or a newer version of this one"
+        return "an existing object is not overwritten"
+    raise _CheckFailed(
+        "If-None-Match: * is ignored, so two runs could both append to one log: use a store with conditional writes, "
+        "or a newer version of this one"
     )
 
 
@@ -115,8 +115,8 @@ def _one_winner(store: Store, folder: str) -> str:
     with ThreadPoolExecutor(WRITERS) as pool:
         winners = [number for number, won in enumerate(pool.map(write, range(WRITERS))) if won]
     if len(winners) != 1:
-        raise _Broken(f"{len(winners)} of {WRITERS} conditional writes of one key succeeded, instead of one")
-    _expect(store.get(key), str(winners[0]).encode(), "what the winner has written")
+        raise _CheckFailed(f"{len(winners)} of {WRITERS} conditional writes of one key succeeded, instead of one")
+    _expect(store.get(key), str(winners[0]).encode(), "the object of the write that succeeded")
     return f"one of {WRITERS}"
 
 
@@ -124,12 +124,12 @@ def _checksum(store: Store, folder: str) -> str:
     store.put(f"{folder}a", _TEXT)
     info = store.head(f"{folder}a")
     if info is None or info.size != len(_TEXT):
-        raise _Broken(f"the size of an object of {len(_TEXT)} bytes is told as {info and info.size}")
+        raise _CheckFailed(f"the store reports a size of {info and info.size} for an object of {len(_TEXT)} bytes")
     if info.crc is None:
-        return "the store keeps none: damage is noticed when a commit is read"
+        return "the store keeps none: damage is found when a commit is read"
     if info.crc != f"{crc64nvme(_TEXT):016x}":
-        raise _Broken(f"the store says that it is {info.crc}, but it is {crc64nvme(_TEXT):016x}")
-    return "the store keeps CRC64NVME of each object"
+        raise _CheckFailed(f"the store says that it is {info.crc}, but it is {crc64nvme(_TEXT):016x}")
+    return "the store keeps the CRC64NVME of each object"
 
 
 def _large(store: Store, folder: str) -> str:
@@ -142,7 +142,7 @@ def _large(store: Store, folder: str) -> str:
     read = store.get_into(f"{folder}a", memoryview(found))
     took = time.monotonic() - begun
     if read != LARGE_BYTES or found[:read] != data:
-        raise _Broken(f"{read} bytes came back of {LARGE_BYTES}, or others than were written")
+        raise _CheckFailed(f"{read} of {LARGE_BYTES} bytes were read back, or they differ from what was written")
     _expect(store.get(f"{folder}a", start=BLOCK_BYTES - 2, length=4), bytes(data[BLOCK_BYTES - 2 :][:4]), "a range")
     return f"written at {_rate(wrote)}, read at {_rate(took)}"
 
@@ -153,24 +153,24 @@ def _list(store: Store, folder: str) -> str:
         store.put(key, b"")
     if (found := store.list(folder)) != keys:
         if sorted(found) == keys:
-            return "in an order of its own: the end of a log is found by reading all names"
-        raise _Broken(f"{len(keys)} objects were written, and {len(found)} are listed right afterwards")
+            return "complete, but not sorted by key: finding the end of a log takes a list of all its keys"
+        raise _CheckFailed(f"{len(keys)} objects were written, but the list right afterwards has {len(found)}")
     if store.list(folder, after=keys[4], limit=3) != keys[5:8]:
-        raise _Broken("a list that is to begin after a key, and to have three, has others")
-    return "what was just written is listed, in order"
+        raise _CheckFailed("a list of three keys after a given one has other keys")
+    return "new objects are listed at once, sorted by key"
 
 
 def _delete(store: Store, folder: str) -> str:
     store.put(f"{folder}a", _TEXT)
     store.delete([f"{folder}a", f"{folder}b"])
     if store.head(f"{folder}a") is not None or store.list(folder):
-        raise _Broken("an object is still there after it was deleted")
-    return "what was deleted is gone, and what was not there is no error"
+        raise _CheckFailed("a deleted object is still there")
+    return "deleted objects are gone, and deleting a missing object is no error"
 
 
 def _unfinished(store: Store, _folder: str) -> str:
     store.sweep(older_than=10 * 365 * 86400)
-    return "may be listed"
+    return "can be listed"
 
 
 def _clock(store: Store, key: str) -> Finding:
@@ -180,18 +180,18 @@ def _clock(store: Store, key: str) -> Finding:
     except StorageError as error:
         return Finding("clock", problem=str(error), fatal=False)
     if info is None or info.modified is None:
-        return Finding("clock", told="the store does not tell it")
+        return Finding("clock", measured="the store reports no time")
     skew = info.modified - time.time()
     if abs(skew) > SKEW_SECONDS:
         way = "ahead of" if skew > 0 else "behind"
-        problem = f"the store's is {abs(skew):.0f} s {way} this machine's: set both by NTP"
+        problem = f"the store's clock is {abs(skew):.0f} s {way} this machine's: synchronize both by NTP"
         return Finding("clock", problem=problem, fatal=False)
-    return Finding("clock", told=f"within {SKEW_SECONDS:.0f} s of this machine's")
+    return Finding("clock", measured=f"within {SKEW_SECONDS:.0f} s of this machine's")
 
 
 def _expect(found: bytes, expected: bytes, what: str) -> None:
     if found != expected:
-        raise _Broken(f"{what} reads as {found[:20]!r} instead of {expected[:20]!r}")
+        raise _CheckFailed(f"{what} reads as {found[:20]!r} instead of {expected[:20]!r}")
 
 
 def _rate(seconds: float) -> str:

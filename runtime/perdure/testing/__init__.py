@@ -1,6 +1,6 @@
-"""For users' own tests: their script on some ranks of this machine, asked to leave at any step, then on other ranks.
+"""Runs a user's training script on ranks of this machine, for tests: interrupt it at a step, resume it on other ranks.
 
-Needs Linux, no cluster and no torch in the process that tests. Nothing of the runtime imports it.
+Needs Linux. Needs no cluster, and no torch in the testing process. Nothing in the runtime imports it.
 """
 
 from perdure.testing.processes import Ended, Rank, RanksFailed, processes

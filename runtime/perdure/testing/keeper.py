@@ -1,7 +1,7 @@
-"""The parent of one rank: what the rank has started ends with it, and all of it with the process that tests.
+"""The parent process of one rank. It kills whatever the rank started, and ends together with the testing process.
 
-A program of its own, `python -m perdure.testing.keeper PARENT COMMAND…`: it has no threads, so it may do between fork
-and exec what a test's process may not. It exits with the rank's status, 128 + n after signal n.
+Run as `python -m perdure.testing.keeper PARENT COMMAND…`. It is a separate program because it needs a `preexec_fn`,
+which is unsafe in a test's process with its threads. It exits with the rank's status, 128 + n after signal n.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from perdure.host.parent import die_with_parent
 
 
 def keep(parent: int, command: Sequence[str]) -> int:
-    """The status of `command`, once it has ended and nothing is left of it. SIGTERM ends it at once."""
+    """Run `command`, kill what it left behind, and return its exit status. SIGTERM ends it at once."""
     die_with_parent()
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(SHELL_SIGNALLED + signal.SIGTERM))
-    if os.getppid() != parent:  # it was gone before this process could ask to end with it
+    if os.getppid() != parent:  # the parent ended before `die_with_parent` took effect
         return SHELL_SIGNALLED + signal.SIGKILL
     try:
         status = subprocess.call(command, close_fds=False, preexec_fn=die_with_parent)
@@ -33,7 +33,7 @@ def keep(parent: int, command: Sequence[str]) -> int:
 
 
 def _clear() -> None:
-    """Whoever is born meanwhile is found once its parent is reaped."""
+    """Kill all descendants. Those started meanwhile become children of this process, and the next round finds them."""
     while True:
         kill(descendants(os.getpid()))
         try:

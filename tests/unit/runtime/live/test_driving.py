@@ -152,7 +152,7 @@ class Process(Effects):
         )
         super().__init__(cast("Run", run), attempt, attempt.of_old(number), block, "127.0.0.1:2")
         self._agent = agent
-        self.line: Any = SimpleNamespace(here=dict)
+        self.line: Any = SimpleNamespace(send_heartbeat=dict)
 
     def find_store(self, give_up: Callable[[], None]) -> None:
         pass
@@ -177,7 +177,7 @@ class Process(Effects):
     def acknowledged(self) -> bool:
         return self._agent
 
-    def another_line(self) -> Any:
+    def second_connection(self) -> Any:
         return self.line
 
     def say(self, word: Word) -> None:
@@ -297,7 +297,7 @@ def test_who_hears_nothing_of_a_decider_that_stands_still_settles_and_knows_the_
     monkeypatch.setattr(hearing, "SILENCE_SECONDS", 0.05)
     process = Process(1, living_log(), choices=(int(ev.Choice.TRAIN),))
     stands_still = threading.Event()
-    process.line = SimpleNamespace(here=lambda: stands_still.wait(SECONDS) and {})
+    process.line = SimpleNamespace(send_heartbeat=lambda: stands_still.wait(SECONDS) and {})
     driver = stood(process)
     driver.feed(ev.Moved())
     assert driver.next_act() == ev.TrainOn(2)

@@ -51,8 +51,8 @@ def test_a_folder_keeps_every_promise(tmp_path: Path) -> None:
 def test_one_that_lists_in_its_own_order_is_fit_and_told_so() -> None:
     store = UnorderedStore()
     assert problems(store) == {}
-    (told,) = (finding.told for finding in check(store) if finding.check == "list")
-    assert "an order of its own" in told
+    (measured,) = (finding.measured for finding in check(store) if finding.check == "list")
+    assert "not sorted by key" in measured
 
 
 def test_one_that_ignores_conditions_is_found() -> None:
@@ -160,14 +160,14 @@ class Late(MemoryStore):
 @pytest.mark.parametrize(
     ("store", "broken", "why"),
     [
-        (Stale(), "list", "12 objects were written, and 11 are listed"),
-        (Deaf(), "delete", "still there after it was deleted"),
+        (Stale(), "list", "12 objects were written, but the list right afterwards has 11"),
+        (Deaf(), "delete", "a deleted object is still there"),
         (Whole(), "write and read", "bytes 2 to 4 of an object reads as b'0123456789' instead of b'234'"),
-        (Cut(), "large object", "25165824 bytes came back of 25165825"),
-        (Mixed(), "large object", "or others than were written"),
-        (Paging(), "list", "to begin after a key"),
+        (Cut(), "large object", "25165824 of 25165825 bytes were read back"),
+        (Mixed(), "large object", "or they differ from what was written"),
+        (Paging(), "list", "three keys after a given one"),
         (Forgetful(), "checksum", "the store says that it is 0000000000000000"),
-        (Late(), "clock", "the store's is 600 s behind this machine's"),
+        (Late(), "clock", "the store's clock is 600 s behind this machine's"),
     ],
     ids=["stale-list", "no-delete", "no-ranges", "cut", "mixed", "no-paging", "wrong-checksum", "late"],
 )
@@ -194,7 +194,7 @@ def test_a_clock_is_no_reason_to_refuse_a_store(
 ) -> None:
     monkeypatch.setattr("perdure.store.open_store", lambda *_: Late())
     assert main(["store-check", str(tmp_path)]) == 0
-    assert "warning  clock: the store's is 600 s behind" in capsys.readouterr().out
+    assert "warning  clock: the store's clock is 600 s behind" in capsys.readouterr().out
 
 
 def test_the_command_says_what_it_has_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
