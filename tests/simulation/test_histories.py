@@ -16,8 +16,8 @@ from tests.simulation.history import History, Request
 
 PART = 125
 """Histories of one case, on one core: whoever runs the tests has several side by side."""
-PARTS = [(first, first + PART) for first in range(0, 375, PART)]
-MORE = [(first, first + PART) for first in range(375, 1000, PART)]
+PARTS = [(first, first + PART) for first in range(0, 250, PART)]
+MORE = [(first, first + PART) for first in range(250, 1000, PART)]
 """Left to `make chaos`, which goes on with seeds that nobody has seen; `make simulate` plays them, too."""
 ROOT = Path(__file__).parents[2]
 
