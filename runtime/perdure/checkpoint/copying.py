@@ -14,6 +14,7 @@ from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.manifest import Manifest, fetch_manifest
 from perdure.errors import Corrupt, UserError
 from perdure.log.entry import Committed, key_of
+from perdure.log.kept import PREFIX
 from perdure.log.objects import index_key
 from perdure.log.reader import Head, Log
 from perdure.store import KeyExists, NoSuchKey, Store
@@ -46,7 +47,7 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
             yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
         else:
             yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
-    for key in source.list(MEMBERS):
+    for key in [*source.list(MEMBERS), *source.list(PREFIX)]:
         target.put(key, source.get(key))
     for seq in range(has + 1, head.seq + 1):
         _copy_entry(source, target, seq)

@@ -37,7 +37,7 @@ def gc(store: Store, *, keep: int | None = None, deletes: bool = False) -> Itera
     """
     writer = _reader(store)
     found = unneeded(store, writer, ALL if keep is None else keep, orphans=True)
-    commits = {committed.manifest.folder: committed for committed in found.commits}
+    commits = {committed.manifest.folder: committed for committed in found.commits.values()}
     objects = total = 0
     for folder in found.folders:
         infos = [info for info in map(store.head, store.list(folder)) if info]

@@ -13,6 +13,7 @@ from perdure.console import warn
 from perdure.errors import UserError
 from perdure.log.audit import refuse_data_without_log, refuse_unreadable_end
 from perdure.log.entry import Committed, Opened
+from perdure.log.kept import read_kept
 from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.pins import Pins, pins_after
 from perdure.log.reader import EveryCommit, Head, Log
@@ -44,7 +45,9 @@ class Commit:
     between_epochs: bool
     """Whether it was made between two epochs."""
     pins: tuple[str, ...] = ()
-    """The pins that it has."""
+    """The pins that it has from the script."""
+    pinned_by_hand: bool = False
+    """Whether somebody has pinned it: `perdure pin`."""
     bypassed: bool = False
     """Whether the training has since gone back to an older commit, and does not continue from this one."""
 
@@ -103,11 +106,12 @@ def _fits(commit: Commit, wanted: Wanted) -> bool:
 def _named(commit: Commit) -> str:
     part = "" if commit.between_epochs else " and a part"
     pinned = f", pinned as {' and '.join(commit.pins)}" if commit.pins else ""
-    return f"entry {commit.seq} (step {commit.step}, epoch {commit.epoch}{part}{pinned})"
+    by_hand = ", pinned by hand" if commit.pinned_by_hand else ""
+    return f"entry {commit.seq} (step {commit.step}, epoch {commit.epoch}{part}{pinned}{by_hand})"
 
 
 def _listed(log: Log, head: Head) -> Iterator[Listed]:
-    present = _manifests(log.store)
+    present, pinned = _manifests(log.store), read_kept(log.store).pinned
     worlds: dict[int | None, int | None] = {None: None}
     pins: Pins | None = None
     entry = head.entry
@@ -137,6 +141,7 @@ def _listed(log: Log, head: Head) -> Iterator[Listed]:
             event.reason,
             between,
             pins.of(entry.seq) if pins else (),
+            entry.seq in pinned,
             bypassed,
         )
         yield Listed(commit, event)

@@ -19,6 +19,7 @@ from perdure.console import in_bytes
 from perdure.errors import Corrupt, UserError
 from perdure.log.audit import doubts, refuse_data_without_log
 from perdure.log.entry import Closed, Committed, Completed, Entry, Event, Opened, Origin, Refused
+from perdure.log.kept import read_kept
 from perdure.log.members import fetch_members
 from perdure.log.pins import Pins, pins_after
 from perdure.log.reader import EveryCommit, Head, Log, Slot
@@ -42,6 +43,7 @@ def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
     """One line per entry, newest first, with what is wrong in the chain."""
     store = open_store(uri, environ)
     head = _head(Log(store))
+    pinned = read_kept(store).pinned
     yield from (Line(problem, {"problem": problem}) for problem in head.skipped)
     for slot in Log(store).entries(head.seq):
         entry = slot.entry
@@ -49,8 +51,10 @@ def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
             yield Line(f"{slot.seq:>6}  DAMAGED: {slot.problem}", {"seq": slot.seq, "problem": slot.problem})
             continue
         about = {"seq": slot.seq, "time": entry.time, "run": entry.run, "uid": entry.uid}
+        by_hand = {"pinned_by_hand": True} if slot.seq in pinned else {}
         yield Line(
-            f"{slot.seq:>6}  {_line(entry)}", {**about, "kind": type(entry.event).__name__, **asdict(entry.event)}
+            f"{slot.seq:>6}  {_line(entry)}{', pinned by hand' if by_hand else ''}",
+            {**about, "kind": type(entry.event).__name__, **asdict(entry.event), **by_hand},
         )
 
 
@@ -70,6 +74,7 @@ def show(uri: str, wanted: Wanted, environ: Mapping[str, str], *, tensors: bool 
         "world": len(shards),
         "reason": committed.reason,
         "pins": pins_after(slot.seq, committed).of(slot.seq),
+        "pinned_by_hand": slot.seq in read_kept(store).pinned,
         "cursors": dict(position.cursors),
         "members": members,
         "bytes": sum(shard.size for shard in shards),
@@ -84,7 +89,8 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
     world, pins = data["world"], " and ".join(data["pins"])
     yield f"commit {data['seq']} of run {data['run']}: step {data['step']}, epoch {data['epoch']}"
     made = f"made {data['time'] or '?'} by {world} rank{'s' if world > 1 else ''}: {data['reason']}"
-    yield f"{made}, pinned as {pins}" if pins else made
+    named = f"{made}, pinned as {pins}" if pins else made
+    yield f"{named}, pinned by hand" if data["pinned_by_hand"] else named
     groups = (f"{name} {in_bytes(of['bytes'])} in {of['tensors']} tensors" for name, of in data["groups"].items())
     yield f"{in_bytes(data['bytes'])}: {', '.join(groups) or 'no tensors'}"
     yield f"cursors {json.dumps(data['cursors'])}"
@@ -131,12 +137,15 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
     commits = list(_commits(store))
     present = [store.head(committed.manifest.key) is not None for _, committed, _ in commits]
     pins = next((pins_after(slot.seq, committed) for slot, committed, bypassed in commits if not bypassed), Pins())
-    spared = {*pins.held, *pins.released}
+    kept = read_kept(store)
+    held = pins.held | kept.pinned
+    spared = {*held, *pins.released, *kept.released}
     for number, (slot, committed, bypassed) in enumerate(commits):
         what, data = f"commit {slot.seq} of step {committed.step}", {"seq": slot.seq, "step": committed.step}
         # Retention begins with the oldest that is not pinned and never takes the newest.
         older = zip(commits[number:], present[number:], strict=True)
-        gone = number and not any(here for (one, *_), here in older if one.seq not in spared or one is slot)
+        older_is_there = any(here for (one, *_), here in older if one.seq not in spared or one is slot)
+        gone = number and slot.seq not in held and not older_is_there
         if gone or (bypassed and not present[number]):
             yield Line(f"{what}: retired", {**data, "state": "retired"})
             continue

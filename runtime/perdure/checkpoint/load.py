@@ -22,6 +22,7 @@ from perdure.errors import Corrupt
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.log.entry import Committed, Entry, ManifestRef
+from perdure.log.kept import read_kept
 from perdure.log.reader import Slot
 from perdure.store import Store
 from perdure.wire import CommitRef
@@ -162,6 +163,9 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
                         "gone": gone if told else None,
                         "commit": {**_wire(slot.seq, committed), "time": made},
                     }
+                if not missing:
+                    kept = read_kept(store)
+                    pinned |= kept.pinned | kept.released
                 pinned |= {*committed.pins.values(), *committed.released}
                 why = f"{committed.manifest.key} is missing"
                 gone = gone or {"seq": slot.seq, "step": committed.step, "why": why}

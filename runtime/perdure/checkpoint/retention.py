@@ -4,7 +4,7 @@ The manifest is deleted before the data, so that an incomplete commit is never t
 is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one. Never
 deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned ones.
 Commits that were bypassed by going back to an older one are kept until enough newer ones are made. Called by rank 0
-after a commit, and by `perdure gc`.
+after a commit, and by `perdure gc`. A person may pin a commit at any moment: see perdure.log.kept.
 
 No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
 deleted. Data of any run that no entry names after a day is deleted too. Each run looks for it once a day.
@@ -13,13 +13,14 @@ deleted. Data of any run that no entry names after a day is deleted too. Each ru
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from perdure.checkpoint.manifest import fetch_manifest
 from perdure.errors import Corrupt, UserError
 from perdure.log.entry import Committed, Entry
+from perdure.log.kept import forget_released, mark_deletion, read_kept
 from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.reader import Slot
 from perdure.log.writer import Writer
@@ -33,19 +34,19 @@ LITTER_SECONDS: Final = 24 * 3600.0
 class Unneeded:
     """What of a root may be deleted."""
 
-    commits: tuple[Committed, ...]
-    """Newest first."""
+    commits: Mapping[int, Committed]
+    """By the numbers of their entries, oldest first."""
     litter: tuple[str, ...]
     """Folders that no commit names."""
     released: frozenset[int]
-    """The released pins that this handles."""
+    """The released pins that this handles, the script's and those by hand."""
     bypassed_are_gone: bool
     """Whether no bypassed commit is left then."""
 
     @property
     def folders(self) -> list[str]:
         """In the order in which they are deleted."""
-        return [*(committed.manifest.folder for committed in reversed(self.commits)), *self.litter]
+        return [*(committed.manifest.folder for committed in self.commits.values()), *self.litter]
 
 
 def retire(store: Store, writer: Writer, keep: int) -> list[str]:
@@ -69,9 +70,10 @@ def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool) -> Unnee
     if keep < 1:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
     victims, released, bypassed_are_gone = _victims(store, writer, keep)
-    orphaned = _orphaned(store, writer, [committed.manifest.folder for committed in victims]) if orphans else []
+    folders = [committed.manifest.folder for committed in victims.values()]
+    orphaned = _orphaned(store, writer, folders) if orphans else []
     litter = [*sorted(writer.abandoned), *orphaned]
-    return Unneeded(tuple(victims), tuple(litter), frozenset(released), bypassed_are_gone)
+    return Unneeded(victims, tuple(litter), frozenset(released), bypassed_are_gone)
 
 
 def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
@@ -79,10 +81,13 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     # Checked after the listing: a newer run uploads only after its Opened.
     if found.folders and writer.overtaken():
         return False
-    for committed in reversed(found.commits):
-        store.delete([committed.manifest.key])
-        store.delete(store.list(committed.manifest.folder))
-    writer.forget_released(found.released)
+    spared = _spared(store, found)
+    for seq, committed in found.commits.items():
+        if seq not in spared:
+            store.delete([committed.manifest.key])
+            store.delete(store.list(committed.manifest.folder))
+    forget_released(store, found.released - spared)
+    writer.forget_released(found.released - spared)
     writer.bypassed_are_gone = found.bypassed_are_gone
     for folder in found.litter:
         store.delete(store.list(folder))
@@ -90,11 +95,21 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     return True
 
 
-def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], set[int], bool]:
-    """The commits to delete, newest first; the released pins that this handles; whether no bypassed commit is left."""
+def _spared(store: Store, found: Unneeded) -> frozenset[int]:
+    """The commits that were pinned by hand in this moment. The others are marked: who pins one from now on waits."""
+    marks = {seq: mark_deletion(store, committed.manifest.folder) for seq, committed in found.commits.items()}
+    spared = read_kept(store).pinned & marks.keys() if marks else frozenset()
+    for seq in spared:
+        store.delete([marks[seq]])
+    return spared
+
+
+def _victims(store: Store, writer: Writer, keep: int) -> tuple[dict[int, Committed], set[int], bool]:
+    """The commits to delete, oldest first; the released pins that this handles; whether no bypassed commit is left."""
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
-    usable, pinned, spared = False, writer.pins.held, False
+    by_hand = read_kept(store)
+    usable, pinned, spared = False, writer.pins.held | by_hand.pinned, False
     for seq, committed, bypassed in _committed(_walk(writer)):
         if bypassed and (len(kept) < keep or not usable):
             spared = True
@@ -109,12 +124,12 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[list[Committed], 
             victims[seq] = committed
         elif kept and not bypassed:
             break
-    released = set(writer.pins.released) - kept - pinned
+    released = {*writer.pins.released, *by_hand.released} - kept - pinned
     for seq in released - victims.keys():
         slot = writer.log.slot(seq)
         if slot and slot.entry and isinstance(slot.entry.event, Committed):
             victims[seq] = slot.entry.event
-    return [victims[seq] for seq in sorted(victims, reverse=True)], released, not spared
+    return dict(sorted(victims.items())), released, not spared
 
 
 def _walk(writer: Writer) -> Iterable[tuple[Slot, bool]]:

@@ -8,6 +8,7 @@
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
     perdure copy [--json] SOURCE TARGET    copy a root into another store, each block verified, the log last
+    perdure pin | unpin [--json] ROOT[@ENTRY]  keep a commit, or leave it to the training's retention again
     perdure gc [--json] ROOT               what of a root is not needed; with --delete it goes
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
@@ -43,6 +44,12 @@ INSPECTIONS: Final = {
 }
 
 
+PINNINGS: Final = {
+    "pin": "keep a commit: no training deletes it, the newest or one by its number",
+    "unpin": "leave a commit that was pinned by hand to its training's retention again",
+}
+
+
 NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
 """Packages of the extra `runtime`."""
 
@@ -52,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
     commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy, "gc": _gc}
+    commands |= {"pin": _pin, "unpin": _pin}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -104,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     copy.add_argument("source", metavar="SOURCE", help=where)
     copy.add_argument("target", metavar="TARGET", help=f"{where}: without a log, or with an older copy of this one")
     copy.add_argument("--json", action="store_true", help="an object a line")
+    for name, what in PINNINGS.items():
+        pinning = commands.add_parser(name, help=what)
+        pinning.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
+        pinning.add_argument("--json", action="store_true", help="one object")
     gc = commands.add_parser("gc", help="say what of a checkpoint root is not needed, and delete it")
     gc.add_argument("root", metavar="ROOT", help=where)
     gc.add_argument("--keep", type=int, metavar="N", help="also all but the newest N commits; pinned ones stay")
@@ -182,6 +194,14 @@ def _copy(options: argparse.Namespace) -> int:
     return int(
         any("problem" in found for found in _print(copy(_store(options.source), _store(options.target)), options))
     )
+
+
+def _pin(options: argparse.Namespace) -> int:
+    from perdure.checkpoint.pinning import pin, unpin  # noqa: PLC0415
+
+    root, wanted = _named(options.commit)
+    _print({"pin": pin, "unpin": unpin}[options.command](_store(root), wanted), options)
+    return 0
 
 
 def _gc(options: argparse.Namespace) -> int:
