@@ -80,9 +80,10 @@ class Policy:
             self._refuse("pod-security", f'pods "{raw["metadata"]["name"]}" is forbidden: violates PodSecurity')
         if self.refuse_creates and not (dry_run and self.dry_run_passes):
             self._refuse("webhook-pod", self.refuse_creates)
-        if self.pods_quota is not None and sum(not terminal(one) for one in others) >= self.pods_quota:
-            name = raw["metadata"]["name"]
-            self._refuse("quota", f'pods "{name}" is forbidden: exceeded quota: few, requested: pods=1')
+        used = sum(not terminal(one) for one in others)
+        if self.pods_quota is not None and used >= self.pods_quota:
+            sums = f"requested: pods=1, used: pods={used}, limited: pods={self.pods_quota}"
+            self._refuse("quota", f'pods "{name}" is forbidden: exceeded quota: few, {sums}')
         self._admit_requests(raw, others)
 
     def _admit_requests(self, raw: Json, others: list[Json]) -> None:

@@ -14,6 +14,7 @@ from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.quota import makes_room
 from perdure_operator.state.snapshot import (
     KeptTemplate,
     NodeView,
@@ -43,9 +44,22 @@ _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HAND
 """Outcomes after which the log has the run's end."""
 
 _CANNOT_START: Final = frozenset(
-    {Reason.IMAGE_PULL_FAILED, Reason.AGENT_MISSING, Reason.CONTAINER_NOT_CREATED, Reason.CONTAINER_ENDED}
+    {
+        Reason.POD_REFUSED,
+        Reason.TEMPLATE_INVALID,
+        Reason.CHECKING_TEMPLATE,
+        Reason.REPLACING_MEMBERS,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.AGENT_MISSING,
+        Reason.CONTAINER_NOT_CREATED,
+        Reason.CONTAINER_ENDED,
+        Reason.EXIT_SAVE,
+        Reason.DELETING_MEMBERS,
+        Reason.MEMBER_STUCK,
+    }
 )
-"""Why a new member is not Ready, if its own pod is at fault. Room is another matter: members that leave make some."""
+"""What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
+another matter: members that leave make some."""
 
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8
@@ -326,13 +340,18 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
 def spares_the_run(draft: Draft) -> bool:
     """Whether new members of this move fail on their own, and no member is taken away at a known time.
 
-    Then the run trains on: if it stopped, it would need the members that fail.
+    Then the run trains on: if it stopped, it would need the members that fail, are refused, or have no pod yet.
     """
     intent, row = draft.intent, draft.status.next.replacements if draft.status.next else None
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return False
+    if row is not None and row.nodes:
+        return True
     held = draft.standbys_wait or draft.waiting
-    return (row is not None and bool(row.nodes)) or (held is not None and held.reason in _CANNOT_START)
+    if held is not None and held.reason is Reason.QUOTA_EXCEEDED:
+        return not makes_room(held.message)
+    unmade = set(draft.next_members) - set(own(draft.snapshot))
+    return bool(unmade) or (held is not None and held.reason in _CANNOT_START)
 
 
 def listed(pods: Iterable[PodView]) -> str:

@@ -60,6 +60,13 @@ class Takeover(Promise):
         """When a node, or a pod by uid, was last seen in another state than well."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
+        self._refusing: float | None = None
+        """Since when no new pod is admitted; None while pods are."""
+
+    def look(self) -> None:
+        policy = self._world.server.policy
+        refuses = bool(policy.refuse_creates) or policy.pod_security
+        self._refusing = (self._refusing or self._case.now) if refuses else None
 
     def on_change(self, change: Change) -> None:
         raw, old = change.raw, change.old
@@ -125,6 +132,10 @@ class Takeover(Promise):
         patience = int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30))
         if "in time" in leaving["fallbackReason"] and had < patience - CLOCK_SECONDS:
             yield "hasty-fall", words
+        refused = self._refusing is not None and self._refusing < seconds_of(leaving["since"]) - CLOCK_SECONDS
+        new = [one for one in self._case.pods(uid_of(job)) if "rank" not in assignment(one) and not terminating(one)]
+        if "in time" in leaving["fallbackReason"] and refused and not new and not leaving.get("deadlineSeen"):
+            yield "stopped-in-vain", f"{words}, and since before that no new pod is admitted"
         pending = [one for one in self._case.pods(uid_of(job)) if not node_of(one)]
         edited = self._is_recent(self._edited, uid_of(job))
         if not pending and not edited and self._world.fired.keys() <= _HARMLESS:

@@ -11,7 +11,7 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
-from perdure_operator.state.snapshot import NodeView, RefusalKind
+from perdure_operator.state.snapshot import NodeView, RefusalKind, TemplateCheck, TemplateVerdict
 from tests.support.jobs import (
     PATIENT,
     START,
@@ -28,6 +28,7 @@ from tests.support.jobs import (
 )
 
 SAVED = {"step": 20, "commit": (4, 20)}
+FULL_QUOTA = "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"
 
 
 def _running(world: int = 2, nodes: int = 5) -> Job:
@@ -143,10 +144,65 @@ class TestStandbys:
         assert other.now.next.members == ()
 
     def test_one_that_a_quota_refuses_is_named_and_in_the_end_all_leave(self) -> None:
-        here = _running().refused(2).cordon("n2").settle().after(1).step().step()
+        """Who leaves gives the quota back, and the next run has room in it."""
+        here = _running().refused(2, message=FULL_QUOTA).cordon("n2").settle().after(1).step().step()
         assert "exceeded quota" in here.condition(ConditionType.DISRUPTED).message
         late = here.after(30).step()
         assert _stage(late) is Stage.LEAVING
+
+    @pytest.mark.parametrize(
+        "refusal",
+        [
+            'pods "digits-ab12-2" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=1',
+            'pods "digits-ab12-2" is forbidden: exceeded quota: q, requested: requests.memory=1Gi,pods=1, '
+            "used: requests.memory=2Gi,pods=2, limited: requests.memory=1900Mi,pods=2",
+            "exceeded quota: in words that nobody has seen before",
+            "failed quota: q: must specify limits.cpu for: trainer",
+            "is forbidden: maximum cpu usage per Container is 1, but limit is 2",
+            'is forbidden: violates PodSecurity "restricted:latest"',
+            'admission webhook "policy.example" denied the request: no',
+            'failed calling webhook "policy.example": no endpoints available',
+            'is forbidden: error looking up service account default/trainer: serviceaccount "trainer" not found',
+            "is forbidden: no PriorityClass with name high was found",
+            'is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+        ],
+    )
+    def test_one_that_the_api_server_refuses_stops_no_run_that_trains(self, refusal: str) -> None:
+        """If all left, the next run would need the pods that are refused."""
+        here = _running().refused(2, message=refusal).cordon("n2").settle().after(1).step().step()
+        late = here
+        for _ in range(20):
+            late = late.after(31).step()
+            assert _stage(late) is Stage.PREPARING
+        words = late.condition(ConditionType.DISRUPTED).message
+        assert refusal in words
+        assert "no time limit: the run is not stopped while new members fail" in words
+        assert late.now.failures == here.now.failures
+        mended = late.having(refusals=()).settle()
+        assert _stage(mended) is Stage.PREPARING
+        assert _ranks(mended.ready().settle()) == {"0": 0, "2": 1}
+
+    def test_before_a_deadline_all_leave_though_one_is_refused(self) -> None:
+        here = _running().refused(2, message="denied").taint("n2", "aws-node-termination-handler/spot-itn")
+        assert _stage(here.step().after(1).step().step().after(60).step()) is Stage.LEAVING
+
+    def test_one_that_the_api_server_does_not_answer_for_stops_no_run_that_trains(self) -> None:
+        """Neither pod nor refusal: each try has ended in a 500, or in no answer."""
+        here = _preparing().missing(2).having(created=())
+        late = here
+        for _ in range(3):
+            late = late.after(31).step(writes=1).having(allotted=here.snapshot.allotted, created=())
+            assert _stage(late) is Stage.PREPARING
+
+    @pytest.mark.parametrize("verdict", [TemplateVerdict.BAD, TemplateVerdict.WAIT, TemplateVerdict.UNKNOWN])
+    def test_a_template_that_fails_its_dry_run_stops_no_run_that_trains(self, verdict: TemplateVerdict) -> None:
+        here = _running().cordon("n2").having(template_hash="t2", kept=())
+        for seconds in (0, 1, 31, 31, 31):
+            here = here.after(seconds)
+            check = TemplateCheck(hash="t2", verdict=verdict, message="denied", time=here.snapshot.now)
+            here = here.having(template_check=check).step(writes=1)
+        assert _stage(here) is Stage.PREPARING
+        assert here.names() == ["0", "1"]
 
     def test_where_none_is_awaited_all_leave_at_once(self) -> None:
         here = job().running(world=2).leaving("n1")
@@ -574,7 +630,17 @@ class TestSize:
         assert here.now.next.members == ("digits-ab12-3",)
 
     def test_a_standby_that_is_not_wanted_any_more_goes_while_all_save_and_leave(self) -> None:
-        here = _running(world=3).refused(4).cordon("n2", "n3").settle().after(1).step().step().after(30).step()
+        here = (
+            _running(world=3)
+            .refused(4, message=FULL_QUOTA)
+            .cordon("n2", "n3")
+            .settle()
+            .after(1)
+            .step()
+            .step()
+            .after(30)
+            .step()
+        )
         assert _stage(here) is Stage.LEAVING
         here = here.spec(replicas=1).step()
         assert here.now.next is not None
