@@ -105,6 +105,8 @@ class Kubelet:
         self.silent_since: float | None = None
         self.pull_fails = 0.0
         """Probability of a failed image pull."""
+        self.slow_pull = 0.0
+        """Up to so many seconds more until an image is there."""
         self.late_address = LATE_ADDRESS_SHARE
         """Probability that a pod has no address for its first seconds."""
         self.file_delay = 0.0
@@ -296,6 +298,8 @@ class Worker:
         """Whatever its probe says."""
         self._ip = ""
         """As far as it is told."""
+        self._is_set_up = False
+        """Volumes and network are there; told only where an image is slow, as nobody else waits for it."""
         self._undead = False
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
@@ -503,6 +507,10 @@ class Worker:
             waiting = {"reason": "ErrImagePull", "message": "rpc error: code = NotFound"}
             self._show("Pending", {"waiting": waiting}, ready=False)
             await asyncio.sleep(rng.uniform(1.0, 10.0))
+        if self.kubelet.slow_pull:
+            self._world.fire("slow-pull")
+            self._show("Pending", {"waiting": {"reason": "ContainerCreating"}}, ready=False, is_set_up=True)
+            await asyncio.sleep(self.kubelet.before.uniform(0.0, self.kubelet.slow_pull))
         await asyncio.sleep(rng.uniform(0.05, 0.6))
 
     async def _await_ready(self, host: Host) -> None:
@@ -553,7 +561,7 @@ class Worker:
 
     # what is told
 
-    def _show(self, phase: str, state: Json, *, ready: bool, ip: str = "") -> None:
+    def _show(self, phase: str, state: Json, *, ready: bool, ip: str = "", is_set_up: bool = False) -> None:
         own = trainer_of(self.pod).get("name", "")
         names = (one.get("name", "") for one in self.pod["spec"]["containers"])
         others = [{"name": name, "ready": True, "state": {"running": {}}} for name in names if name != own]
@@ -561,6 +569,7 @@ class Worker:
         self._status = {"phase": phase, "podIP": ip, "containerStatuses": [trainer, *others], "ready": ready}
         if self._before:
             self._status["initContainerStatuses"] = self._before
+        self._is_set_up = self._is_set_up or is_set_up
         self.push()
 
     def push(self) -> None:
@@ -576,6 +585,8 @@ class Worker:
         def change(raw: Json) -> None:
             raw["status"] = {**(raw.get("status") or {}), **wanted}
             set_condition(raw, "Ready", "True" if ready else "False", now)
+            if self._is_set_up:
+                set_condition(raw, "PodReadyToStartContainers", "True", now)
 
         self._world.server.change_status(PODS, *key_of(self.pod), change, by=f"kubelet/{self.kubelet.name}")
         if self._terminating:

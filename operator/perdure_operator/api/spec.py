@@ -240,7 +240,8 @@ class DisruptionPolicy(Model):
     )
     """How long the run keeps training while replacements for the leaving members start elsewhere. If they are not
     Ready by then, all members save and exit, and the job restarts; with `elastic` the remaining members continue at
-    a smaller size. Replacements that fail by themselves do not end the run as long as no node has a deadline. 0: all
+    a smaller size. As long as no node has a deadline, replacements that fail by themselves do not end the run, and up
+    to 10 minutes in which their nodes pull images or run init containers do not count. 0: all
     members save and exit at once. After an unannounced death the job waits 10 minutes for the replacement, because
     the surviving members hold unsaved steps; with `elastic` they continue at once if they are enough."""
     autoscaler: Autoscaler | None = Field(

@@ -199,7 +199,7 @@ class Intent(TolerantModel):
     since: datetime
     """When the first signal was seen."""
     newest: datetime | None = None
-    """When the newest of `nodes` was added. The quiet second counts from here."""
+    """When the newest of `nodes` was added. The quiet second counts from here, and the time for image pulls."""
     deadline_seen: datetime | None = None
     """When a deadline of one of `nodes` was first seen, perhaps long after `since`; absent if no node shows one."""
     prepare: bool = False

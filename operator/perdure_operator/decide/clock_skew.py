@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, NextRun, PreviousRun, Spares
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
-from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, longest_gang_pause, patience
+from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, PULLING_SECONDS, longest_gang_pause, patience
 from perdure_operator.decide.sizing import growth_seconds, longest_rest
 from perdure_operator.state.snapshot import Snapshot
 
@@ -63,7 +63,7 @@ def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> Curre
         return current
     intent = _of_intent(intent, now)
     if intent.ready_by:
-        latest = later(now, patience(snapshot, intent.disruption))
+        latest = later(now, max(patience(snapshot, intent.disruption), PULLING_SECONDS))
         intent = intent.model_copy(update={"ready_by": min(intent.ready_by, latest)})
     if intent.grow_by:
         latest = later(now, growth_seconds(snapshot.spec))

@@ -40,6 +40,10 @@ LATE_MARGIN_SECONDS: Final = 30
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
 """How long after the end of one member the others certainly hold their seats."""
 
+PULLING_SECONDS: Final = LINGER_SECONDS
+"""How long at most a run trains on for new members whose nodes still pull images or run init containers: as long as a
+lost member's replacement has for it, too."""
+
 _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
 """Outcomes after which the log has the run's end."""
 
@@ -76,6 +80,13 @@ def patience(snapshot: Snapshot, disruption: Disruption) -> int:
     """
     seconds = snapshot.spec.disruption.replacement_timeout_seconds
     return max(seconds, SEAT_SECONDS) if disruption is Disruption.MEMBER_LOST else seconds
+
+
+def are_set_up(draft: Draft) -> bool:
+    """Whether a node is at work for a new member: it pulls an image or runs an init container, which takes time."""
+    pods = own(draft.snapshot)
+    here = (pods[name] for name in draft.next_members if name in pods and not pods[name].deleting)
+    return any((pod.pulling or pod.initializing) and not terminated(pod) for pod in here)
 
 
 def longest_gang_pause(timeout: int) -> int:

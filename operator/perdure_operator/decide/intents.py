@@ -16,13 +16,15 @@ from perdure_operator.decide.disruptions import EndReason
 from perdure_operator.decide.draft import Draft, Waiting, later, next_run
 from perdure_operator.decide.facts import (
     LATE_MARGIN_SECONDS,
+    PULLING_SECONDS,
     SEAT_SECONDS,
     add_lost_run,
+    are_set_up,
     patience,
     runs_lost_with,
     still_running,
 )
-from perdure_operator.decide.sizing import SETTLING_SECONDS, grow_by
+from perdure_operator.decide.sizing import SETTLING_SECONDS, grow_by, most_with
 from perdure_operator.decide.succession import state_leaves_until, succession
 
 SHORT_NOTICE_SECONDS: Final = 30
@@ -106,8 +108,13 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
         until = None
     elif until is None and not grows:
         until = later(draft.now, patience(draft.snapshot, found.disruption))
+    elif until is not None and old is not None and found.disruption is Disruption.NODE_LEAVING:
+        until = _with_time_to_set_up(draft, old, until)
     if until is not None and found.deadline:
         until = min(until, _half_way(_deadline_seen(draft, old), found.deadline))
+    newest = old.newest if old else None
+    if old and set(found.nodes) - set(old.nodes):
+        newest = draft.now
     not_before = old.not_before if old and (grows or not old.grow_by) else None
     if grows and growing_by and not_before is None and current.plan.assigned_time:
         not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
@@ -118,13 +125,24 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
         cause=found.cause,
         nodes=found.nodes,
         since=old.since if old else draft.now,
-        newest=old.newest if old else None,
+        newest=newest,
         deadline_seen=_still_seen(draft, old, found),
         prepare=True,
         ready_by=until,
         grow_by=growing_by,
         not_before=not_before,
     )
+
+
+def _with_time_to_set_up(draft: Draft, old: Intent, until: datetime) -> datetime:
+    """Until when standbys are awaited, if the time that their nodes need to set them up does not count.
+
+    Once they are set up they have the usual time. A job with `elastic` that may go on without them does not wait.
+    """
+    usual = later(draft.now, patience(draft.snapshot, Disruption.NODE_LEAVING))
+    if not are_set_up(draft) or most_with(draft, len(succession(draft).stays)):
+        return min(until, usual)
+    return max(until, min(later(old.newest or old.since, PULLING_SECONDS), later(draft.now, PULLING_SECONDS)))
 
 
 def _ends_growing(draft: Draft) -> bool:

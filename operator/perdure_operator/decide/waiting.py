@@ -59,15 +59,18 @@ def not_ready(draft: Draft, names: tuple[str, ...]) -> Draft:
     # The words name all members: if they named only the missing ones, status would be written once for each pod.
     members = draft.next_members or names
     whom = f"{members[0]} is Ready" if len(members) == 1 else f"all {len(members)} are Ready: {joined(list(members))}"
-    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until {whom}{_initializing(draft)}")
+    return draft.wait(Reason.STARTING_MEMBERS, f"waiting until {whom}{_set_up(draft)}")
 
 
-def _initializing(draft: Draft) -> str:
-    """The first init container that is at work, which may take hours."""
+def _set_up(draft: Draft) -> str:
+    """What a node is at work on for a new member, which may take long: an init container, or else an image."""
     pods = own(draft.snapshot)
     at_work = (pods[name] for name in draft.next_members if name in pods and pods[name].initializing)
     first = next(at_work, None)
-    return f"; init container {first.initializing} of {listed([first])} is at work" if first else ""
+    if first:
+        return f"; init container {first.initializing} of {listed([first])} is at work"
+    pulling = [pods[name] for name in draft.next_members if name in pods and pods[name].pulling]
+    return f"; most likely an image is being pulled for {listed(pulling[:1])}" if pulling else ""
 
 
 def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | None:

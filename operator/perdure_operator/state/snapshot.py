@@ -144,6 +144,9 @@ class PodView(Model):
     """Its name, "" for container 0."""
     initializing: str = ""
     """The init container that is at work."""
+    pulling: bool = False
+    """Whether its node has set it up, with volumes and a network, and the next container is not created yet: as a rule
+    its image is being pulled."""
     terminated: Terminated | None = None
     init_failed: str = ""
     """The init container of whose end `terminated` tells, "" where it is container 0's."""

@@ -43,6 +43,7 @@ from tests.simulation.objects import (
 
 MEMORY_SECONDS: Final = 90.0
 """News of a node, of a pod, or of the spec may be so old."""
+PULLING_SECONDS: Final = 600.0
 CLOCK_SECONDS: Final = 2.0
 """The operator takes the time from the API server's answers, whose Date has whole seconds."""
 _ALL_LEAVE: Final = ("Suspend", "Stop", "MemberLost", "MemberDeleted")
@@ -136,6 +137,10 @@ class Takeover(Promise):
         new = [one for one in self._case.pods(uid_of(job)) if "rank" not in assignment(one) and not terminating(one)]
         if "in time" in leaving["fallbackReason"] and refused and not new and not leaving.get("deadlineSeen"):
             yield "stopped-in-vain", f"{words}, and since before that no new pod is admitted"
+        pulls = "StartingMembers" in leaving["fallbackReason"] and any(map(_is_being_pulled, new))
+        patient = not job["spec"].get("elastic") and not leaving.get("deadlineSeen")
+        if pulls and patient and had < PULLING_SECONDS - CLOCK_SECONDS:
+            yield "impatient-fall", f"{words}, and the image of a new member is being pulled"
         pending = [one for one in self._case.pods(uid_of(job)) if not node_of(one)]
         edited = self._is_recent(self._edited, uid_of(job))
         if not pending and not edited and self._world.fired.keys() <= _HARMLESS:
@@ -173,6 +178,13 @@ class Takeover(Promise):
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS
+
+
+def _is_being_pulled(pod: Json) -> bool:
+    status = pod.get("status") or {}
+    is_set_up = any(one["type"] == "PodReadyToStartContainers" for one in status.get("conditions") or ())
+    waits = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or ()]
+    return is_set_up and any(one.get("reason") == "ContainerCreating" for one in waits)
 
 
 def _is_well(node: Json) -> bool:

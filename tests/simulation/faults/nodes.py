@@ -198,6 +198,18 @@ async def image_pull(scene: Scene, rng: random.Random) -> None:
     kubelet.pull_fails = 0.0
 
 
+@fault(150, apart=True)
+async def slow_pull(scene: Scene, rng: random.Random) -> None:
+    """Nodes that have never had the image: it is large, and the registry far away."""
+    scene.world.fire("cold-nodes")
+    seconds = rng.choice((60.0, 300.0))
+    for kubelet in scene.kubelets.values():
+        kubelet.slow_pull = seconds
+    await asyncio.sleep(rng.uniform(100, 400))
+    for kubelet in scene.kubelets.values():
+        kubelet.slow_pull = 0.0
+
+
 @fault(200)
 async def stuck_terminating(scene: Scene, rng: random.Random) -> None:
     kubelet = some_kubelet(scene, rng)

@@ -15,6 +15,7 @@ from perdure_operator.api import names
 from perdure_operator.cluster.protocol import Json
 
 _ON_ITS_WAY: Final = ("", "ContainerCreating", "PodInitializing")
+_TO_BE_CREATED: Final = ("ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,25 @@ class Containers:
     def initializing(self) -> str:
         """The init container that runs; "" if none does."""
         return next((name for name, _, state in self._init(sidecars=False) if "running" in state), "")
+
+    @property
+    def pulling(self) -> bool:
+        """Whether the pod has its volumes and its network, and its next container is to be created.
+
+        A container is created as soon as its image is there. A pod that waits for a volume has no network yet.
+        """
+        conditions: Iterable[Json] = self.status.get("conditions") or []
+        is_set_up = any(
+            one.get("type") == "PodReadyToStartContainers" and one.get("status") == "True" for one in conditions
+        )
+        if not is_set_up or self.initializing or self.stuck.reason:
+            return False
+        states = [
+            self.trainer,
+            *(state for _, state in self._others()),
+            *(one for *_, one in self._init(sidecars=True)),
+        ]
+        return any((state.get("waiting") or {}).get("reason") in _TO_BE_CREATED for state in states)
 
     @property
     def init_failed(self) -> tuple[str, Json]:

@@ -180,6 +180,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         waiting_reason=stuck.reason,
         waiting_message=stuck.message,
         initializing=containers.initializing,
+        pulling=containers.pulling,
         init_failed="" if ended else init_failed,
         terminated=_terminated(ended or init_end),
         others_run=ended is not None and containers.others_run,

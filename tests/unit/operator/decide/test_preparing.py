@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from perdure.wire import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.state.decision import Assign, SetBudget
@@ -339,6 +341,50 @@ class TestTooLate:
         mended = late.pod(2, waiting_reason="", waiting_message="", waiting_container="").after(5).settle()
         assert _stage(mended) is Stage.PREPARING
         assert _ranks(mended.ready().settle()) == {"0": 0, "2": 1}
+
+    @pytest.mark.parametrize("at_work", [{"pulling": True}, {"initializing": "data"}])
+    def test_while_its_node_sets_a_standby_up_the_run_trains_on(self, at_work: dict[str, Any]) -> None:
+        here = _preparing().pod(2, **at_work).settle()
+        words = here.condition(ConditionType.DISRUPTED).message
+        assert "the run trains on while new members start, until 12:10:00Z" in words
+        assert ("data" if "initializing" in at_work else "an image is being pulled for digits-ab12-2") in words
+        late = here.after(500).settle()
+        assert _stage(late) is Stage.PREPARING
+        assert late.plan().requeue_after == 99
+        assert _stage(late.after(99).settle()) is Stage.LEAVING
+
+    def test_once_it_is_set_up_it_has_the_usual_time_and_no_more(self) -> None:
+        here = _preparing().pod(2, pulling=True).settle().after(200).pod(2, pulling=False, phase="Running").settle()
+        assert _stage(here.after(29).settle()) is Stage.PREPARING
+        assert _stage(here.after(30).settle()) is Stage.LEAVING
+        assert _ranks(here.after(29).ready().settle()) == {"0": 0, "2": 1}
+
+    def test_a_node_that_is_announced_later_gives_its_replacement_as_long(self) -> None:
+        here = _preparing(world=3).pod(3, pulling=True).settle().after(400).cordon("n3").settle().pod(4, pulling=True)
+        here = here.settle()
+        assert _stage(here.after(590).settle()) is Stage.PREPARING
+        assert _stage(here.after(600).settle()) is Stage.LEAVING
+
+    def test_before_a_deadline_a_pull_does_not_help(self) -> None:
+        here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()
+        assert _stage(here.pod(2, pulling=True).settle().after(60).settle()) is Stage.LEAVING
+
+    def test_one_that_nobody_has_room_for_is_not_set_up(self) -> None:
+        here = _preparing().pod(2, node="", unschedulable="0/3 nodes are available").settle().after(30).settle()
+        assert _stage(here) is Stage.LEAVING
+
+    def test_a_job_that_may_be_smaller_waits_no_longer_for_a_pull(self) -> None:
+        here = _running(world=3).spec(elastic=Elastic(min_replicas=2, max_replicas=3)).settle()
+        here = here.cordon("n2").settle().after(1).settle().pod(3, pulling=True).settle().after(30).settle()
+        assert _ranks(here) == {"0": 0, "2": 1}
+
+    def test_a_stuck_leaver_of_the_run_before_stops_no_run_that_trains(self) -> None:
+        """The next run would wait for it as well."""
+        here = _planned().deleted(1).settle().after(630).settle().ready().settle()
+        here = here.cordon("n3").settle().after(1).settle().ready().settle().after(200).settle()
+        assert _stage(here) is Stage.PREPARING
+        assert here.condition(ConditionType.DISRUPTED).message.count("digits-ab12-1")
+        assert _stage(here.after(300).settle()) is Stage.PREPARING
 
     def test_before_a_deadline_all_leave_though_a_pod_elsewhere_cannot_start(self) -> None:
         here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()

@@ -134,6 +134,41 @@ def test_the_init_container_at_work_is_named_and_no_sidecar(init: list[dict[str,
     assert parse.pod(pod(SPEC, {"initContainerStatuses": init})).initializing == at_work
 
 
+CREATING = [{"name": "trainer", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+SET_UP = [{"type": "PodReadyToStartContainers", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "pulls"),
+    [
+        ({"conditions": SET_UP, "containerStatuses": CREATING}, True),
+        ({"conditions": SET_UP, "containerStatuses": INITIALIZING, "initContainerStatuses": []}, True),
+        ({"conditions": SET_UP, "containerStatuses": [{"name": "trainer", "state": {"running": {}}}]}, False),
+        ({"conditions": [SET_UP[0] | {"status": "False"}], "containerStatuses": CREATING}, False),
+        ({"containerStatuses": CREATING}, False),
+        ({"conditions": SET_UP}, False),
+        (
+            {
+                "conditions": SET_UP,
+                "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "ErrImagePull"}}}],
+            },
+            False,
+        ),
+        (
+            {
+                "conditions": SET_UP,
+                "containerStatuses": INITIALIZING,
+                "initContainerStatuses": [_told("fetch", running={})],
+            },
+            False,
+        ),
+    ],
+    ids=["creating", "before init", "running", "no network", "silent", "no status", "cannot be pulled", "init at work"],
+)
+def test_a_pod_that_has_its_network_and_no_container_yet_is_pulling(status: dict[str, Any], pulls: bool) -> None:
+    assert parse.pod(pod(SPEC, status)).pulling == pulls
+
+
 def test_the_end_of_an_init_container_is_the_pods_once_that_has_failed() -> None:
     init = [
         _told("logs", terminated={"exitCode": 137}),
