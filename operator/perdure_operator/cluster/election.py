@@ -151,7 +151,7 @@ class Election:
                 await self._sleep(pause)
                 pause = min(2 * pause, self._settings.period)
         self.leading = True
-        logger.info("leading as %s", self._me)
+        logger.info("this process is leading as %s: it alone writes until it ends or loses %s", self._me, self._where)
 
     async def hold(self) -> None:
         """Renew forever, one period after each attempt began; raises LeaseLost."""
@@ -160,7 +160,8 @@ class Election:
             before = self._renewed
             renewed, age = await self._attempt(), self._monotonic() - before
             if renewed and age >= _FENCE * self._settings.period:
-                logger.warning("leading again: the lease was not renewed for %.1f s, and no other process led", age)
+                words = "this process writes again: %s was not renewed for %.1f s, and no other process led meanwhile"
+                logger.warning(words, self._where, age)
             if not renewed and age >= LAST_RESORT * self._settings.seconds:
                 self.leading = False
                 raise LeaseLost(f"{self._where} could not be renewed for {age:.0f} s")
@@ -174,9 +175,9 @@ class Election:
             lease = await self._api.get(LEASES, self._settings.namespace, self._settings.name)
             if _holder(lease) == self._me:
                 await self._replace(lease, holder="", seconds=1)
-                logger.info("lease released")
+                logger.info("this process has released %s: another can lead at once", self._where)
         except ApiError as error:
-            logger.warning("lease not released: %s", error)
+            logger.warning("%s could not be released, another process leads once it expires: %s", self._where, error)
 
     @property
     def _where(self) -> str:
@@ -190,7 +191,9 @@ class Election:
         except (AlreadyExists, Conflict):
             return False  # another candidate was faster
         except (ApiError, TimeoutError) as error:
-            logger.warning("%s: %s", self._where, str(error) or "no answer in time")
+            what = "renewed" if self.leading else "taken"
+            why = str(error) or "no answer in time"
+            logger.warning("%s could not be %s, this is tried again: %s", self._where, what, why)
             return False
 
     async def _take_or_renew(self) -> bool:
@@ -259,7 +262,7 @@ class Election:
             return True
         except ApiError as error:
             self._known = False
-            logger.debug("%s cannot be watched: %s", self._where, error)
+            logger.debug("%s cannot be watched, so it is read now and then: %s", self._where, error)
         return changed
 
     def _left(self) -> float:

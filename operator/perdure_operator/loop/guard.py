@@ -55,10 +55,10 @@ def event(line: str, take_in: Taker | None = None) -> Json:
     try:
         raw = decode.document(line)
     except ValueError as error:
-        logger.warning("watch: a line is not JSON, listing again: %s", error)
+        logger.warning("the watch sent a line that is not JSON, so all objects are listed again: %s", error)
         return _START_AGAIN
     if not isinstance(raw, dict) or not isinstance(raw.get("object"), dict):
-        logger.warning("watch: a line is not an event, listing again: %.200s", line)
+        logger.warning("the watch sent a line that is not an event, so all objects are listed again: %.200s", line)
         return _START_AGAIN
     match raw.get("type"):
         case "ERROR":
@@ -82,7 +82,8 @@ def _taken_in(raw: Json, take_in: Taker | None) -> bool:
 def _error(status: Json) -> Json:
     """Any error ends the watch; a new LIST can still succeed."""
     if status.get("code") != _START_AGAIN["object"]["code"]:
-        logger.warning("watch: the API server says %s, listing again", status.get("message") or status)
+        words = "the API server ended a watch, so all objects are listed again: %s"
+        logger.warning(words, status.get("message") or status)
     return _START_AGAIN
 
 

@@ -105,12 +105,12 @@ class Leader:
                 _spawn(group, self._election.hold(), self._resync())
                 _spawn(group, *(self._work() for _ in range(self.workers)))
         except* election.LeaseLost as errors:
-            logger.error("%s: ending", errors.exceptions[0])
+            logger.error("this operator process ends, and its pod starts another: %s", errors.exceptions[0])
             self.failed = True
         except* Outdated as errors:
-            logger.warning("%s: restarting", errors.exceptions[0])
+            logger.warning("this operator process ends, and its pod starts one that knows: %s", errors.exceptions[0])
         except* Exception:  # nothing else would report it
-            logger.exception("ending")
+            logger.exception("an unexpected error ends this operator process, and its pod starts another")
             self.failed = True
         finally:
             self.over.set()
@@ -128,11 +128,12 @@ class Leader:
                 await self._orphans.sweep()
                 self.settle()
             except ApiError as error:
-                logger.warning("resync: %s", error)
+                logger.warning("not all objects could be read again, this is tried once more in 1 s: %s", error)
                 await self.clocks.sleep(1)
                 continue
             except Exception:
-                logger.exception("resync failed")  # the watch alone is worth going on with
+                # The watch alone is worth going on with.
+                logger.exception("an unexpected error as all objects were read again: jobs go on, tried again in 10 s")
                 self._look_at(set())
                 await self.clocks.sleep(10)
                 continue

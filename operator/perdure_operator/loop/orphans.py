@@ -51,7 +51,8 @@ class Orphans:
             try:
                 await self._remove(resource, one)
             except ApiError as error:
-                logger.warning("%s %s: not deleted: %s", resource.plural, "/".join(one.key), error)
+                words = "%s %s: its job is gone, and it could not be deleted now: %s"
+                logger.warning(words, resource.plural, "/".join(one.key), error)
 
     def _orphans_of(self, job: Key | None) -> Iterator[tuple[Resource, Leftover]]:
         cache = self._cache

@@ -46,7 +46,9 @@ class Watch:
         try:
             self.take_in(resource, kind, raw)
         except Exception:
-            logger.exception("%s %s: an event cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
+            logger.exception(
+                "%s %s: the watch's news of it cannot be read and is ignored", resource.plural, "/".join(key_of(raw))
+            )
 
 
 def register(registry: kopf.OperatorRegistry, watch: Watch, *, evictions: bool = False) -> None:

@@ -63,12 +63,20 @@ class Worker:
         try:
             decision = await self._round(job)
         except Conflict as error:
-            self._retry(job, logging.DEBUG, "%s: overtaken, observing again: %s", where, error)
+            self._retry(
+                job,
+                logging.DEBUG,
+                "trainingjob %s: it has changed meanwhile, so it is looked at again: %s",
+                where,
+                error,
+            )
         except (ApiError, UserError) as error:
             wait = error.retry_after if isinstance(error, ApiError) else None
-            self._retry(job, logging.WARNING, "%s: %s", where, error, at_least=wait or 0.0)
+            message = "trainingjob %s: this round did not do all its work, the next one goes on: %s"
+            self._retry(job, logging.WARNING, message, where, error, at_least=wait or 0.0)
         except Exception:  # noqa: BLE001 - a fault in one job's round must not stop the operator for all others
-            self._retry(job, logging.ERROR, "%s: round failed", where, trace=True)
+            message = "trainingjob %s: an error in the operator ended this round, other jobs are not affected"
+            self._retry(job, logging.ERROR, message, where, trace=True)
         else:
             self._after(job, decision)
 
@@ -109,7 +117,7 @@ class Worker:
     ) -> None:
         self._observer.distrust(job)
         delay = self._queue.failed(job, at_least=at_least)
-        logger.log(level, message + " (again in %.1f s)", *values, delay, exc_info=trace)
+        logger.log(level, message + " (next round in %.1f s)", *values, delay, exc_info=trace)
 
 
 def _writes(decision: Decision) -> bool:
@@ -117,10 +125,11 @@ def _writes(decision: Decision) -> bool:
 
 
 def _log(snapshot: Snapshot, decision: Decision) -> None:
-    actions = ", ".join(_short(action.kind, getattr(action, "name", "")) for action in decision.actions)
-    logger.info(
-        "%s/%s: %s [%s]", snapshot.namespace, snapshot.name, "; ".join(decision.reasons), actions or "status only"
-    )
+    """Why the job changes, in the policies' words, and what is written for it."""
+    actions = [_short(action.kind, getattr(action, "name", "")) for action in decision.actions]
+    writes = ", ".join(["status"] * (decision.status is not None) + actions)
+    why = "; ".join(decision.reasons) or "its status shows the newest state"
+    logger.info("trainingjob %s/%s: %s; the operator writes: %s", snapshot.namespace, snapshot.name, why, writes)
     # `perdure-operator explain` reads this: a report with debug logs can be replayed.
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("snapshot %s", snapshot.model_dump_json(by_alias=True, exclude_none=True))

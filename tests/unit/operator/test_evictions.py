@@ -136,7 +136,7 @@ class TestAnswers:
         assert cluster.asked == 1
         stage.wait(20)
         assert cluster.asked == 2
-        assert caplog.text.count("not answered") == 2
+        assert caplog.text.count("it is not answered now, and later again") == 2
         assert "again in" not in caplog.text  # no round has failed
 
     def test_without_the_watch_for_them_nothing_is_known_of_requests(self) -> None:

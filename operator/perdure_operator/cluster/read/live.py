@@ -104,7 +104,8 @@ class Live:
         try:
             await self._list(REVISIONS)
         except Forbidden as error:
-            logger.warning("templates of jobs are not kept: %s", error)
+            words = "kept templates cannot be read, so new members are made from their jobs' current ones alone: %s"
+            logger.warning(words, error)
 
     async def _list_evictions(self) -> list[Change]:
         """List Evictions. If that is impossible they are not answered, and nothing else depends on them."""
@@ -136,7 +137,7 @@ class Live:
         try:
             return self._cache.apply(resource, raw, since=since)
         except Exception:
-            logger.exception("%s %s cannot be read, ignored", resource.plural, "/".join(key_of(raw)))
+            logger.exception("%s %s: it cannot be read and is ignored", resource.plural, "/".join(key_of(raw)))
             return None
 
     def _drop(self, resource: Resource, key: Key, since: int) -> Change | None:

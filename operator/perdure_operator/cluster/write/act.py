@@ -159,7 +159,8 @@ class Actor:
             try:
                 await self._api.create(EVENTS, job.namespace, body)
             except ApiError as error:
-                logger.warning("event %s of %s/%s not sent: %s", event.reason, job.namespace, job.name, error)
+                words = "trainingjob %s/%s: its event %s was not sent, its status says the same: %s"
+                logger.warning(words, job.namespace, job.name, event.reason, error)
                 if isinstance(error, Unavailable):
                     return
                 continue

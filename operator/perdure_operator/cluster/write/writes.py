@@ -137,7 +137,9 @@ class Writes:
         except (Forbidden, Invalid, AlreadyExists) as error:
             until = self._clock() + timedelta(seconds=NOT_KEPT_SECONDS)
             memory.refusals[name] = Refusal(pod=name, message=str(error), until=until)
-            logger.warning("trainingjob %s/%s: its template is not kept: %s", job.namespace, job.name, error)
+            logger.warning(
+                "trainingjob %s/%s: its template is not kept for an hour: %s", job.namespace, job.name, error
+            )
 
     async def _set_budget(self, job: Snapshot, action: SetBudget, memory: Memory) -> None:
         name, body = names.budget(job.name, job.uid), manifests.budget(job, action.min_available)
@@ -244,7 +246,9 @@ class Writes:
         try:
             written = await self._api.patch_status(EVICTIONS, job.namespace, action.name, _answer_patch(action))
         except (NotFound, Conflict, Forbidden, Invalid) as error:
-            logger.warning("eviction %s/%s: not answered: %s", job.namespace, action.name, error)
+            logger.warning(
+                "eviction %s/%s: it is not answered now, and later again: %s", job.namespace, action.name, error
+            )
             return
         self._cache.apply(EVICTIONS, written)
 

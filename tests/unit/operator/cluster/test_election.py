@@ -552,7 +552,7 @@ def test_a_renewal_that_hangs_is_given_up_and_its_warning_says_why(caplog: pytes
     with pytest.raises(LeaseLost):
         scene.run(play())
     assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
-        "lease system/perdure-operator: no answer in time"
+        "lease system/perdure-operator could not be renewed, this is tried again: no answer in time"
     }
 
 

@@ -89,6 +89,12 @@ class TestRefusedToTellToLeave:
         assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be asked to leave: {DENIED}" in message
         assert "it deletes members that have to leave after 10 s" in message
 
+    def test_the_remedy_names_webhooks_policies_and_rights_and_quotes_who_refuses(self) -> None:
+        _, message = _running(self._cordoned())
+        remedy = message.partition("; to do: ")[2]
+        for word in ("webhook", "policy", "ServiceAccount", "update pods that have the label perdure.dev/job"):
+            assert word in remedy, word
+
     def test_it_is_tried_again_for_ten_seconds(self) -> None:
         here = self._cordoned()
         assert set(leaves(here.after(9).plan())) == {"digits-ab12-0", "digits-ab12-1"}

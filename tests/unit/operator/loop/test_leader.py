@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from perdure_operator.cluster.election import LeaseSettings
-from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
+from perdure_operator.cluster.protocol import JOBS, LEASES, Json, Resource, Unavailable
 from perdure_operator.loop.leader import Clocks, Leader
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import job
@@ -33,7 +34,7 @@ class FailsOnce(MemoryCluster):
 @pytest.mark.parametrize(
     "error", [Unavailable("overloaded"), RecursionError("a deep object"), TypeError("a strange object")], ids=repr
 )
-def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> None:
+def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     cluster = FailsOnce(error)
     asyncio.run(cluster.create(JOBS, "ns", job()))
     slept: list[float] = []
@@ -55,4 +56,30 @@ def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception) -> 
         assert not leader.over.is_set()
         await leader.stop()
 
-    asyncio.run(scene())
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scene())
+    expected = isinstance(error, Unavailable)
+    said = "not all objects could be read again, this is tried once more in 1 s: overloaded"
+    unexpected = "an unexpected error as all objects were read again: jobs go on, tried again in 10 s"
+    assert (said if expected else unexpected) in caplog.messages
+    first, *_, last = caplog.messages
+    assert first.startswith("this process is leading as one: it alone writes until it ends or loses lease system/")
+    assert last == "this process has released lease system/perdure-operator: another can lead at once"
+
+
+def test_a_leader_whose_lease_another_has_taken_ends_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = MemoryCluster()
+
+    async def scene() -> Leader:
+        settings, led = LeaseSettings(namespace="system", seconds=1), asyncio.Event()
+        leader = Leader(cluster, settings, "one", workers=0, settle=led.set)
+        leader.start()
+        await led.wait()
+        cluster.change(LEASES, "system", "perdure-operator", lambda raw: raw["spec"].update(holderIdentity="two"))
+        async with asyncio.timeout(10):
+            await leader.over.wait()
+        return leader
+
+    assert asyncio.run(scene()).failed
+    ended = "this operator process ends, and its pod starts another: lease system/perdure-operator is held by two"
+    assert caplog.messages[-1] == ended

@@ -68,7 +68,7 @@ def test_an_api_server_that_does_not_answer_is_asked_ever_less_often(caplog: pyt
             stage.wait(0)
             stage.now = stage.now.__class__.fromtimestamp(stage.now.timestamp() + delays[-1] + 1, stage.now.tzinfo)
     assert delays == pytest.approx([0.2, 0.4, 0.8])
-    assert "ns/digits: no answer" in caplog.text
+    assert "trainingjob ns/digits: this round did not do all its work, the next one goes on: no answer" in caplog.text
 
 
 def test_the_server_is_left_alone_for_as_long_as_it_says() -> None:
@@ -92,6 +92,31 @@ def test_a_faulty_round_is_logged_and_does_not_stop_the_others(
     monkeypatch.setattr("perdure_operator.loop.worker.decide", lambda _: 1 // 0)
     assert round_of(stage) == pytest.approx(0.2)
     assert "ZeroDivisionError" in caplog.text
+    words = "trainingjob ns/digits: an error in the operator ended this round, other jobs are not affected"
+    assert f"{words} (next round in 0.2 s)" in caplog.messages
+
+
+def test_the_log_says_of_a_round_whose_job_changes_why_and_what_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.apply()
+    with caplog.at_level(logging.INFO, "perdure_operator.loop.worker"):
+        stage.start()
+    assert all(line.startswith("trainingjob ns/digits: ") for line in caplog.messages)
+    created = [line for line in caplog.messages if "CreatePod" in line]
+    assert created
+    assert "; the operator writes: status, " in created[0]
+    assert ": ;" not in caplog.text
+
+
+def test_who_writes_a_job_between_is_named_as_the_cause_of_the_next_look(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.apply()
+    asyncio.run(stage.observer.sync())
+    stage.leading = False
+    with caplog.at_level(logging.DEBUG, "perdure_operator.loop.worker"):
+        round_of(stage)
+    said = "trainingjob ns/digits: it has changed meanwhile, so it is looked at again: the Lease is too old"
+    assert any(line.startswith(said) for line in caplog.messages)
 
 
 def test_a_job_that_never_comes_to_rest_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
