@@ -30,8 +30,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perdure.session.description import Finding
 from perdure.state.holding import walk, with_parts
 from perdure.state.living import living
+from perdure.state.parts import parts_of
 from perdure.state.registry import Registry
-from perdure.state.variables import variables
+from perdure.state.variables import enters, variables
 from perdure.state.write_detection import elements_of
 
 TENSORS: Final = 4096
@@ -138,10 +139,22 @@ def _variables(
         elif _is_stepped(type(thing)):
             own = getattr(thing, "__dict__", {})
             found[id(thing)] = _reference(thing), name, {key: _plain(value) for key, value in own.items()}
-    known = {
-        id(one) for thing in registered.values() for one in (thing, *(part for _, part in walk(thing, GENERATORS)))
-    }
+    known: set[int] = set()
+    for thing in registered.values():
+        parts = parts_of(thing, "", known, most=len(known) + TENSORS, enters=enters) if _saves_more(thing) else ()
+        known |= {id(thing), *(id(one) for _, one in parts)}
     return {number: one for number, one in found.items() if number not in known}
+
+
+def _saves_more(thing: Any) -> bool:
+    """Whether its state_dict may have more than tensors and what an optimizer consists of."""
+    if isinstance(thing, nn.Module):
+        return any(
+            type(one).get_extra_state is not nn.Module.get_extra_state
+            or type(one).state_dict is not nn.Module.state_dict
+            for one in thing.modules()
+        )
+    return not isinstance(thing, Optimizer) or type(thing).state_dict is not Optimizer.state_dict
 
 
 def _is_stepped(kind: type) -> bool:

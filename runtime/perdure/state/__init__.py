@@ -6,7 +6,7 @@ optimizers       an optimizer's state, by its parameters' names
 renaming         new names for objects in older checkpoints
 merging          state that is each rank's own
 pending_state    what a checkpoint holds of objects that are registered late
-variables        what a script holds in its own variables
+variables        what a script holds in its own variables, with parts
 userstate        a script's plain values, `session.state`
 rng              the random generators' states, with python_random and numpy_random
 wrapping         the model in DistributedDataParallel, with keepers

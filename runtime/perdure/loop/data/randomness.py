@@ -8,12 +8,13 @@ copies of it. So each one that can be seen is reported once.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+
+from perdure.state.parts import parts_of
 
 _GENERATORS: Final = (
     torch.Generator,
@@ -22,7 +23,6 @@ _GENERATORS: Final = (
     np.random.BitGenerator,
     random.Random,
 )
-_DEPTH: Final = 4
 _OBJECTS: Final = 200
 """How many objects are looked at: a dataset may hold a list of a million samples."""
 
@@ -32,21 +32,7 @@ _PLAIN: Final = (list, tuple, range, torch.Tensor, np.ndarray)
 
 def own_generators(thing: Any) -> list[str]:
     """Where `thing`, a dataset or a function, keeps generators: paths such as `transform.rng`."""
-    found: list[str] = []
-    seen: set[int] = set()
-    waiting = [(name, value, 1) for name, value in _parts(thing)]
-    while waiting and len(seen) < _OBJECTS:
-        path, value, depth = waiting.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, _GENERATORS):
-            found.append(path)
-        elif depth < _DEPTH:
-            waiting += [
-                (f"{path}{name if name[0] == '[' else f'.{name}'}", part, depth + 1) for name, part in _parts(value)
-            ]
-    return found
+    return [path for path, part in parts_of(thing, "", set(), most=_OBJECTS) if isinstance(part, _GENERATORS)]
 
 
 def in_no_checkpoint(whose: str, path: str) -> str:
@@ -70,20 +56,3 @@ def draws_nothing(dataset: Any) -> bool:
         held = dataset.datasets
         return all(map(draws_nothing, held.values() if isinstance(held, dict) else held))
     return kind in _PLAIN
-
-
-def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(thing, list | tuple):
-        yield from ((f"[{number}]", item) for number, item in enumerate(thing[:8]))
-        return
-    if isinstance(thing, torch.Tensor | np.ndarray | type):
-        return
-    if hasattr(thing, "__self__"):
-        yield "self", thing.__self__
-    names = getattr(getattr(thing, "__code__", None), "co_freevars", ())
-    for name, cell in zip(names, getattr(thing, "__closure__", None) or (), strict=False):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-    yield from getattr(thing, "__dict__", {}).items()

@@ -7,9 +7,13 @@ import copy
 import gc
 import itertools
 import json
+import random
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -737,6 +741,91 @@ def test_what_steps_change_and_nobody_registered_is_said_once(
     train(session, step)
     told = capfd.readouterr().err
     assert told.count(CHANGED[script]) == told.count(WORDS) == 1
+
+
+@dataclass(slots=True)
+class Noise:
+    dice: random.Random
+
+
+class Shaky(nn.Linear):
+    """A layer with noise, as stochastic depth has."""
+
+    def __init__(self, dice: torch.Generator) -> None:
+        super().__init__(4, 1)
+        self.dice = dice
+
+
+class Sampler:
+    """It saves where its generator stands."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.parts = [dice]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"dice": self.parts[0].getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.parts[0].setstate(state["dice"])
+
+
+def draw_from(dice: Any) -> float:
+    return float(torch.rand(1, generator=dice)) if isinstance(dice, torch.Generator) else float(dice.random())
+
+
+def closing_over(dice: Any) -> Callable[[], float]:
+    return lambda: draw_from(dice)
+
+
+def drawing_one_by_one(dice: Any) -> Iterator[float]:
+    while True:
+        yield draw_from(dice)
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "holder['augment'][0], an unregistered Random": lambda dice: {"augment": [dice]},
+    "holder[0].dice, an unregistered Random": lambda dice: (Noise(dice),),
+    "holder.dice, an unregistered Random": closing_over,
+    "holder, an unregistered Random": drawing_one_by_one,
+    "holder[1][0], an unregistered Random": lambda dice: [1, deque([dice])],
+    "holder.keywords['dice'], an unregistered Random": lambda dice: partial(draw_from, dice=dice),
+}
+"""Where a script may keep a generator, by how that is told."""
+
+
+def train_with_noise(session: Session, hold: Callable[[Any], Any]) -> Any:
+    """Asserts nothing, because pytest's asserts ask for all variables."""
+    dice = random.Random(1)  # noqa: S311 - nothing is secret here
+    plain, holder, drawn = stepping(plainly_registered(session)), hold(dice), weakref.ref(dice)
+    del dice
+    train(session, lambda inputs: plain(inputs + draw_from(drawn())))
+    return holder
+
+
+@pytest.mark.parametrize("told", HOLDERS)
+def test_a_generator_that_steps_draw_from_is_told_wherever_the_script_keeps_it(
+    join: Join, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_with_noise(join(), HOLDERS[told])
+    assert capfd.readouterr().err.count(f"steps change {told}") == 1
+
+
+def test_a_generator_in_a_registered_module_is_told_and_one_that_is_saved_with_its_object_is_not(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session, shaky, sampler = join(), Shaky(torch.Generator()), Sampler(random.Random(1))  # noqa: S311
+    model = nn.Sequential(nn.Linear(4, 4), shaky)
+    optimizer = adam(model)
+    session.register(model=model, optimizer=optimizer, sampler=sampler)
+    plain = stepping((model, optimizer))
+
+    def step(inputs: torch.Tensor) -> None:
+        plain(inputs + draw_from(shaky.dice) + draw_from(sampler.parts[0]))
+
+    train(session, step)
+    told = [line for line in capfd.readouterr().err.splitlines() if WORDS in line]
+    assert len(told) == 1
+    assert "shaky.dice, an unregistered Generator" in told[0] or "model[1].dice, an unregistered" in told[0]
 
 
 def test_what_was_said_is_not_said_again_where_it_is_looked_for_later(
