@@ -28,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perdure.session.description import Finding
+from perdure.session.memories import Memories, carried, memories
 from perdure.state.holding import walk, with_parts
 from perdure.state.living import living
 from perdure.state.parts import parts_of
@@ -89,6 +90,8 @@ class Changes:
         self._passes = loose.passes()
         self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
         self._variables = _variables(registered, kept)
+        self._memories = _memories(registered)
+        self._weights |= loose.weights() if self._memories else set()
 
     def findings(
         self, registered: Mapping[str, Any], kept: Mapping[str, Any], reported: Iterable[Tensor], newer: Changes
@@ -99,9 +102,12 @@ class Changes:
         """
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
+        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
+        found = list(self._carried(registered, weights, newer))
         for name, before in self._unsaved.items():
             now = _unsaved(registered[name]) if before and name in registered else {}
-            if changed := _changed(before, now):
+            held = [f"{path}{one}" for holder, path, one in found if holder == name]
+            if changed := list(dict.fromkeys((*_changed(before, now), *held))):
                 what = f"steps change {_some(changed)} of {name!r}, which its state_dict does not have"
                 remedy = "make it a part of it, unless the script sets it itself"
                 yield Finding("unsaved-state", f"{what}: {_ANEW}; {remedy}", certain=False)
@@ -113,7 +119,6 @@ class Changes:
                 yield Finding("unregistered-state", text, certain=False)
         if any(self._passes.get(one, taken) != taken for one, taken in loose.passes().items()):
             yield Finding("unregistered-state", f"{_BATCHES}: {_ANEW}; {_LOADER}", certain=False)
-        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
         for thing, values in loose.states() if self._seen else ():
             reference, before = self._seen.get(id(thing), (_nothing, {}))
             changed = _changed(before, values) if reference() is thing else []
@@ -123,6 +128,36 @@ class Changes:
                     continue
             if changed:
                 yield _doubtful("state", f"steps change an unregistered {_kind(thing)} ({_some(changed)})")
+
+    def _carried(
+        self, registered: Mapping[str, Any], weights: set[bytes | None], newer: Changes
+    ) -> Iterator[tuple[str, str, str]]:
+        """What parts of registered modules carry on in attributes: the module's name, the part's path with a dot, and
+        the attribute's name."""
+        for number, (holder, path, thing, now) in _memories(registered).items():
+            looks = [one._memories.get(number) for one in (self, newer)]  # noqa: SLF001 - of this class
+            before = [values for _, _, its, values in filter(None, looks) if its() is thing()]
+            kind = type(thing())
+            yield from ((holder, path, name) for values in before for name in carried(kind, values, now, weights))
+
+
+def _memories(registered: Mapping[str, Any]) -> dict[int, tuple[str, str, Callable[[], Any], Memories]]:
+    """What the parts of registered modules have in attributes, by the part's id: the module's name, the part's path
+    with a dot, how to get the part, and the values."""
+    modules = {name: thing for name, thing in registered.items() if isinstance(thing, nn.Module)}
+    tensors = [one for thing in modules.values() for one in (*thing.parameters(), *thing.buffers())]
+    plain = (one for one in tensors if type(one) in (Tensor, nn.Parameter) and one.layout is torch.strided)
+    saved = {one.untyped_storage().data_ptr() for one in plain}
+    found = {}
+    for name, thing in modules.items():
+        for path, part in thing.named_modules():
+            if _is_scripts(type(part)) and _computes(part) and (values := memories(part, saved)):
+                found[id(part)] = name, f"{path}.".lstrip("."), _reference(part), values
+    return found
+
+
+def _is_scripts(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in FRAMEWORKS
 
 
 def _variables(

@@ -376,7 +376,35 @@ def evaluated_at_each_step(session: Session) -> Step:
     return step
 
 
+class Watched(nn.Module):
+    """It keeps what people look at after a step, and what it can make again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.maps: dict[str, torch.Tensor] = {}
+        self.outputs: list[torch.Tensor] = []
+        self.angles: torch.Tensor | None = None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.angles is None:
+            self.angles = torch.arange(3.0).cos()
+        found: torch.Tensor = self.linear(inputs) * self.angles
+        self.last, self.maps["last"] = found.detach(), found.softmax(1).detach()
+        self.outputs.clear()
+        self.outputs.append(found.detach())
+        return found
+
+
+def watched(session: Session) -> Step:
+    model = Watched()
+    optimizer = adam(model)
+    session.register(model=session.wrap(model), optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
 RIGHT = [
+    watched,
     fed_from_a_stream,
     evaluated_at_each_step,
     measured,
@@ -613,6 +641,28 @@ def memory(session: Session) -> Step:
     return stepping((model, optimizer))
 
 
+class Queue(nn.Module):
+    """Contrast with the newest keys, as MoCo writes it with a plain tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.keys = torch.zeros(2, 16)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear(inputs)
+        against = found @ self.keys
+        self.keys = torch.cat([found.detach().T, self.keys], 1)[:, :16]
+        return against + found.sum()
+
+
+def queue(session: Session) -> Step:
+    model = nn.Sequential(Queue())
+    optimizer = adam(model)
+    session.register(model=session.wrap(model), optimizer=optimizer)
+    return stepping((model, optimizer))
+
+
 def fed_from_a_loader_of_its_own(session: Session) -> Step:
     """Unlabelled samples beside the labelled ones, say."""
     model, optimizer = plainly_registered(session)
@@ -626,6 +676,7 @@ CHANGED: dict[Callable[[Session], Step], str] = {
     meter: "steps change count of 'counts', which its state_dict does not have",
     metric: "steps change total of 'mean', which its state_dict does not have",
     memory: "past of 'model', which its state_dict does not have",
+    queue: "0.keys of 'model', which its state_dict does not have",
     features: "steps change an unregistered Sequential (1.running_mean, 1.running_var)",
     fed_from_a_loader_of_its_own: "steps take batches from a DataLoader of the script's own",
 }
