@@ -152,15 +152,13 @@ def contradiction(status: Mapping[str, Any], entries: Sequence[Entry], trace: Se
 
     A rank may finish a step that others are in when the run is cut off: nobody need know of it, or its trace is gone.
     """
-    told, doubt, untold = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUntold"))
+    told, doubt, unreported = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUnreported"))
     most, ranks = steps_lost(entries, trace), {one.rank for one in trace}
     least = min(steps_lost(entries, [one for one in trace if one.rank == rank]) for rank in ranks) if ranks else 0
-    words = (
-        f"status tells {told} steps lost, {doubt} in doubt and {untold} runs untold; the traces tell {least} to {most}"
-    )
+    words = f"status: {told} steps lost, {doubt} in doubt, {unreported} runs unreported; traces: {least} to {most} lost"
     if told > most + _cut_off(entries):
         return words
-    return words if not untold and told + doubt < least else ""
+    return words if not unreported and told + doubt < least else ""
 
 
 def _cut_off(entries: Sequence[Entry]) -> int:

@@ -344,7 +344,7 @@ def _history(storm: Storm) -> Iterator[Wrong]:
             yield Wrong("history is true", last.time, f"how run {run} took over is unknown")
         told, doubt = int(row.get("stepsLost") or 0), int(row.get("stepsInDoubt") or 0)
         least, most = missing.get(run, (0, 0))
-        if run in opened and not (told <= most and (row.get("untold") or told + doubt >= least)):
+        if run in opened and not (told <= most and (row.get("unreported") or told + doubt >= least)):
             yield Wrong("history is true", last.time, f"run {run}: stepsLost is {told}, and by the traces {least}")
 
 

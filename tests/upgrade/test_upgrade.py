@@ -148,10 +148,13 @@ RENAMED = frozenset(
         *(f".status.{run}.fell is gone" for run in ("current.intent", "previous.intent", "next")),
         ".status.next.undecided is gone",
         ".status.history[].fellBack is gone",
+        ".status.history[].untold is gone",
+        ".status.next.untold is gone",
+        ".status.runsUntold is gone",
     }
 )
 """Notes that were renamed before the first release. After an upgrade the operator does not find those that the previous
-version wrote: of a move that is under way, and of what people read in the history."""
+version wrote: of a move that is under way, and of what people read of a run's cost."""
 
 
 def test_objects_of_the_previous_crd_are_valid_under_todays() -> None:

@@ -99,7 +99,7 @@ class HistoryEntry(TolerantModel):
     """Steps of the run before it that it did not begin with."""
     steps_in_doubt: int = 0
     """Steps of the run before it that are in no commit. Its own end shows whether it began with them."""
-    untold: bool = False
+    unreported: bool = False
     """True while no member has reported how far the run before it came: more of its steps may be lost."""
     rescued: int = 0
     """Steps of the run before it that were in no commit and that it began with all the same."""
@@ -390,7 +390,7 @@ class NextRun(TolerantModel):
     """Why it does not take over from the run before in a better way."""
     steps_lost: int = 0
     """Steps of the run before it that are in no commit."""
-    untold: bool = False
+    unreported: bool = False
     """As in history."""
     reached: int | None = None
     """As in history."""
@@ -547,7 +547,7 @@ class TrainingJobStatus(TolerantModel):
     """Steps that runs had done and their successors did not begin with, over the job's life, as far as known."""
     steps_in_doubt: int = 0
     """At most this many more steps may be lost: a run in the same pods may have begun with them."""
-    runs_untold: int = 0
+    runs_unreported: int = 0
     """Runs of which no member reported how far they came. stepsLost may lack steps of each."""
     log_lost: LostLog | None = None
     """Set while the log lacks commits."""

@@ -61,7 +61,7 @@ class Cost:
     """The step of the newest commit that they, or earlier members, reported."""
 
     @property
-    def untold(self) -> bool:
+    def unreported(self) -> bool:
         return self.reached is None
 
     @property
@@ -197,7 +197,7 @@ def close_run(draft: Draft) -> Draft:
     cost = replace(cost, reached=highest(cost.reached, reached))
     draft = _count(draft, cost)
     if upcoming := draft.status.next:
-        known = {"steps_lost": cost.steps, "untold": cost.untold, "reached": cost.reached, "kept": cost.kept}
+        known = {"steps_lost": cost.steps, "unreported": cost.unreported, "reached": cost.reached, "kept": cost.kept}
         lost = reduce(add_lost_run, upcoming.attempted_runs, draft.status.lost)  # no member can begin one any more
         draft = draft.update(next=upcoming.model_copy(update=known), lost=lost)
     draft = _keep_pace(draft, current, exit_cause, message)
@@ -248,7 +248,7 @@ def _count_for_the_newer(draft: Draft, previous: PreviousRun, cost: Cost) -> Dra
         return draft  # its cost is known by now
     draft, reached = never_begun(draft, cost.of, entry.run)
     cost = replace(cost, reached=highest(entry.reached, reached, cost.reached))
-    known = {"reached": cost.reached, "kept": cost.kept, "untold": cost.untold}
+    known = {"reached": cost.reached, "kept": cost.kept, "unreported": cost.unreported}
     in_pods = _goes_on_in_pods(draft, previous) if draft.current else entry.how is not Takeover.RECREATE
     return amend(draft, entry.run, **known, **{"steps_in_doubt" if in_pods else "steps_lost": cost.steps})
 
@@ -266,19 +266,24 @@ def _count_for_the_next(draft: Draft, previous: PreviousRun, cost: Cost) -> Draf
     done more steps, or saved since. If they reported nothing, the newer run may have begun: the steps are in doubt.
     """
     status, upcoming = draft.status, draft.status.next
-    untold = cost.untold and (upcoming is None or upcoming.reached is None)
-    if upcoming is None or untold or status.opened > previous.run:
-        more = {"steps_in_doubt": status.steps_in_doubt + cost.steps, "runs_untold": status.runs_untold + cost.untold}
+    unreported = cost.unreported and (upcoming is None or upcoming.reached is None)
+    if upcoming is None or unreported or status.opened > previous.run:
+        more = {
+            "steps_in_doubt": status.steps_in_doubt + cost.steps,
+            "runs_unreported": status.runs_unreported + cost.unreported,
+        }
         return draft.update(**more)
     cost = replace(cost, reached=highest(upcoming.reached, cost.reached), kept=status.step or 0)
-    known = {"steps_lost": cost.steps, "untold": False, "reached": cost.reached, "kept": cost.kept}
+    known = {"steps_lost": cost.steps, "unreported": False, "reached": cost.reached, "kept": cost.kept}
     total = max(0, status.steps_lost + cost.steps - upcoming.steps_lost)
     return draft.update(next=upcoming.model_copy(update=known), steps_lost=total)
 
 
 def _count(draft: Draft, cost: Cost) -> Draft:
     status = draft.status
-    return draft.update(steps_lost=status.steps_lost + cost.steps, runs_untold=status.runs_untold + cost.untold)
+    return draft.update(
+        steps_lost=status.steps_lost + cost.steps, runs_unreported=status.runs_unreported + cost.unreported
+    )
 
 
 def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tuple[Draft, ExitCause, str]:

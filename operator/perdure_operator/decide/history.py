@@ -21,9 +21,9 @@ MEMBERS_NAMED: Final = 8
 TEXT_CHARACTERS: Final = 160
 """Length limit of `cause` and `why`."""
 
-COST: Final = ("steps_lost", "untold", "reached", "kept")
+COST: Final = ("steps_lost", "unreported", "reached", "kept")
 """The fields of NextRun that say what the previous run cost, as far as known when that run is closed."""
-NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "untold": False}
+NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "unreported": False}
 
 
 def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
@@ -61,7 +61,7 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
         how=entries[-1].how,
         steps_lost=max(0, status.steps_lost + new.steps_lost - old.steps_lost),
         steps_in_doubt=max(0, status.steps_in_doubt + new.steps_in_doubt - old.steps_in_doubt),
-        runs_untold=max(0, status.runs_untold + new.untold - old.untold),
+        runs_unreported=max(0, status.runs_unreported + new.unreported - old.unreported),
     )
 
 
@@ -121,7 +121,7 @@ def _record_beginning(draft: Draft, beginning: Beginning) -> Draft:
         return draft
     draft, reached = never_begun(draft, of, run) if of else (draft, None)
     reached = highest(entry.reached, reached, beginning.reached if of else None)
-    draft = amend(draft, run, began=beginning.step, reached=reached, untold=entry.untold and reached is None)
+    draft = amend(draft, run, began=beginning.step, reached=reached, unreported=entry.unreported and reached is None)
     if entry.how is Takeover.NEVER:  # not live, but it has begun
         draft = amend(draft, run, how=Takeover.IN_PLACE)
     last = entry.kept if reached is None else reached

@@ -156,9 +156,9 @@ def wait_for_exits(draft: Draft) -> Draft:
     if draft.now >= deadline:
         return _delete_late(draft, pods)
     saved = later(deadline, -LATE_MARGIN_SECONDS)
-    untold = _not_asked_yet(draft, intent)
-    draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if untold else saved)
-    draft = await_refused(draft, untold, "asked to leave")
+    not_asked = _not_asked_yet(draft, intent)
+    draft = draft.wake(deadline).wake(patience_ends(intent, draft.now) if not_asked else saved)
+    draft = await_refused(draft, not_asked, "asked to leave")
     if intent.disruption in (Disruption.MEMBER_LOST, Disruption.NODE_FAULT):
         message = f"{intent.cause}; waiting for {listed(pods)} to stop until {clock(deadline)}"
         return draft.wait(Reason.STOPPING, message)
@@ -185,10 +185,12 @@ def ask_to_leave(draft: Draft) -> Draft:
     intent, upcoming = draft.intent, draft.status.next
     if intent is None or not intent.leave or upcoming is None or draft.now >= (intent.deadline or draft.now):
         return draft
-    untold, text = _not_asked_yet(draft, intent), leave(upcoming.run, intent)
-    unasked = [pod for pod in untold if run_told(pod.assignment) < upcoming.run]  # the others only have less time now
+    not_asked, text = _not_asked_yet(draft, intent), leave(upcoming.run, intent)
+    unasked = [
+        pod for pod in not_asked if run_told(pod.assignment) < upcoming.run
+    ]  # the others only have less time now
     deleted = cannot_be_asked(draft, intent, unasked)
-    requests = [_request(pod, text) for pod in untold if pod not in deleted]
+    requests = [_request(pod, text) for pod in not_asked if pod not in deleted]
     draft = draft.act(f"asked to save and leave: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     return draft.act(why, *(_deletion(pod) for pod in deleted))
@@ -207,13 +209,13 @@ def tell_leavers(draft: Draft) -> Draft:
     text = _last_word(draft, plan, intent)
     if not text:
         return draft
-    untold = [pod for pod in pods if not pod.deleting and pod.assignment != text]
-    deleted = cannot_be_asked(draft, intent, untold)
-    requests = [_request(pod, text) for pod in untold if pod not in deleted]
+    not_asked = [pod for pod in pods if not pod.deleting and pod.assignment != text]
+    deleted = cannot_be_asked(draft, intent, not_asked)
+    requests = [_request(pod, text) for pod in not_asked if pod not in deleted]
     draft = draft.act(f"run {run_told(text)} goes on without it: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
-    return draft.wake(patience_ends(intent, draft.now)) if untold else draft
+    return draft.wake(patience_ends(intent, draft.now)) if not_asked else draft
 
 
 def _last_word(draft: Draft, plan: RunPlan | None, intent: Intent) -> str:

@@ -100,7 +100,7 @@ def assign(draft: Draft) -> Draft:
     current, plan = draft.current, draft.newest_plan
     if current is None or plan is None or (current.intent and current.intent.leave):
         return draft
-    pods, untold, unready = own(draft.snapshot), list[PodView](), list[PodView]()
+    pods, without_rank, unready = own(draft.snapshot), list[PodView](), list[PodView]()
     on = {member.uid for member in current.plan.members}
     for member in plan.members:
         pod = pods.get(member.name)
@@ -113,15 +113,15 @@ def assign(draft: Draft) -> Draft:
             told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
             knows = run_given(pod.assignment) == plan.run and pod.role == Role.MEMBER and current.saves
             draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", told)
-            untold += [] if knows else [pod]
+            without_rank += [] if knows else [pod]
         elif not pod.ready and pod.uid in on:  # an offered run does not wait until its newcomers are
             unready.append(pod)
-    if untold:
-        draft = await_refused(draft, untold, f"given its rank in run {plan.run}")
+    if without_rank:
+        draft = await_refused(draft, without_rank, f"given its rank in run {plan.run}")
         draft = draft.wait(Reason.ASSIGNING, f"telling the members of run {plan.run} their ranks")
     if unready:
         return _await_ready(draft, unready)
-    return draft if untold or current.outcomes or current.warm else draft.update_current(warm=True)
+    return draft if without_rank or current.outcomes or current.warm else draft.update_current(warm=True)
 
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:

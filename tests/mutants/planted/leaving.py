@@ -103,7 +103,7 @@ LEAVING: Final = (
     Mutant(
         "status waits for the exit save of members that nobody could ask",
         _LEAVING,
-        'await_refused(draft, untold, "asked to leave")',
+        'await_refused(draft, not_asked, "asked to leave")',
         'await_refused(draft, (), "asked to leave")',
         ("suspended-unheard",),
     ),

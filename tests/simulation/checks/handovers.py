@@ -42,7 +42,14 @@ OVERSTAY_SECONDS: Final = 90.0
 _HARMLESS: Final = frozenset({"drain", "scale", "suspend", "noisy-pods", "cordon-for-a-moment", "watch-duplicate"})
 _GONE: Final = ("emptied-root",)
 """There is no log any more to judge by."""
-_UNTOLD: Final = ("status-restored", "orphan-job", "foreign-outcome", "absurd-outcome", "emptied-root", "relabel")
+_STATUS_UNSURE: Final = (
+    "status-restored",
+    "orphan-job",
+    "foreign-outcome",
+    "absurd-outcome",
+    "emptied-root",
+    "relabel",
+)
 
 
 @dataclass
@@ -182,7 +189,7 @@ class Handovers(Promise):
     def look(self) -> None:
         self._look_at_waiting()
         for job in self._world.server.each(JOBS):
-            if not terminating(job) and not self._case.fired(*_UNTOLD):
+            if not terminating(job) and not self._case.fired(*_STATUS_UNSURE):
                 self._look_at_history(job)
                 if not finished(job):
                     self._look_at_leavers(job)

@@ -13,7 +13,7 @@ from tests.simulation.objects import JOBS, key_of, uid_of
 
 
 class Ledger(Promise):
-    """stepsLost, stepsInDoubt and runsUntold."""
+    """stepsLost, stepsInDoubt and runsUnreported."""
 
     def judge(self) -> None:
         """At the end, once every run is over."""
@@ -22,9 +22,11 @@ class Ledger(Promise):
         for job in self._world.server.each(JOBS):
             root, status = job["spec"]["checkpoint"]["uri"], status_of(job)
             lost = self._case.evidence.lost(root, uid_of(job))
-            told, doubt, untold = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUntold"))
+            told, doubt, unreported = (
+                int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUnreported")
+            )
             words = f"{key_of(job)[1]} has lost {lost}, and status tells {told}"
             if told > sum(lost.values()) + self._case.evidence.partly(root, uid_of(job)):
                 self._case.fail("ledger", f"{words}")
-            elif not untold and told + doubt < sum(lost.values()):
+            elif not unreported and told + doubt < sum(lost.values()):
                 self._case.fail("ledger", f"{words} and {doubt} in doubt, and of no run that it does not know")

@@ -23,7 +23,14 @@ LEARNED_SECONDS: Final = 60.0
 _HARMLESS: Final = frozenset(
     {"drain", "eviction-refused", "scale", "noisy-pods", "cordon-for-a-moment", "watch-duplicate"}
 )
-_UNTOLD: Final = ("status-restored", "orphan-job", "foreign-outcome", "absurd-outcome", "emptied-root", "relabel")
+_STATUS_UNSURE: Final = (
+    "status-restored",
+    "orphan-job",
+    "foreign-outcome",
+    "absurd-outcome",
+    "emptied-root",
+    "relabel",
+)
 
 
 class Offers(Promise):
@@ -59,7 +66,7 @@ class Offers(Promise):
             return
         if job["spec"] != old["spec"] or terminating(job):
             self._edited[uid_of(job)] = self._case.now
-        if not by_operator(change) or finished(job) or self._case.fired(*_UNTOLD):
+        if not by_operator(change) or finished(job) or self._case.fired(*_STATUS_UNSURE):
             return
         before, after = _offered(status_of(old)), _offered(status_of(job))
         if after and after.get("run") != before.get("run"):
@@ -98,7 +105,7 @@ class Offers(Promise):
         self._case.fail("offer", f"{words}, and it did not: {[one.get('why') for one in _history(job)[-1:]]}")
 
     def look(self) -> None:
-        if self._case.fired(*_UNTOLD):
+        if self._case.fired(*_STATUS_UNSURE):
             return
         for job in self._world.server.each(JOBS):
             plan = _offered(status_of(job))

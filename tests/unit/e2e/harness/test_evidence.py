@@ -93,7 +93,7 @@ def test_a_run_that_could_not_use_the_newest_commit_begins_where_its_trace_does(
         ({"stepsLost": 1}, True),
         ({}, True),
         ({"stepsLost": 1, "stepsInDoubt": 1}, False),
-        ({"runsUntold": 1}, False),
+        ({"runsUnreported": 1}, False),
     ],
 )
 def test_what_status_tells_of_steps_lost_is_compared_with_the_trace(told: dict[str, int], wrong: bool) -> None:

@@ -52,7 +52,7 @@ class TestADamagedCommit:
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         entry = here.now.history[-1]
         assert (entry.run, entry.steps_lost, entry.steps_behind_skipped, entry.began) == (2, 8, 6, 4)
-        assert (here.now.steps_lost, here.now.runs_untold) == (8, 0)
+        assert (here.now.steps_lost, here.now.runs_unreported) == (8, 0)
         assert _skipped(here) == [f"run 2 could not use {WHY}; it began 6 steps before it"]
 
     def test_a_second_run_that_begins_behind_it_costs_what_that_one_had_done(self) -> None:
@@ -72,41 +72,41 @@ class TestADamagedCommit:
         here = here.ended(1, ExitKind.CHECKPOINTED, run=1, step=12, commit=(2, 12), opened=1).settle()
         here = here.ended(0, ExitKind.STOPPED, run=2, opened=1).ended(2, ExitKind.STOPPED, run=2, opened=1)
         here = _next_run(here.exited(3, code=137).settle())
-        assert (here.now.run, here.now.steps_lost, here.now.runs_untold) == (3, 0, 0)
+        assert (here.now.run, here.now.steps_lost, here.now.runs_unreported) == (3, 0, 0)
         told = {"run": 3, "begun": (Beginning(3, 4),), "skipped_commit": SkippedCommit(3, 8, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
-        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (8, 0, 0)
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (8, 0, 0)
 
     def test_where_nobody_has_told_how_far_the_run_before_had_come_the_commit_itself_does(self) -> None:
         here = job().status(step=10, commit_seq=2).running(world=1)
         here = _next_run(here.missing(here.members[0]).settle().after(300).settle())
-        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1)
+        assert (here.now.steps_lost, here.now.runs_unreported) == (0, 1)
         told = {"run": 2, "begun": (Beginning(2, 4),), "skipped_commit": SkippedCommit(2, 6, WHY)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
-        assert (here.now.steps_lost, here.now.runs_untold) == (6, 1)
+        assert (here.now.steps_lost, here.now.runs_unreported) == (6, 1)
 
 
 class TestWhatNobodyCanKnowYet:
     def test_a_run_of_which_nobody_has_told_is_counted_as_such(self) -> None:
         here = _one_is_silent()
-        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 0, 1)
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (0, 0, 1)
 
     def test_whoever_has_stayed_tells_of_both_ends(self) -> None:
         here, told = _one_is_silent(), {"run": 2, "begun": (Beginning(2, 10, 1, 17),)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
-        assert (here.now.steps_lost, here.now.runs_untold) == (7, 0)
-        assert [(one.run, one.steps_lost, one.untold) for one in here.now.history] == [(1, 0, False), (2, 7, False)]
+        assert (here.now.steps_lost, here.now.runs_unreported) == (7, 0)
+        assert [(one.run, one.steps_lost, one.unreported) for one in here.now.history] == [(1, 0, False), (2, 7, False)]
 
     def test_a_newcomer_alone_tells_of_one(self) -> None:
         here, told = _one_is_silent(), {"run": 2, "begun": (Beginning(2, 10),)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
-        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1)
+        assert (here.now.steps_lost, here.now.runs_unreported) == (0, 1)
 
     def test_what_is_in_no_commit_is_in_doubt_while_members_may_have_kept_it(self) -> None:
         for begun, lost in ((20, 0), (18, 2), (10, 10)):
             dead = {"run": 1, "step": 20, "commit": (4, 10), "error": killed()}
             here = _next_run(_running().ended(1, ExitKind.FAILED, **dead).settle())
-            assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 10, 0)
+            assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (0, 10, 0)
             assert here.condition(ConditionType.SAVED).status == "False"
             told = {"run": 2, "begun": (Beginning(2, begun, 1, 20),)}
             here = here.all_ended(ExitKind.CHECKPOINTED, step=30, commit=(6, 30), **told).settle()
@@ -116,9 +116,9 @@ class TestWhatNobodyCanKnowYet:
         """Its members tell of the one before it, which is counted where the next one begins."""
         here = _one_is_silent()
         here = here.all_ended(ExitKind.PEER_LOST, run=1, step=17, commit=(2, 10)).settle()
-        assert (here.now.steps_lost, here.now.runs_untold) == (7, 0)
+        assert (here.now.steps_lost, here.now.runs_unreported) == (7, 0)
         here = _next_run(here)
-        told = [(one.run, one.steps_lost, one.untold) for one in here.now.history[-2:]]
+        told = [(one.run, one.steps_lost, one.unreported) for one in here.now.history[-2:]]
         assert told == [(2, 0, False), (3, 7, False)]
 
 
@@ -132,7 +132,7 @@ class TestARunThatWasNeverOpened:
             here = here.exited(3, code=137).settle()
             assert (here.now.current, here.now.previous is None, here.now.steps_lost) == (None, False, 12)
             here = here.ended(1, ExitKind.PEER_LOST, commit=commit, **told).settle()
-            assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, lost, 0)
+            assert (here.now.previous, here.now.steps_lost, here.now.runs_unreported) == (None, lost, 0)
 
     def _one_leaves(self) -> Job:
         """Run 2 is to go on in the pods of 0 and 2, with 3, once 1 has saved and left."""
@@ -144,20 +144,20 @@ class TestARunThatWasNeverOpened:
         here, told = self._one_leaves(), {"run": 1, "step": 12, "opened": 1}
         here = here.ended(0, ExitKind.EXIT_TIMEOUT, **told).ended(2, ExitKind.EXIT_TIMEOUT, **told)
         here = here.ended(3, ExitKind.FAILED, run=2, error=killed(), opened=1).settle()
-        assert (here.now.current, here.now.steps_lost, here.now.runs_untold) == (None, 12, 0)
+        assert (here.now.current, here.now.steps_lost, here.now.runs_unreported) == (None, 12, 0)
         here = here.exited(1, code=137).settle()
-        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 12, 0)
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_unreported) == (None, 12, 0)
 
     def test_where_all_of_it_were_silent_the_leavers_words_are_taken_back_once_the_next_run_has_begun_with_them(
         self,
     ) -> None:
         here = self._one_leaves().exited(0, code=137).exited(2, code=137).exited(3, code=137).settle()
-        assert (here.now.current, here.now.steps_lost, here.now.runs_untold) == (None, 0, 1)
+        assert (here.now.current, here.now.steps_lost, here.now.runs_unreported) == (None, 0, 1)
         here = here.ended(1, ExitKind.PEER_LOST, run=1, step=12, opened=1).settle()
-        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 12, 1)
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_unreported) == (None, 12, 1)
         here, told = _next_run(here), {"run": 3, "begun": (Beginning(3, 12),)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
-        assert (here.now.steps_lost, here.now.runs_untold) == (0, 1), "run 2 may have begun, and nobody has told"
+        assert (here.now.steps_lost, here.now.runs_unreported) == (0, 1), "run 2 may have begun, and nobody has told"
 
     def test_of_one_that_has_begun_and_ended_before_the_leaver_nothing_is_counted_again(self) -> None:
         here, told = self._one_leaves(), {"run": 2, "step": 15, "opened": 2, "commit": (3, 15)}
@@ -166,13 +166,13 @@ class TestARunThatWasNeverOpened:
         here = here.ended(3, ExitKind.FAILED, **told, error=killed()).settle()
         assert (here.now.current, here.now.previous is None, here.now.steps_lost) == (None, False, 2)
         here = here.ended(1, ExitKind.PEER_LOST, run=1, step=12, opened=1, commit=(2, 10)).settle()
-        assert (here.now.previous, here.now.steps_lost, here.now.runs_untold) == (None, 2, 0)
+        assert (here.now.previous, here.now.steps_lost, here.now.runs_unreported) == (None, 2, 0)
 
     def test_a_newcomer_that_was_to_join_alive_tells_nothing_of_those_whom_it_was_to_join(self) -> None:
         here = job(disruption=PATIENT).running(world=1).spec(replicas=2).settle().after(1).settle().ready().settle()
         here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
         assert here.now.current is None
-        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_untold) == (0, 0, 1)
+        assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (0, 0, 1)
 
 
 def test_what_an_older_operator_has_counted_stays() -> None:
