@@ -33,7 +33,7 @@ ANOTHER: Final = (
 """The advice where samples differ."""
 
 CHANGED: Final = (
-    "the script changes this dataset while it trains, and here it is not as it was when this epoch began: set what "
+    "the script changes this dataset while it trains, and here it is not as it was then: set what "
     "changes by session.steps_done and the epoch above the batch loop, or keep it in session.state and set it from "
     "there; where that is so already, pass session.loader(fingerprint=False)"
 )

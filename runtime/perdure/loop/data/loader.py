@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from perdure.errors import UserError
+from perdure.loop.data.changing import changeable
 from perdure.loop.data.evenness import why_another, why_uneven
 from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Fingerprint, Probes, different, probes, take
 from perdure.loop.data.randomness import draws_nothing, in_no_checkpoint, own_generators
@@ -79,10 +80,15 @@ class _Numbered(Dataset[_Fetched]):
         """Draws here affect neither the script nor the workers' next samples, which are seeded."""
         python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
-            found = take(self._seeded, numbers)
+            found = take(self._alike, numbers)
         random.setstate(python)
         np.random.set_state(numpy)
         return found
+
+    def _alike(self, sample: int) -> Any:
+        """The sample as it reads in every epoch, as long as the script does not change it."""
+        _seed_all(self._seed, sample)
+        return self.dataset[sample]
 
     def _seeded(self, sample: int) -> Any:
         _seed_all(self._seed, self._epoch, sample)
@@ -186,6 +192,12 @@ class Loader(Source[Any]):
         """The epoch of these digests."""
         self._varies = False
         """Whether the dataset was another one in another epoch of one process: the script changes it between epochs."""
+        self._form: Mapping[str, Any] = {}
+        """What the script could change of the dataset, as it was at the last look."""
+        self._left_as: Mapping[str, Any] = {}
+        """Digests at the end of an epoch whose body has changed the dataset, or one before it: `samples` in `epoch`."""
+        self._sets = False
+        """Whether the script has set the dataset again between such an end and the next look."""
         self._take(dataset, options)
 
     def exhausted(self) -> bool:
@@ -240,14 +252,16 @@ class Loader(Source[Any]):
 
     def facts(self) -> dict[str, Any]:
         """What a commit records beside the position, to detect changes."""
-        found = {"batch": self.plan.batch, "seen": dict(self._seen), "epoch": self._seen_in, "varies": self._varies}
+        found = {"batch": self.plan.batch, "samples": dict(self._seen), "epoch": self._seen_in, "varies": self._varies}
         counted = {"limit": self.limit, "taken": self.taken}
-        return found | {name: count for name, count in counted.items() if count is not None}
+        left = {"left": dict(self._left_as), "sets": self._sets} if self._left_as else {}
+        return found | left | {name: count for name, count in counted.items() if count is not None}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         """Takes the facts from the checkpoint, once the position is known."""
-        batch, self._seen = facts.get("batch", self.plan.batch), facts.get("seen", {})
+        batch, self._seen = facts.get("batch", self.plan.batch), facts.get("samples", {})
         self._seen_in, self._varies = facts.get("epoch"), facts.get("varies", False)
+        self._left_as, self._sets = facts.get("left", {}), facts.get("sets", False)
         self.limit, self.taken = facts.get("limit"), facts.get("taken")
         if self.consumed and batch != self.plan.batch:
             self._session.warn(
@@ -317,16 +331,33 @@ class Loader(Source[Any]):
         return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
 
     def _look_at(self, look: _Look, epoch: int) -> None:
-        """Compares a dataset that the script changes between epochs only with the same epoch's."""
-        seen = look.fingerprint
-        number, first = different(self._seen, seen), self._looked_in is None
+        """Compares a dataset that the script changes between epochs only with the same epoch's, or with what the body
+        of the epoch before has made of it."""
+        seen, first = look.fingerprint, self._looked_in is None
+        follows = bool(self._left_as) and self._left_as["epoch"] == epoch - 1 and self._seen_in != epoch
+        number = different(self._left_as["samples"] if follows and not self._sets else self._seen, seen)
         for path in look.generators if first else ():
             self._session.warn(in_no_checkpoint(f"{self}: the dataset", path))
-        if number and first and not (self._varies and self._seen_in != epoch):
-            why = CHANGED if self._varies else ANOTHER
+        compared = not self._sets if follows else not self._varies or self._seen_in == epoch
+        if number and first and compared:
+            why = CHANGED if self._varies or follows else ANOTHER
             self._session.warn(f"{self}: sample {number} is another one than that of the checkpoint: {why}")
-        self._varies = self._varies or bool(number and not first)
+        self._sets = self._sets or bool(follows and number and not first)
+        self._varies = self._varies or bool(not first and different(self._seen, seen))
         self._seen, self._seen_in, self._looked_in = seen, epoch, epoch
+        self._form = changeable(self._dataset)
+
+    def end_epoch(self) -> None:
+        """Looks at what the epoch's body has made of the dataset, where it may have changed something."""
+        super().end_epoch()
+        if self._looks and not self.evaluates and self._looked_in is not None and self._looked_in == self._seen_in:
+            now, seen = changeable(self._dataset), self._seen
+            if now != self._form:
+                with torch.device("cpu"):
+                    batches = iter(self._underneath(self._looked_in, [probes(self.plan.samples)]))
+                    seen = cast("_Batch", next(batches)).value.fingerprint
+            if self._left_as or different(self._seen, seen):
+                self._left_as = {"samples": dict(seen), "epoch": self._looked_in}
 
     def differs(self, words: str) -> None:
         """Reports a difference between the ranks' datasets, once."""

@@ -41,7 +41,7 @@ class Datasets:
 
     def facts_of_this_rank(self) -> dict[str, Any]:
         """What this rank tells the others: the length and the digests of a few samples, by the loader's name."""
-        return {name: [loader.plan.samples, loader.facts()["seen"]] for name, loader in self._loaders.items()}
+        return {name: [loader.plan.samples, loader.facts()["samples"]] for name, loader in self._loaders.items()}
 
     def compare(self, by_rank: Sequence[dict[str, Any]]) -> None:
         """Reports each loader whose dataset differs between ranks, once. UserError if lengths differ."""

@@ -117,6 +117,60 @@ def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
     assert said_of(capfd, "another one") == []
 
 
+@pytest.mark.parametrize(("stop", "workers"), [(3, 0), (3, 1), (6, 0), (9, 1)])
+@pytest.mark.parametrize("kept", [False, True], ids=["a-variable", "kept-in-session.state"])
+def test_a_dataset_that_a_body_changes_for_the_next_epochs_is_told_where_a_resumed_run_begins_with_another(
+    join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int, *, kept: bool
+) -> None:
+    """As pseudo-labels and curricula do, after the first of three epochs or more; it leaves between two epochs."""
+    for leave in (stop, None):
+        with contextlib.suppress(Exit), join() as session:
+            session.register(net=nn.Linear(4, 1))
+            grows = Grows()
+            for epoch in session.epochs(4):
+                if kept:
+                    grows.size = session.state.get("size", 0)
+                for _ in session.loader(grows, 8, num_workers=workers):
+                    session.step()
+                if not epoch:
+                    grows.size = session.state["size"] = 5
+                if leave == session.steps_done:
+                    os.kill(os.getpid(), signal.SIGTERM)
+    assert session.steps_done == 12
+    said = said_of(capfd, "another one")
+    assert len(said) == (not kept)
+    assert all("is another one than that of the checkpoint: the script changes this dataset" in line for line in said)
+
+
+def test_nothing_is_said_of_a_dataset_that_a_body_changes_and_each_epoch_sets_again(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At the end of the first epoch nobody can know yet."""
+    for leave in (6, None):
+        with contextlib.suppress(Exit), join() as session:
+            session.register(net=nn.Linear(4, 1))
+            grows = Grows()
+            for _ in session.epochs(4):
+                grows.size = 0
+                for _ in session.loader(grows, 8):
+                    session.step()
+                    grows.size += 1
+                if leave == session.steps_done:
+                    os.kill(os.getpid(), signal.SIGTERM)
+    assert session.steps_done == 12
+    assert said_of(capfd, "another one") == []
+
+
+@pytest.mark.parametrize("stop", [3, 6])
+def test_nothing_is_said_of_samples_that_are_drawn_anew_in_each_epoch(
+    join: Join, capfd: pytest.CaptureFixture[str], stop: int
+) -> None:
+    for leave in (stop, None):
+        with contextlib.suppress(Exit):
+            train(join(), Augmented(), stop=leave or 0)
+    assert said_of(capfd, "another one") == []
+
+
 @pytest.mark.parametrize("above", [True, False], ids=["above-the-loop", "in-each-step"])
 def test_a_dataset_that_the_script_changes_by_the_step_is_told_with_its_own_remedy(
     join: Join, capfd: pytest.CaptureFixture[str], above: bool
@@ -138,6 +192,16 @@ def test_a_dataset_that_the_script_changes_by_the_step_is_told_with_its_own_reme
     said = said_of(capfd, "another one")
     assert len(said) == (not above)
     assert all("is another one than that of the checkpoint: the script changes this dataset" in line for line in said)
+
+
+class Augmented(Dataset[Any]):
+    """Its samples are other ones each time that they are read."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> Any:
+        return (torch.rand(4) + number,)
 
 
 class Drawn(Dataset[Any]):
