@@ -355,20 +355,31 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 
 
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
-    """Where the newest run stood that any of these members was in: their own run may never have begun."""
-    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
-    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
-    told = [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
+    """Where the newest run stood of which one of these members tells: their own run may never have begun."""
+    told = _who_tell(draft, ended)
     of = max((one.run for one in told if one.run), default=ended.run)
     mine = [one for one in told if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
+    # Status may know a newer run's commit by now: it counts only if these members know of none.
     kept = max(commits)[1] if commits else draft.status.step or 0
-    entry, never = entry_of(draft, of), (Takeover.IN_PLACE, Takeover.RECREATE)
-    begun = not mine or not all(_has_not_begun(draft, one, *never) for one in mine)
+    entry = entry_of(draft, of)
+    never_began = bool(mine) and all(_has_not_begun(draft, one, Takeover.IN_PLACE, Takeover.RECREATE) for one in mine)
     lost_log = any(one.error_name == ErrorName.LOG_LOST for one in mine)  # a person decides what is given up, see gates
-    if entry and entry.reached is not None and not begun and not lost_log:
-        of = entry.run - 1  # they tell nothing of it: where the run before stood is in the entry
+    if entry and entry.reached is not None and never_began and not lost_log:
+        of = entry.run - 1  # where the run before stood is in the entry, and these members know nothing of it
     return Cost(of, max((one.step for one in mine), default=None), kept)
+
+
+def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutcome]:
+    """The outcomes that tell where a run stood.
+
+    A member of a run that was to take over live, and is not known to have begun, tells nothing. One of a run in place
+    tells only that it has not begun: that counts if no other member tells more. What is about a newer run than this one
+    is not believed: a container may write anything.
+    """
+    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
+    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
+    return [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
 
 
 def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perdure.wire import Beginning, ExitKind, SkippedCommit
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import HistoryEntry, LiveRefused
@@ -38,9 +40,10 @@ def _skipped(here: Job) -> list[str]:
     return [event.message for event in events if event.reason == Reason.COMMIT_SKIPPED]
 
 
-def test_what_a_member_tells_of_another_run_is_no_step_of_this_one() -> None:
+@pytest.mark.parametrize("other", [0, 2, 99999])
+def test_what_a_member_tells_of_another_run_is_no_step_of_this_one(other: int) -> None:
     here = job().running(world=2).ended(1, ExitKind.FAILED, error=killed(), run=1, step=12, commit=(2, 10)).settle()
-    here = here.ended(0, ExitKind.PEER_LOST, run=0, step=7777).settle()
+    here = here.ended(0, ExitKind.PEER_LOST, run=other, step=7777).settle()
     assert here.now.steps_lost == 2
 
 
@@ -54,6 +57,14 @@ class TestADamagedCommit:
         assert (entry.run, entry.steps_lost, entry.steps_behind_skipped, entry.began) == (2, 8, 6, 4)
         assert (here.now.steps_lost, here.now.runs_unreported) == (8, 0)
         assert _skipped(here) == [f"run 2 could not use {WHY}; it began 6 steps before it"]
+
+    def test_a_run_of_new_members_that_has_never_begun_hides_nothing_of_what_the_one_before_it_had_done(self) -> None:
+        here = _lost_together().ended(2, ExitKind.FAILED, error=killed(), run=2, step=0).settle()
+        here = _next_run(here.ended(3, ExitKind.PEER_LOST, run=2, step=0).settle())
+        assert here.now.run == 3
+        told = {"run": 3, "begun": (Beginning(3, 4),)}
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
+        assert here.now.steps_lost == 8
 
     def test_a_second_run_that_begins_behind_it_costs_what_that_one_had_done(self) -> None:
         here = _lost_together()
