@@ -13,7 +13,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
-MADE = {"log/", "data/", "operator/__init__.py"}
+MADE = {"log/", "data/", "pins/", "operator/__init__.py"}
 """Named without being here: a bucket's prefixes, and a file that must never be."""
 
 

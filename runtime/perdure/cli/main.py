@@ -12,6 +12,7 @@
     perdure gc [--json] ROOT               what of a root is not needed; with --delete it goes
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
+    perdure import FROM ROOT NAME          make a root of a file of torch.save, of dcp or of safetensors
 
 Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
 is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a difference that `diff`
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
     commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy, "gc": _gc}
-    commands |= {"pin": _pin, "unpin": _pin}
+    commands |= {"pin": _pin, "unpin": _pin, "import": _import}
     try:
         return commands.get(options.command, _inspect)(options)
     except PerdureError as error:
@@ -121,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     gc.add_argument("--keep", type=int, metavar="N", help="also all but the newest N commits; pinned ones stay")
     gc.add_argument("--delete", action="store_true", help="delete what is listed")
     gc.add_argument("--json", action="store_true", help="an object a line")
+    _add_files(commands, where)
+    return parser
+
+
+def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], where: str) -> None:
+    """The commands that write and read files of other programs."""
     export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
     export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
     export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
@@ -132,7 +139,16 @@ def _parser() -> argparse.ArgumentParser:
         help="hf: a folder with model.safetensors (default); torch: a file for torch.load; dcp: a folder for "
         "torch.distributed.checkpoint",
     )
-    return parser
+    importing = commands.add_parser("import", help="make a checkpoint root of what another program has written")
+    importing.add_argument(
+        "source",
+        metavar="FROM",
+        type=Path,
+        help="a file of torch.save or safetensors, or a folder of dcp or safetensors",
+    )
+    importing.add_argument("root", metavar="ROOT", help=f"{where}, where nothing was trained")
+    importing.add_argument("name", metavar="NAME", help="what a script would register it as, such as model")
+    importing.add_argument("--take", metavar="KEY", help="where in it the state_dict is, such as model or state.model")
 
 
 def _warm(options: argparse.Namespace) -> int:
@@ -231,6 +247,13 @@ def _export(options: argparse.Namespace) -> int:
     from perdure.cli.export import Format, export  # noqa: PLC0415
 
     print(export(*_named(options.commit), options.name, options.to, Format(options.format)))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from perdure.cli.importing import import_into  # noqa: PLC0415
+
+    print(import_into(_store(options.root), options.name, options.source, options.take))
     return 0
 
 
