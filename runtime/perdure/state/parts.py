@@ -8,6 +8,7 @@ Called by perdure.state.variables and perdure.loop.data.randomness.
 from __future__ import annotations
 
 import gc
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType,
 from typing import Any, Final
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 _DEPTH: Final = 4
@@ -41,12 +43,20 @@ def parts_of(
     waiting = deque([(name, thing, 0)])
     while waiting and len(seen) < most:
         path, value, depth = waiting.popleft()
-        if id(value) in seen:
+        if id(value) in seen or _is_global(value):
             continue
         seen.add(id(value))
         yield path, value
         if depth < _DEPTH and enters(value):
             waiting += [(_joined(path, inner), part, depth + 1) for inner, part in _inside(value)]
+
+
+def _is_global(value: Any) -> bool:
+    """Whether it is a generator that every checkpoint holds: torch's functions and Python's have it, too."""
+    if isinstance(value, torch.Generator):
+        return value is torch.default_generator or any(value is one for one in torch.cuda.default_generators)
+    python = getattr(random.random, "__self__", None)
+    return value is python or (isinstance(value, np.random.RandomState) and value is np.random.mtrand._rand)  # noqa: SLF001
 
 
 def _joined(path: str, inner: str) -> str:

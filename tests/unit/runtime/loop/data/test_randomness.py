@@ -43,8 +43,22 @@ def dataset(**attributes: Any) -> TensorDataset:
         (dataset(), []),
         (closing_over, []),
         (partial(print, 3), []),
+        (torch.utils.data.random_split, []),
+        (SimpleNamespace(shuffle=random.shuffle, numpy=np.random.mtrand._rand), []),
     ],
-    ids=["attribute", "transform", "subset", "concatenation", "closure", "method", "none", "function", "partial"],
+    ids=[
+        "attribute",
+        "transform",
+        "subset",
+        "concatenation",
+        "closure",
+        "method",
+        "none",
+        "function",
+        "partial",
+        "torchs",
+        "globals",
+    ],
 )
 def test_generators_of_its_own_are_found_by_their_paths(thing: Any, paths: list[str]) -> None:
     assert own_generators(thing) == paths
