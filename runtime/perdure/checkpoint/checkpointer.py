@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from awscrt.checksums import crc64nvme
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.retention import retire
 from perdure.checkpoint.save import commit, stage_together
@@ -41,9 +41,25 @@ TRACE_SECONDS: Final = 10.0
 _NAMED: Final = 4
 """Differing tensors that a message names."""
 
-Sums = tuple[dict[str, int], dict[str, int]]
 Left = Callable[[], float | None]
 """Seconds that this rank still has; None without a deadline."""
+
+
+Total = tuple[int, int, Sequence[tuple[Sequence[int], int]]]
+"""One checksum of all that must be equal, one of all that should be, and one for the boxes of each group of ranks that
+hold the same ones, with these ranks."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Checksums of what one rank holds, by name."""
+
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """Of what must be equal on all ranks."""
+    other: Mapping[str, int] = field(default_factory=dict)
+    """Of what should be."""
+    replicas: Mapping[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
+    """Of the boxes of sharded tensors that must be equal on several ranks, by these ranks."""
 
 
 class FlushedTrace(Protocol):
@@ -134,7 +150,7 @@ class Checkpointer:
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
-        return self._staged(state, tell, lambda state: ({}, other_sums(state)))
+        return self._staged(state, tell, lambda state: Sums(other=other_sums(state)))
 
     def _staged(
         self, state: State, tell: Callable[[Staged], Any], sum_up: Callable[[State], Sums]
@@ -142,13 +158,13 @@ class Checkpointer:
         sums: list[Sums] = []
 
         def report(staged: Staged) -> list[Any]:
-            sums.append(sum_up(state) if self.peers.world > 1 else ({}, {}))
-            return [*whole_of(sums[0]), self.beside(), tell(staged)]
+            sums.append(sum_up(state) if self.peers.world > 1 else Sums())
+            return [whole_of(sums[0]), self.beside(), tell(staged)]
 
         staged, every = stage_together(self.peers, state, report)
-        compare(self.peers, sums[0], [(shared, other) for shared, other, _, _ in every], self._reported, self.hint)
-        self.compare_beside([beside for _, _, beside, _ in every])
-        return staged, [own for _, _, _, own in every]
+        compare(self.peers, sums[0], [total for total, _, _ in every], self._reported, self.hint)
+        self.compare_beside([beside for _, beside, _ in every])
+        return staged, [own for _, _, own in every]
 
     def commit_staged(self, staged: Staged, position: Position, *, final: bool, reason: str) -> None:
         """Commit the staged state. Collective; after StorageError the call may be repeated."""
@@ -332,21 +348,31 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], reported: set[str], hint: str) -> None:
+def compare(peers: Peers, sums: Sums, every: Sequence[Total], reported: set[str], hint: str) -> None:
     """Raises UserError if a parameter or an optimizer's state differs between ranks: only one rank saves each.
 
     Of everything else rank 0's value is saved, and a difference is logged once. `sums` are this rank's checksums by
     name, `every` the total checksums of each rank. Collective if they differ.
     """
-    shared, other = sums
-    if len({whole for whole, _ in every}) > 1:
-        rank, name = _first_different(peers.gather("compares parameters", shared))
+    if len({whole for whole, _, _ in every}) > 1:
+        rank, name = _first_different(peers.gather("compares parameters", sums.shared))
         raise UserError(
             f"{name} differs between rank 0 and rank {rank}: wrap the model with session.wrap, and take the same "
             f"optimizer steps on every rank{hint}"
         )
-    if len({whole for _, whole in every}) > 1:
-        by_rank = peers.gather("compares what else it saves", other)
+    totals: dict[tuple[int, ...], set[int]] = {}
+    for ranks, total in (replica for _, _, replicas in every for replica in replicas):
+        totals.setdefault(tuple(ranks), set()).add(total)
+    if apart := sorted(ranks for ranks, found in totals.items() if len(found) > 1):
+        by_rank = peers.gather("compares its shards", sums.replicas.get(apart[0], {}))
+        among = apart[0]
+        number, name = _first_different([by_rank[rank] for rank in among])
+        raise UserError(
+            f"{name} differs between rank {among[0]} and rank {among[number]}, which hold the same shard of it: "
+            f"average gradients over the mesh's replicas, and take the same optimizer steps on every rank{hint}"
+        )
+    if len({whole for _, whole, _ in every}) > 1:
+        by_rank = peers.gather("compares what else it saves", sums.other)
         rank, _ = _first_different(by_rank)
         names = [name for name in different(by_rank[0], by_rank[rank]) if name not in reported]
         if peers.rank == 0 and names:
@@ -359,8 +385,18 @@ def compare(peers: Peers, sums: Sums, every: Sequence[tuple[int, int]], reported
 
 
 def sums_of(state: State) -> Sums:
-    """Checksums by name: of what must be equal between ranks, and of what should be."""
-    return {name: tensors.checksum(tensor) for name, tensor in state.shared.items()}, other_sums(state)
+    """Of the tensors that several ranks hold, and of what else should be equal."""
+    shared: dict[str, int] = {}
+    replicas: dict[tuple[int, ...], dict[str, int]] = {}
+    for name, tensor in state.shared.items():
+        if not boxes.is_sharded(tensor):
+            shared[name] = tensors.checksum(tensor)
+            continue
+        holders = boxes.holders(tensor)
+        for held in boxes.held(tensor):
+            if len(ranks := holders[held.box]) > 1:
+                replicas.setdefault(ranks, {})[f"{name} at {list(held.box.offset)}"] = tensors.checksum(held.memory)
+    return Sums(shared, other_sums(state), replicas)
 
 
 def other_sums(state: State) -> dict[str, int]:
@@ -373,16 +409,17 @@ def other_sums(state: State) -> dict[str, int]:
     return other
 
 
-def whole_of(sums: Sums) -> tuple[int, int]:
+def whole_of(sums: Sums) -> Total:
     """One total checksum of each."""
-    return _checksum(sums[0]), _checksum(sums[1])
+    replicas = [(list(ranks), _checksum(found)) for ranks, found in sorted(sums.replicas.items())]
+    return _checksum(sums.shared), _checksum(sums.other), replicas
 
 
-def _checksum(sums: dict[str, int]) -> int:
+def _checksum(sums: Mapping[str, int]) -> int:
     return int(crc64nvme("".join(f"{name} {sums[name]} " for name in sorted(sums)).encode()))
 
 
-def _first_different(by_rank: list[dict[str, int]]) -> tuple[int, str]:
+def _first_different(by_rank: Sequence[Mapping[str, int]]) -> tuple[int, str]:
     return next((rank, name) for rank, found in enumerate(by_rank) for name in different(by_rank[0], found))
 
 

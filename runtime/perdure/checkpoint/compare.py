@@ -45,7 +45,7 @@ class Side:
     @property
     def items(self) -> dict[str, Item]:
         """Its tensors by name."""
-        return {item.name: item for index in self.manifest.indexes for item in index.shard.items}
+        return {item.name: item for item in self.manifest.tensors}
 
 
 def diff(left: Side, right: Side, *, tensors_only: bool = False) -> Iterator[Line]:

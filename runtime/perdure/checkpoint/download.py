@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
-from perdure.checkpoint.manifest import Item, Shard
+from perdure.checkpoint.manifest import Shard
 from perdure.checkpoint.upload import combine
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
@@ -17,17 +17,32 @@ AHEAD: Final = 3
 """How many blocks are requested ahead, because a distant store answers after a while."""
 
 
-def read_blocks(store: Store, shard: Shard, items: Iterable[Item] | None = None) -> Iterator[tuple[int, memoryview]]:
+class Span(Protocol):
+    """A range of a shard's bytes."""
+
+    @property
+    def start(self) -> int:
+        """The first one."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The first one behind it."""
+        ...
+
+
+def read_blocks(store: Store, shard: Shard, spans: Iterable[Span] | None = None) -> Iterator[tuple[int, memoryview]]:
     """The start and bytes of each block, in order. The bytes are valid until the next block is requested.
 
-    With `items`, only blocks that hold any of them. Corrupt names what is damaged, with the found and expected value.
+    With `spans`, only blocks that hold a byte of any of them. Corrupt names what is damaged, with the found
+    and expected value.
     """
     every = range(0, shard.size, shard.block_bytes)
     if len(every) != len(shard.blocks):
         raise Corrupt(f"{shard.key}: its manifest has {len(shard.blocks)} block checksums instead of {len(every)}")
     if (found := combine(shard.blocks, shard.size, shard.block_bytes)) != shard.crc:
         raise Corrupt(f"{shard.key}: its checksum in the manifest is {shard.crc}, that of its blocks {found}")
-    starts = every if items is None else [every[number] for number in _holding(shard, items)]
+    starts = every if spans is None else [every[number] for number in _holding(shard, spans)]
     # As many buffers as are ever in use, which are reused: memory that is new to the process is slower than a disk.
     room = min(shard.size, shard.block_bytes) + 1  # one byte more, because the object may have grown
     buffers = [memoryview(bytearray(room)) for _ in range(min(len(starts), AHEAD + 1))]
@@ -49,10 +64,10 @@ def read_blocks(store: Store, shard: Shard, items: Iterable[Item] | None = None)
                 future.cancel()
 
 
-def _holding(shard: Shard, items: Iterable[Item]) -> list[int]:
-    """The numbers of the blocks that hold any of them."""
+def _holding(shard: Shard, spans: Iterable[Span]) -> list[int]:
+    """The numbers of the blocks that hold a byte of any of them."""
     size = shard.block_bytes
-    return sorted({number for item in items for number in range(item.start // size, -(-item.end // size))})
+    return sorted({number for span in spans for number in range(span.start // size, -(-span.end // size))})
 
 
 def _first(waiting: deque[tuple[int, Future[memoryview]]]) -> tuple[int, memoryview]:

@@ -111,9 +111,9 @@ def _groups(manifest: Manifest) -> dict[str, dict[str, int]]:
     size: Counter[str] = Counter()
     for index in manifest.indexes:
         for item in index.shard.items:
-            name = re.split("[./]", item.name, maxsplit=1)[0]
-            count[name] += 1
-            size[name] += item.size
+            size[re.split("[./]", item.name, maxsplit=1)[0]] += item.size
+    for item in manifest.tensors:
+        count[re.split("[./]", item.name, maxsplit=1)[0]] += 1
     return {name: {"tensors": count[name], "bytes": total} for name, total in size.most_common()}
 
 
@@ -168,9 +168,11 @@ def _read_all(store: Store, committed: Committed) -> int:
 
 
 def _item(item: Item) -> str:
-    return (
-        f"{item.part} {item.name} {item.dtype} {list(item.shape)} from {item.device}, {item.size} bytes at {item.start}"
-    )
+    what = f"{item.part} {item.name} {item.dtype} {list(item.shape)}"
+    if item.box:
+        ranges = (f"{start}:{end}" for start, end in zip(item.box.offset, item.box.end, strict=True))
+        what += f", of it [{', '.join(ranges)}]"
+    return f"{what} from {item.device}, {item.size} bytes at {item.start}"
 
 
 def _head(log: Log) -> Head:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from perdure.checkpoint import tensors
+from perdure.checkpoint.boxes import is_sharded
+from perdure.checkpoint.cells import Read, reads
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, Shard, fetch_manifest
@@ -37,7 +39,8 @@ class Receiver(Protocol):
     def targets(self, objects: Mapping[str, Any], items: Sequence[Item]) -> Mapping[Key, Tensor]:
         """The tensors to read into, by part and name; missing ones are read into new tensors on the CPU.
 
-        A target has its item's dtype and shape. Raises UserError if the checkpoint does not fit the registered objects.
+        `items` has each tensor once, as a whole. A target may be sharded, and gets what it holds here. It
+        has its item's dtype and shape. Raises UserError if the checkpoint does not fit the registered objects.
         The contents of targets are undefined until the loaded state is taken over.
         """
         ...
@@ -87,13 +90,15 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
 
 
 def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receiver) -> State:
-    """Read and verify a whole commit, with the own state of `rank` if given. Raises Corrupt with the damaged object."""
+    """Read and verify a commit, with the own state of `rank` if given. Raises Corrupt with the damaged object.
+
+    Where tensors are sharded, in the commit or here, only blocks that this rank needs are read.
+    """
     objects = decode(manifest.objects)
-    items = [item for index in manifest.indexes for item in index.shard.items]
-    targets = into.targets(objects, items)
-    places = _places(items, targets)
-    for index in manifest.indexes:
-        _read_shard(store, index.shard, index.shard.items, places)
+    items = manifest.tensors
+    places = _places(items, into.targets(objects, items))
+    partly = any(item.box for item in items) or any(map(is_sharded, places.values()))
+    _fill(store, manifest, places, partly=partly)
     parts: dict[str, dict[str, Tensor]] = {SHARED: {}, REPLICATED: {}}
     for (part, name), tensor in places.items():
         parts[part][name] = tensor
@@ -102,15 +107,12 @@ def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receive
 
 
 def read_items(store: Store, manifest: Manifest, items: Collection[Item]) -> dict[str, Tensor]:
-    """Read and verify the tensors of some items, by name, on the CPU. Blocks without any of them are not read.
+    """Read and verify some of the manifest's tensors, by name, on the CPU. Blocks without any of them are not read.
 
     Raises Corrupt with the damaged object.
     """
     places = _places(items, {})
-    for index in manifest.indexes:
-        wanted = [item for item in index.shard.items if (item.part, item.name) in places]
-        if wanted:
-            _read_shard(store, index.shard, wanted, places, partly=True)
+    _fill(store, manifest, places, partly=True)
     return {name: tensor for (_, name), tensor in places.items()}
 
 
@@ -125,21 +127,34 @@ def _places(items: Iterable[Item], targets: Mapping[Key, Tensor]) -> dict[Key, T
     return places
 
 
-def _read_shard(
-    store: Store, shard: Shard, items: Iterable[Item], places: Mapping[Key, Tensor], *, partly: bool = False
-) -> None:
-    waiting = deque(sorted(items, key=lambda item: item.start))
-    sinks = {id(item): tensors.Sink(places[item.part, item.name]) for item in waiting}
+def _fill(store: Store, manifest: Manifest, places: Mapping[Key, Tensor], *, partly: bool) -> None:
+    """Reads the tensors of these places. `partly`: only the blocks that hold a byte of what this rank needs."""
+    boxes: dict[Key, list[Item]] = {}
+    for item in (item for index in manifest.indexes for item in index.shard.items):
+        if (item.part, item.name) in places:
+            boxes.setdefault((item.part, item.name), []).append(item)
+    wanted: dict[int, list[Read]] = {}
+    for key, items in boxes.items():
+        for read in reads(items, places[key]):
+            wanted.setdefault(id(read.item), []).append(read)
+    for index in manifest.indexes:
+        own = [read for item in index.shard.items for read in wanted.get(id(item), ())]
+        if own or not partly:
+            _read_shard(store, index.shard, own, partly=partly)
+
+
+def _read_shard(store: Store, shard: Shard, wanted: Iterable[Read], *, partly: bool) -> None:
+    waiting = deque(sorted((read for read in wanted if read.end > read.start), key=lambda read: read.start))
+    begun: list[Read] = []
     for start, block in read_blocks(store, shard, list(waiting) if partly else None):
         end = start + len(block)
         while waiting and waiting[0].start < end:
-            item = waiting[0]
-            sinks[id(item)].write(block[max(item.start - start, 0) : item.end - start])
-            if item.end > end:
-                break
-            waiting.popleft()
-    if any(item.size for item in waiting):
-        raise Corrupt(f"{shard.key} ends before {waiting[0].name}, which its manifest lists")
+            begun.append(waiting.popleft())
+        for read in begun:
+            read.sink.write(block[max(read.start - start, 0) : read.end - start])
+        begun = [read for read in begun if read.end > end]
+    if left := [*begun, *waiting]:
+        raise Corrupt(f"{shard.key} ends before {left[0].item.name}, which its manifest lists")
 
 
 def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any]:

@@ -8,18 +8,20 @@ the codec's, still encoded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from perdure.checkpoint.state import ArrayRef, TwinRef
 from perdure.errors import Corrupt, UserError
+from perdure.layout.box import Box
 from perdure.log.entry import Committed, ManifestRef, checksum
 from perdure.log.objects import fetch
 from perdure.log.position import Position
 from perdure.store import Store
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
 _SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
@@ -29,7 +31,7 @@ REPLICATED = "replicated"
 
 @dataclass(frozen=True)
 class Item:
-    """One tensor of a shard."""
+    """One tensor of a shard, or a box of one."""
 
     part: str
     """SHARED or REPLICATED."""
@@ -37,6 +39,7 @@ class Item:
     dtype: str
     """torch's name for it."""
     shape: tuple[int, ...]
+    """The whole tensor's."""
     device: str
     """Kind of the device it was saved from: cpu, cuda."""
     start: int
@@ -47,11 +50,18 @@ class Item:
 
     Some kernels (`fused=True`) go through memory, not through indices: what belongs together has to lie alike.
     """
+    box: Box | None = None
+    """The part of it whose bytes these are; None: all of a tensor that was whole on every rank."""
 
     @property
     def end(self) -> int:
         """Where they end."""
         return self.start + self.size
+
+    @property
+    def held(self) -> Box:
+        """The part of the tensor whose bytes these are."""
+        return Box.whole(self.shape) if self.box is None else self.box
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,22 @@ class Manifest:
     @property
     def objects(self) -> Any:
         return self.indexes[0].objects
+
+    @property
+    def tensors(self) -> list[Item]:
+        """Each tensor once, as if all of it lay where its first box does."""
+        return list(_whole(item for index in self.indexes for item in index.shard.items))
+
+
+def _whole(items: Iterable[Item]) -> Iterator[Item]:
+    seen = set()
+    for item in items:
+        if item.box is None:
+            yield item
+        elif (key := (item.part, item.name)) not in seen:
+            seen.add(key)
+            size = item.size // max(item.box.count, 1) * math.prod(item.shape)
+            yield replace(item, size=size, box=Box.whole(item.shape))
 
 
 def index_body(index: Index) -> dict[str, Any]:
@@ -149,12 +175,14 @@ def _begin(run: int, position: Position, indexes: Sequence[Mapping[str, Any]]) -
 def _version(index: Mapping[str, Any]) -> int:
     """The one that it takes to read this part of a commit.
 
-    Since 3 ranks may each have a state of an object, and all together none; since 4 memory has an order.
+    Since 3 ranks may each have a state of an object, and all together none; since 4 memory has an order; since 5 a
+    tensor may lie in boxes.
     """
     objects = index["objects"]
     by_rank = isinstance(objects, dict) and None in objects.values()
     ordered = any(item["order"] for item in index["shard"]["items"])
-    return max(3 if by_rank else 1, 4 if ordered else 1, _needs(objects), _needs(index["state"]))
+    boxed = any(item["box"] for item in index["shard"]["items"])
+    return max(3 if by_rank else 1, 4 if ordered else 1, 5 if boxed else 1, _needs(objects), _needs(index["state"]))
 
 
 def _needs(encoded: Any) -> int:
@@ -180,12 +208,27 @@ def _index(body: Mapping[str, Any]) -> Index:
     return Index(int(body["rank"]), found, body["state"], body["objects"])
 
 
+def write_item(item: Item) -> dict[str, Any]:
+    """What `read_item` reads. Faster than asdict, because training may stand still meanwhile."""
+    return {**vars(item), "box": None if item.box is None else vars(item.box)}
+
+
 def read_item(body: Mapping[str, Any]) -> Item:
-    """An item that `dataclasses.asdict` has written. ValueError, KeyError or TypeError if it is none."""
+    """What `write_item` or `asdict` has made of an item. ValueError, KeyError or TypeError if it is none."""
     shape, order = tuple(map(int, body["shape"])), body.get("order")
     if order is not None:
         order = tuple(map(int, order))
         if sorted(order) != list(range(len(shape))):
             raise ValueError(f"{body['name']} lies in the order {list(order)}, and has {len(shape)} dimensions")
     start, size = int(body["start"]), int(body["size"])
-    return Item(body["part"], body["name"], body["dtype"], shape, body["device"], start, size, order)
+    box = _read_box(body["name"], shape, body.get("box"))
+    return Item(body["part"], body["name"], body["dtype"], shape, body["device"], start, size, order, box)
+
+
+def _read_box(name: str, shape: tuple[int, ...], body: Mapping[str, Any] | None) -> Box | None:
+    if body is None:
+        return None
+    box = Box(tuple(map(int, body["offset"])), tuple(map(int, body["sizes"])))
+    if not len(box.offset) == len(box.sizes) == len(shape) or box not in Box.whole(shape):
+        raise ValueError(f"{name} of shape {list(shape)} has the box {box}")
+    return box

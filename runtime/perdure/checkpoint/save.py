@@ -114,7 +114,10 @@ def _fingerprint(state: State) -> str:
 
 def _raise_layout_error(peers: Peers, state: State) -> None:
     layouts: list[Mapping[str, Any]] = [
-        {name: f"{dtype} {shape}{tensors.order_text(order)}" for name, dtype, shape, order in found}
+        {
+            name: f"{dtype} {shape}{tensors.order_text(order)}{placed and f' as {placed}'}"
+            for name, dtype, shape, order, placed in found
+        }
         for found in peers.gather("compares layouts", staging.layout(state.shared))
     ]
     for rank, found in enumerate(layouts):

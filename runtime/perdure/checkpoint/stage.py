@@ -8,86 +8,125 @@ Called by save, and by the dry run in restore.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from torch import Tensor
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
 from perdure.checkpoint.upload import Staged
+from perdure.layout.box import Box
 from perdure.layout.plan import Wanted, plan
 
 _ALIGNMENT: Final = 8
+_ALL: Final = Box((), ())
 _STORE: Final = 0
 """Where all tensors go."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor, or a box of a sharded one, as a shard holds it."""
+
+    part: str
+    name: str
+    tensor: Tensor
+    """The whole one."""
+    memory: Tensor
+    """What is written: the same, or this rank's view of the box."""
+    box: Box | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in the safetensors file."""
+        whole = f"{self.part}/{self.name}"
+        return whole if self.box is None else f"{whole}[{','.join(map(_range, self.box.offset, self.box.end))}]"
 
 
 def stage(state: State, rank: int, world: int) -> Staged:
     """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)
-    parts = {SHARED: {name: state.shared[name] for name in share_out(state.shared, world)[rank]}}
+        if boxes.is_sharded(tensor):
+            boxes.held(tensor)  # that its placements say what is here
+    pieces = [_piece(name, state.shared[name], box) for name, box in share_out(state.shared, world)[rank]]
     if rank == 0:
-        parts[REPLICATED] = dict(state.replicated)
-    flat = {(part, name): tensor for part, named in parts.items() for name, tensor in named.items()}
-    header, items = lay_out(flat)
+        pieces += [Piece(REPLICATED, name, tensor, tensor) for name, tensor in state.replicated.items()]
+    pieces.sort(key=lambda piece: (-piece.memory.element_size(), piece.part, piece.name, piece.box or _ALL))
+    header, items = lay_out(pieces)
     objects = encode(dict(state.objects), "objects")  # on every rank, because any rank may hold what cannot be saved
     size = items[-1].end if items else len(header)
     own = encode(state.rank, "rank")
-    order = [flat[item.part, item.name] for item in items]
+    order = [piece.memory for piece in pieces]
     return Staged(rank, world, size, items, own, None if rank else objects, partial(_bytes, header, order))
 
 
-def share_out(named: Mapping[str, Tensor], world: int) -> list[list[str]]:
-    """Which rank writes which tensors: the largest first, to the rank with the least so far. Equal on all ranks."""
-    names: list[list[str]] = [[] for _ in range(world)]
-    wanted = (
-        Wanted.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
-        for name, tensor in named.items()
-    )
-    for move in plan(wanted):
-        names[move.source].append(move.name)
-    return names
+def share_out(named: Mapping[str, Tensor], world: int) -> list[list[tuple[str, Box]]]:
+    """Which rank writes which boxes of which tensors, of those that it holds: the largest first, to the rank with the
+    least so far. Equal on all ranks."""
+    written: list[list[tuple[str, Box]]] = [[] for _ in range(world)]
+    for move in plan(_wanted(name, tensor, world) for name, tensor in named.items()):
+        written[move.source].append((move.name, move.box))
+    return written
+
+
+def _wanted(name: str, tensor: Tensor, world: int) -> Wanted:
+    if not boxes.is_sharded(tensor):
+        return Wanted.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
+    holders = boxes.holders(tensor)
+    return Wanted(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
+
+
+def _piece(name: str, tensor: Tensor, box: Box) -> Piece:
+    if not boxes.is_sharded(tensor):
+        return Piece(SHARED, name, tensor, tensor)
+    memory = next(held.memory for held in boxes.held(tensor) if held.box == box)
+    return Piece(SHARED, name, tensor, memory, box)
 
 
 def layout(named: Mapping[str, Tensor]) -> list[list[object]]:
-    """Names, dtypes, shapes and memory orders, sorted: equal on two ranks if they hold tensors of the same layout."""
+    """Names, dtypes, shapes, memory orders and how they are sharded, sorted: equal on two ranks if they hold tensors of
+    the same layout."""
     return [
-        [name, tensors.dtype_name(tensor), list(tensor.shape), tensors.memory_order(tensor)]
+        [name, tensors.dtype_name(tensor), list(tensor.shape), tensors.memory_order(tensor), boxes.described(tensor)]
         for name, tensor in sorted(named.items())
     ]
 
 
-def lay_out(flat: Mapping[tuple[str, str], Tensor]) -> tuple[bytes, tuple[Item, ...]]:
-    """The header of a safetensors file with these tensors, and each tensor's place in the file, in order.
+def lay_out(pieces: Sequence[Piece]) -> tuple[bytes, tuple[Item, ...]]:
+    """The header of a safetensors file with these pieces, and each one's place in the file, in order.
 
-    The widest elements come first, so that all tensors are aligned.
+    Those with the widest elements must come first, so that all are aligned.
     """
-    order = sorted(flat, key=lambda key: (-flat[key].element_size(), key))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for part, name in order:
-        dtype, shape = tensors.carrier(flat[part, name])
-        start, end = end, end + tensors.size_of(flat[part, name])
-        header[f"{part}/{name}"] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    for piece in pieces:
+        dtype, shape = tensors.carrier(piece.memory)
+        start, end = end, end + tensors.size_of(piece.memory)
+        header[piece.key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     head = len(text).to_bytes(8, "little") + text
-    return head, tuple(_item(part, name, flat[part, name], header, len(head)) for part, name in order)
+    return head, tuple(_item(piece, header, len(head)) for piece in pieces)
 
 
-def _item(part: str, name: str, tensor: Tensor, header: Mapping[str, Any], head: int) -> Item:
-    start, _ = header[f"{part}/{name}"]["data_offsets"]
-    return replace(described(part, name, tensor), start=head + start)
+def _item(piece: Piece, header: Mapping[str, Any], head: int) -> Item:
+    start, _ = header[piece.key]["data_offsets"]
+    size = tensors.size_of(piece.memory)
+    return replace(described(piece.part, piece.name, piece.tensor), start=head + start, size=size, box=piece.box)
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start}:{end}"
 
 
 def described(part: str, name: str, tensor: Tensor) -> Item:
-    """A tensor as a manifest lists it, with start 0."""
+    """A tensor as a manifest lists it, as a whole, with start 0."""
     size, order = tensors.size_of(tensor), tensors.memory_order(tensor)
     return Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size, order)
 

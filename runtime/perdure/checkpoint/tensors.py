@@ -15,6 +15,7 @@ from awscrt.checksums import crc64nvme
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from perdure.checkpoint import boxes
 from perdure.errors import Corrupt, UserError
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
@@ -51,6 +52,14 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype that manifests call so. UserError if this torch has none."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UserError(f"the checkpoint holds tensors of type {name}, which torch {torch.__version__} does not know")
+    return found
+
+
 def size_of(tensor: Tensor) -> int:
     """Size of the tensor's elements in bytes."""
     return tensor.numel() * tensor.element_size()
@@ -65,20 +74,23 @@ def carrier(tensor: Tensor) -> tuple[str, list[int]]:
     return "U8", [*tensor.shape, width] if width > 1 else list(tensor.shape)
 
 
+def address(tensor: Tensor) -> int:
+    """Where the memory of this rank's part begins; 0 if there is none."""
+    return boxes.local(tensor).untyped_storage().data_ptr()
+
+
 def refuse_odd(name: str, tensor: Tensor) -> None:
     """UserError with a remedy if this tensor could not be saved, or not be loaded again."""
     if is_lazy(tensor):
         raise UserError(f"tensor {name} has no shape yet: run the model once before it is registered")
+    if boxes.is_sharded(tensor):
+        boxes.refuse(name, tensor)
+        tensor = boxes.local(tensor)
     kind = type(tensor.detach())
-    if kind.__name__ == "DTensor":
-        raise UserError(
-            f"tensor {name} is sharded (a DTensor of FSDP2 or tensor parallelism), which cannot be saved yet: keep the "
-            f"model whole on every rank and wrap it with session.wrap"
-        )
     if kind is not Tensor:
         raise UserError(
-            f"tensor {name} is a {kind.__module__}.{kind.__qualname__}: only plain tensors, whole on every rank, can "
-            f"be saved: register an object whose state_dict gives plain ones"
+            f"tensor {name} is a {kind.__module__}.{kind.__qualname__}: only plain tensors, and DTensors of them, can "
+            f"be saved: register an object whose state_dict gives these"
         )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
@@ -86,7 +98,7 @@ def refuse_odd(name: str, tensor: Tensor) -> None:
     if tensor.device.type == "meta":
         raise UserError(f"tensor {name} is on the meta device and has no values: materialize the model first")
     if tensor.numel() and not tensor.untyped_storage().nbytes():
-        raise UserError(f"tensor {name} has released its memory: only whole models, wrapped by session.wrap, are saved")
+        raise UserError(f"tensor {name} has released its memory: register what the optimizer steps, or a copy of it")
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
@@ -131,9 +143,7 @@ def empty(
     order: Sequence[int] | None = None,
 ) -> Tensor:
     """A new tensor with the memory order of `memory_order`. UserError if this torch has no such dtype."""
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
-        raise UserError(f"the checkpoint holds tensors of type {dtype}, which torch {torch.__version__} does not know")
+    found = dtype_of(dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*support is experimental", category=UserWarning)
         way = list(order or range(len(shape)))
@@ -144,7 +154,9 @@ def empty(
 def strided_like(tensor: Tensor, other: Tensor) -> Tensor:
     """With the other's strides, if they differ only in dimensions of one element, because kernels compare all
     strides."""
-    if tensor.shape != other.shape or any(
+    if tensor.shape != other.shape or tensor.stride() == other.stride():
+        return tensor
+    if boxes.is_sharded(tensor) or any(
         one != two and size > 1 for one, two, size in zip(tensor.stride(), other.stride(), tensor.shape, strict=True)
     ):
         return tensor
@@ -158,7 +170,7 @@ def in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
 
 def checksum(tensor: Tensor) -> int:
     """Checksum of its elements in row-major order, to compare tensors on devices of one kind. Computed on the
-    device."""
+    device. The tensor is a plain one."""
     if tensor.device.type != "cpu":
         return weighted_sum(tensor)
     total = 0

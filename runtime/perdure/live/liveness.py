@@ -55,6 +55,8 @@ def _registered(run: Run) -> str:
     """Obstacles among the registered objects; "" for none."""
     if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
         return OWN_DDP
+    if name := run.registry.sharded:
+        return f"{name} is sharded: its shards belong to the ranks that it was made with"
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
         return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"
     return ""

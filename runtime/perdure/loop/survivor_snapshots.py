@@ -211,6 +211,8 @@ class SurvivorSnapshots:
         registry = self._run.registry
         if self._run.driven_by:
             return f"{self._run.driven_by} keeps states of its own, which the ranks put together where they save"
+        if name := registry.sharded:
+            return f"{name} is sharded: no rank holds all of it"
         if registry.by_rank:
             return f"each rank has its own state of {', '.join(registry.by_rank)}: the lost rank's is lost with it"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):

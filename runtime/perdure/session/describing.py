@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.checkpoint import tensors
+from perdure.checkpoint.boxes import local
 from perdure.checkpoint.outlook import Outlook, look_ahead
 from perdure.checkpoint.tree import split
 from perdure.loop.data.loader import Loader
@@ -127,8 +128,5 @@ def _once(state: Mapping[str, Any]) -> Iterator[Tensor]:
     """Each tensor of a state_dict, once even if it has two names."""
     found: dict[str, Tensor] = {}
     split(dict(state), "", found)
-    seen = {
-        (tensor.data_ptr(), tensor.shape, tensor.dtype) if tensor.numel() else id(tensor): tensor
-        for tensor in found.values()
-    }
+    seen = {(local(tensor).data_ptr() or id(tensor), tensor.shape, tensor.dtype): tensor for tensor in found.values()}
     return iter(seen.values())

@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from perdure.checkpoint.boxes import local
 from perdure.session.description import Finding
 from perdure.session.memories import Memories, carried, memories
 from perdure.state.holding import walk, with_parts
@@ -377,7 +378,7 @@ def _unsaved(thing: Any) -> Mapping[str, Any]:
 def _place(tensor: Tensor) -> int:
     """The address of its memory, because wrappers may have their own tensors over the same memory; an id if it has
     none."""
-    return (tensor.data_ptr() if tensor.layout is torch.strided else 0) or id(tensor)
+    return (local(tensor).data_ptr() if tensor.layout is torch.strided else 0) or id(tensor)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

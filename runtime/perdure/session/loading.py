@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.history import Commit, find
 from perdure.checkpoint.history import history as list_commits
 from perdure.checkpoint.load import read_items
-from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.manifest import Manifest, fetch_manifest
 from perdure.checkpoint.tree import join, owner
 from perdure.console import warn
 from perdure.errors import Corrupt, UserError
@@ -97,7 +96,7 @@ def load(
         warn(held)
     present = [name for name in wanted if name in objects]
     with _named_as_damaged(where):
-        tensors = read_items(store, manifest, [item for item in _items(manifest) if owner(item.name) in present])
+        tensors = read_items(store, manifest, [item for item in manifest.tensors if owner(item.name) in present])
         states = {
             name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
             for name in present
@@ -126,10 +125,6 @@ def _wanted(names: Sequence[str] | None, objects: Mapping[str, Any]) -> list[str
     if isinstance(names, str):
         raise UserError(f"names is {names!r}: give a list of names, such as [{names!r}]")
     return sorted(objects.keys() - _HIDDEN) if names is None else list(dict.fromkeys(names))
-
-
-def _items(manifest: Manifest) -> Iterator[Item]:
-    return chain.from_iterable(index.shard.items for index in manifest.indexes)
 
 
 def _by_rank(name: str, manifest: Manifest) -> dict[Any, Any]:

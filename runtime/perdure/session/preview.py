@@ -101,9 +101,8 @@ class Preview:
     def _fit(self) -> None:
         if self._outlook and self._outlook.event:
             manifest = fetch_manifest(open_store(self._outlook.uri, os.environ), self._outlook.event)
-            items = [item for index in manifest.indexes for item in index.shard.items]
             objects = decode(manifest.objects)
-            self._run.registry.targets(objects, items)
+            self._run.registry.targets(objects, manifest.tensors)
             if names := self._run.registry.awaited(objects):
                 self.refused.append(Finding("not-registered-yet", awaits(names), certain=False))
 

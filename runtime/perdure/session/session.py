@@ -26,6 +26,7 @@ from perdure.session.sources import Passes, loader_of, steps_of
 from perdure.session.weighting import weighted
 from perdure.state import wrapping
 from perdure.state.merging import Merge
+from perdure.state.shards import refuse_sharded
 from perdure.state.userstate import UserState
 
 COLLECTIVE_SECONDS: Final = 1800.0
@@ -139,8 +140,10 @@ class Session:
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: through DistributedDataParallel if there are several ranks.
 
-        `options` go to DistributedDataParallel. Your model is the wrapper's `module`.
+        `options` go to DistributedDataParallel. Your model is the wrapper's `module`. UserError for a model that is
+        sharded: it averages its gradients by itself.
         """
+        refuse_sharded(model)
         core = self._core
         replica = wrapping.Replica(model, deterministic=core.deterministic, options=options)
         if not core.run.joining:

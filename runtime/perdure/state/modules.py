@@ -8,6 +8,7 @@ another way is refused. Called by the registry.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
 from perdure.state.modes import Modes
 from perdure.state.outline import Outline
+from perdure.state.shards import sharded_parts
 from perdure.state.wrapping import Replica
 
 COMPILED = "_orig_mod"
@@ -66,6 +68,9 @@ class Module:
         self.outline = Outline(self._module)
         self._places: list[tuple[str, nn.Module, str]] = []
         """The places of the buffers."""
+        self._looked_at: list[nn.Module] | None = None
+        self._sharded: list[Any] = []
+        """The parts that FSDP2 shards, as of then."""
         self._placed: list[nn.Module] | None = None
         """The parts that have these buffers."""
         self._parts: list[tuple[str, nn.Module]] = []
@@ -77,9 +82,24 @@ class Module:
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters by full name; a tied one has each of its names."""
+        self.reshard()
         plain = self._plain_names()
         for raw, parameter in self._module.named_parameters(remove_duplicate=False):
             yield f"{self._name}.{plain(raw)}", parameter
+
+    def reshard(self) -> None:
+        """Its parameters are the shards again: after a forward pass without a backward one the outermost part has whole
+        ones, which nobody trains."""
+        if self._looked_at is not self.outline.parts():
+            self._looked_at = self.outline.parts()
+            self._sharded = sharded_parts(self._module)
+        for part in self._sharded:
+            part.reshard()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether any of its tensors is in shards."""
+        return any(map(boxes.is_sharded, chain(self._module.parameters(), self._module.buffers())))
 
     def layout(self) -> list[list[Any]]:
         """Names, types and shapes of the parameters with which training began; buffers may have grown."""
@@ -202,12 +222,7 @@ class Module:
 
     def _state(self) -> dict[str, tuple[str, Any]]:
         """The state_dict by its own names: the name without wrappers, and the value."""
-        for part in self._module.modules():
-            if type(part).__name__ == "FullyShardedDataParallel":
-                raise UserError(
-                    f"module {self._name!r} is sharded by FullyShardedDataParallel, which cannot be saved yet: keep it "
-                    f"whole on every rank and wrap it with session.wrap"
-                )
+        self.reshard()
         for raw, parameter in self._module.named_parameters():
             tensors.refuse_odd(f"{self._name}.{raw}", parameter)
         plain = self._plain_names()
@@ -297,7 +312,7 @@ def _refuse_unwritable(name: str, tensor: Tensor) -> None:
 
 def _is_one(tensor: Tensor, other: Tensor) -> bool:
     """Whether both are the same view of one memory: a hook of the module may return something else for one name."""
-    kinds = [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in (tensor, other)]
+    kinds = [(boxes.local(each).data_ptr(), each.dtype, each.shape, each.stride()) for each in (tensor, other)]
     return kinds[0] == kinds[1]
 
 

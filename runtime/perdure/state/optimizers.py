@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
@@ -35,6 +35,8 @@ class Home:
     device: torch.device
     order: tuple[int, ...] | None
     """The order of its dimensions in memory."""
+    like: Tensor | None = field(default=None, compare=False)
+    """The sharded tensor whose shards it has."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Optim:
             groups = [{**before, "params": now["params"]} for before, now in zip(was, groups, strict=True)]
         state = {names.get(number, number): values for number, values in whole["state"].items()}
         plain = {key: split(values, f"{self._name}/{key}/", shared) for key, values in state.items()}
+        self._check_sharded(state, {name: parameter for parameter, name in parameters.items()})
         rest = {key: value for key, value in whole.items() if key not in ("state", "param_groups")}
         return {
             "groups": split(groups, f"{self._name}/groups/", shared),
@@ -266,6 +269,19 @@ class Optim:
                     f"{now}: its load_state_dict has to leave dtypes and shapes alone"
                 )
 
+    def _check_sharded(self, state: Mapping[str, Any], owners: Mapping[str, Tensor]) -> None:
+        """UserError for sharded state that no later run could make room for, because it is not like its parameter."""
+        for key, values in state.items():
+            owner = owners.get(key)
+            own: dict[str, Tensor] = {}
+            split(values, "", own)
+            for name, tensor in own.items():
+                if boxes.is_sharded(tensor) and not (owner is not None and boxes.are_alike(tensor, owner)):
+                    raise UserError(
+                        f"optimizer {self._name!r} keeps {name} of {key} in shards that are not its parameter's: only "
+                        f"state with the shape and the shards of its parameter can be loaded again"
+                    )
+
     def _check_groups(self, now: list[list[str]]) -> None:
         """Notes the groups. UserError if existing ones have changed, because no later run of the script could load what
         is saved with them."""
@@ -326,7 +342,8 @@ def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) 
     there = parameter.device if parameter else "cpu"
     device = torch.device("cpu") if state.device == "cpu" != there else owner.device
     alike = parameter is not None and (state.shape, state.order) == (parameter.shape, parameter.order)
-    return Home(device, tensors.memory_order(owner) if alike else state.order)
+    sharded = boxes.is_sharded(owner) and state.shape == owner.shape and bool(state.shape or state.box)
+    return Home(device, tensors.memory_order(owner) if alike else state.order, owner if sharded else None)
 
 
 def _beside(owner: Tensor | None, tensor: Callable[[str], Tensor]) -> Callable[[str], Tensor]:

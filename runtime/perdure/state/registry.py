@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import State
 from perdure.checkpoint.tree import join, named_as, refs, split
@@ -34,6 +34,7 @@ from perdure.state.modules import MODES, Module
 from perdure.state.optimizers import Home, Optim
 from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
+from perdure.state.shards import check_shards
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ class Registry:
         part of the checkpoint has to be claimed. The state of an object with a `merge` is each rank's own.
         """
         self._forget_held(thing)
-        self._check_new(name, thing, merge)
+        self._check_new(name, thing, merge, late=late)
         inner: dict[str, Optimizer] = {}
         if isinstance(thing, nn.Module):
             self._modules[name] = Module(name, thing, keeps=keeps)
@@ -167,7 +168,7 @@ class Registry:
             place = self._order.index(name)
             del self._order[place], self.things[place]
 
-    def _check_new(self, name: str, thing: Any, merge: Merge | None) -> None:
+    def _check_new(self, name: str, thing: Any, merge: Merge | None, *, late: bool) -> None:
         if not name.isidentifier():
             raise UserError(f"register: {name!r} is no plain name: keys in checkpoints begin with it")
         if name in self.names or name == LATE:
@@ -184,6 +185,8 @@ class Registry:
             )
         if isinstance(thing, Optimizer):
             _check_whole(name, thing)
+        if isinstance(thing, nn.Module):
+            check_shards(name, thing, late=late)
 
     @property
     def named(self) -> dict[str, Any]:
@@ -264,6 +267,8 @@ class Registry:
                 continue
             state = small.others[name] if small else _state_of(name, other)
             objects[name] = split(state, f"{name}.", replicated)
+        for name in [name for name, tensor in replicated.items() if boxes.is_sharded(tensor)]:
+            shared[name] = replicated.pop(name)  # no rank has all of it
         unclaimed = self._unclaimed | self._parts
         shared |= unclaimed.shared
         replicated |= unclaimed.replicated
@@ -333,10 +338,17 @@ class Registry:
 
     def parameters(self) -> list[Tensor]:
         """All parameters, each once. The same list as long as they do not change."""
+        for module in self._modules.values():
+            module.reshard()
         listed = [module.outline.parameters() for module in self._modules.values()]
         if len(listed) != len(self._listed) or not all(map(is_, listed, self._listed)):
             self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
         return self._parameters
+
+    @property
+    def sharded(self) -> str:
+        """The name of a module that is sharded over the ranks; "" if there is none."""
+        return next((name for name, module in self._modules.items() if module.sharded), "")
 
     def trained(self) -> Iterator[Tensor]:
         """What steps change: the modules' tensors and the optimizers' state."""
@@ -388,7 +400,7 @@ class Registry:
             if registered in objects
             for name, tensor in module.targets(objects[registered], by_name, self._marked)
         }
-        used = {tensor.untyped_storage().data_ptr() for tensor in places.values()}
+        used = {tensors.address(tensor) for tensor in places.values()}
         for name, live, owner in self._wishes(objects, by_name):
             item = by_name[name]
             places[name] = _place(item, live, owner, used, room.get((item.part, item.name)))
@@ -620,14 +632,16 @@ def _place(item: Item, live: Any, home: Home | None, used: set[int], room: Tenso
     if not isinstance(live, Tensor):
         return _new(item, home or Home(torch.device("cpu"), item.order), room)
     tensors.refuse_odd(item.name, live)
-    memory = live.untyped_storage().data_ptr()
-    if not _fits(item, live) or memory in used or tensors.overlaps_itself(live):
-        return _new(item, Home(live.device, item.order), room)
+    memory = tensors.address(live)
+    if not _fits(item, live) or (memory and memory in used) or tensors.overlaps_itself(live):
+        return _new(item, Home(live.device, item.order, live if boxes.is_sharded(live) else None), room)
     used.add(memory)
     return live
 
 
 def _new(item: Item, home: Home, room: Tensor | None) -> Tensor:
+    if home.like is not None and home.like.shape == item.shape:
+        return boxes.like(home.like, tensors.dtype_of(item.dtype))
     if room is not None and _fits(item, room) and Home(room.device, tensors.memory_order(room)) == home:
         return room
     return tensors.empty(item.dtype, item.shape, home.device, order=home.order)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from perdure.checkpoint.codec import encode
-from perdure.checkpoint.tensors import refuse_odd
+from perdure.checkpoint.tensors import address, refuse_odd
 from perdure.checkpoint.tree import split
 from perdure.errors import UserError
 
@@ -72,7 +72,7 @@ class UserState(MutableMapping[str, Any]):
 
 def _memory(tensor: Tensor) -> int:
     """Where it lies; equal for a tensor and its views."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    return (address(tensor) if tensor.layout is torch.strided else 0) or id(tensor)
 
 
 def _check(name: str, value: Any) -> dict[str, Tensor]:

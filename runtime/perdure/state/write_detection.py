@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter, is_
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from perdure.checkpoint.boxes import local
 
 ELEMENTS: Final = 16
 """Elements of one parameter that are compared."""
@@ -26,7 +28,6 @@ _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int
 """By an element's size. NumPy knows integers of every size, and they are compared bit for bit, even NaNs."""
 _VERSION: Final = attrgetter("_version")
 """How often torch has seen it written to; there is no public name for it."""
-_ADDRESS: Final = methodcaller("data_ptr")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Fingerprints:
 
     def _find(self, some: Sequence[Tensor]) -> None:
         """Makes new views only if a parameter was replaced or has moved."""
-        at = list(map(_ADDRESS, some))
+        at = [local(one).data_ptr() for one in some]
         if at != self._at or not all(map(is_, some, self._some)):
             views = [view for view in map(_spread, some) if view is not None]
             self._some, self._at, self._reads = some, at, [_read_of(view) for view in views]
@@ -82,7 +83,8 @@ def _read_of(view: Tensor) -> Callable[[], bytes]:
 
 
 def _spread(tensor: Tensor) -> Tensor | None:
-    """Some elements as a view, in the memory order of a dense tensor; None if there are none."""
+    """Some elements of this rank's as a view, in the memory order of a dense tensor; None if there are none."""
+    tensor = local(tensor)
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_quantized:
         return None
     plain = tensor.detach()

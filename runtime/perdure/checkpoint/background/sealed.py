@@ -16,7 +16,7 @@ from typing import Final
 
 from awscrt.checksums import crc64nvme
 
-from perdure.checkpoint.manifest import read_item
+from perdure.checkpoint.manifest import read_item, write_item
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
@@ -60,7 +60,7 @@ def write_label(seal: Seal) -> bytes:
 
 def write_rest(staged: Staged, position: Position) -> bytes:
     """Not by `asdict`, which takes as long as a copy of a small model."""
-    body = {"items": [vars(item) for item in staged.items], "state": staged.state, "objects": staged.objects}
+    body = {"items": [write_item(item) for item in staged.items], "state": staged.state, "objects": staged.objects}
     where = {**vars(position), "cursors": dict(position.cursors)}
     return json.dumps({**body, "position": where}, separators=(",", ":"), allow_nan=False).encode()
 

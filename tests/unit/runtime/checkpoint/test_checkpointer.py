@@ -229,13 +229,7 @@ def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = No
 
     def act(peers: Peers) -> None:
         sums = sums_of(make(peers.rank))
-        compare(
-            peers,
-            sums,
-            [(shared, other) for shared, other in peers.gather("compares", whole_of(sums))],
-            seen[peers.rank],
-            "",
-        )
+        compare(peers, sums, peers.gather("compares", whole_of(sums)), seen[peers.rank], "")
 
     return on_ranks(2, act)
 

@@ -174,8 +174,8 @@ def test_sharing_out_is_complete_deterministic_and_even(sizes: list[int], world:
     tensors = {f"t{n}": torch.empty(size, dtype=torch.uint8) for n, size in enumerate(sizes)}
     shared = share_out(tensors, world)
     assert shared == share_out(dict(reversed(tensors.items())), world)
-    assert sorted(name for names in shared for name in names) == sorted(tensors)
-    loads = [sum(tensors[name].numel() for name in names) for names in shared]
+    assert sorted(name for written in shared for name, _ in written) == sorted(tensors)
+    loads = [sum(tensors[name].numel() for name, _ in written) for written in shared]
     assert max(loads) - min(loads) <= max(sizes, default=0)
 
 

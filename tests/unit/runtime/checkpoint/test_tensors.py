@@ -161,7 +161,10 @@ def test_tensors_whose_elements_share_memory_are_known(tensor: Tensor, *, overla
         (lambda: torch.ones(2).to_sparse(), "is sparse_coo: only dense tensors can be saved: keep it dense"),
         (lambda: torch.ones(2, device="meta"), "is on the meta device and has no values: materialize the model"),
         (lambda: torch.nn.LazyLinear(3).weight, "has no shape yet: run the model once"),
-        (lambda: torch.ones(2).as_subclass(type("Piece", (Tensor,), {})), "Piece: only plain tensors, whole on every"),
+        (
+            lambda: torch.ones(2).as_subclass(type("Piece", (Tensor,), {})),
+            "Piece: only plain tensors, and DTensors of them",
+        ),
     ],
     ids=["sparse", "meta", "lazy", "subclass"],
 )

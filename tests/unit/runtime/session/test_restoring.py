@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
-from torch.distributed.fsdp import fully_shard
 
 from perdure.checkpoint import manifest, tree
 from perdure.checkpoint.load import load
@@ -449,13 +446,6 @@ class Expanded(nn.Module):
         self.register_buffer("mask", torch.ones(1).expand(4))
 
 
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 ODD: dict[str, tuple[Callable[[], Any], str]] = {
     "expanded": (Expanded, r"tensor odd\.mask has elements that share memory .* register a copy"),
     "lazy": (lambda: nn.LazyLinear(2), r"tensor odd\.weight has no shape yet: run the model once"),
@@ -476,14 +466,6 @@ def test_what_cannot_be_saved_or_loaded_again_is_refused_with_path_and_remedy(wh
     make, why = ODD[what]
     with pytest.raises(UserError, match=why):
         saved(registry(odd=make()))
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_a_model_sharded_by_fsdp2_is_refused_with_the_remedy() -> None:
-    net = nn.Linear(2, 2)
-    fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
-    with pytest.raises(UserError, match=r"tensor net\.weight is sharded \(a DTensor.* wrap it with session.wrap"):
-        saved(registry(net=net))
 
 
 class Head(nn.Module):

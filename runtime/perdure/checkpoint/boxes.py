@@ -1,0 +1,179 @@
+"""The boxes of a tensor that is sharded over the ranks, a DTensor of torch: which are here, and who has the same.
+
+Everything follows from the tensor's own spec: shape, mesh and placements. So no rank asks another one, and no rank ever
+makes the whole tensor. Called by tensors, stage, load and the state's room; no other module looks into a DTensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from perdure.errors import UserError
+from perdure.layout.box import Box
+from perdure.layout.sharding import Placement, Replicate, Shard, StridedShard, parts
+
+_KIND: Final = "DTensor"
+"""By its name, because its import takes longer than the rest of a registration of a whole model."""
+_LAYOUTS: Final = 4096
+"""How many layouts are remembered: a model has a few for each shape of a parameter."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A box that this rank holds."""
+
+    box: Box
+    memory: Tensor
+    """Its elements: a view of this rank's part."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What decides who holds what."""
+
+    shape: tuple[int, ...]
+    mesh: tuple[int, ...]
+    ranks: tuple[int, ...]
+    """The mesh's ranks, row by row."""
+    placements: tuple[Placement, ...]
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether it is a DTensor; one that is replicated only is one, too."""
+    return (
+        isinstance(value, Tensor)
+        and type(value) is not Tensor
+        and _KIND in (one.__name__ for one in type(value).__mro__)
+    )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part, which may be empty; of a plain tensor all of it."""
+    if not is_sharded(tensor):
+        return tensor
+    part: Tensor = tensor._local_tensor  # type: ignore[attr-defined]  # noqa: SLF001 - to_local() makes a parameter of it
+    return part.detach()
+
+
+def held(tensor: Tensor) -> list[Held]:
+    """The boxes that this rank holds of a sharded tensor, none of them empty.
+
+    Of a tensor without elements each rank holds all. UserError if the rank's part is not what its placements say.
+    """
+    layout, memory = _layout(tensor), local(tensor)
+    if not tensor.numel():
+        return [Held(Box.whole(layout.shape), memory.new_empty(layout.shape))]
+    mine = parts(layout.shape, layout.mesh, _coordinate(tensor), layout.placements)
+    ends = [tuple(map(sum, zip(part.local_offset, part.box.sizes, strict=True))) for part in mine]
+    sizes = tuple(map(max, *ends)) if len(ends) > 1 else ends[0] if ends else None
+    if memory.numel() if sizes is None else tuple(memory.shape) != sizes:
+        raise UserError(
+            f"a tensor of shape {list(layout.shape)}, placed as {described(tensor)}, has {list(memory.shape)} on this "
+            f"rank, where its placements say {list(sizes or (0,))}: only what torch's own placements lay out is saved"
+        )
+    return [Held(part.box, _at(memory, part.local_offset, part.box.sizes)) for part in mine]
+
+
+def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
+    """Each box of a sharded tensor, and the ranks that hold it. Equal on all ranks."""
+    return _holders(_layout(tensor))
+
+
+def described(tensor: Tensor) -> str:
+    """Mesh and placements as text; "" for a plain tensor. Equal on ranks that lay it out alike."""
+    if not is_sharded(tensor):
+        return ""
+    layout = _layout(tensor)
+    return f"{', '.join(map(str, layout.placements))} over a mesh {list(layout.mesh)} of the ranks {list(layout.ranks)}"
+
+
+def are_alike(tensor: Tensor, other: Tensor) -> bool:
+    """Whether each rank holds the same elements of both."""
+    return is_sharded(tensor) and is_sharded(other) and _layout(tensor) == _layout(other)
+
+
+def like(owner: Tensor, dtype: torch.dtype) -> Tensor:
+    """A new tensor of another dtype, laid out as `owner`: same mesh, placements and strides."""
+    return torch.empty_like(owner.detach(), dtype=dtype)
+
+
+def refuse(name: str, tensor: Tensor) -> None:
+    """UserError if this DTensor could not be saved, or not be loaded again."""
+    placed: Any = tensor
+    for placement in placed.placements:
+        if _read(placement) is None:
+            raise UserError(
+                f"tensor {name} is placed as {placement!r}, of which no rank knows its part: redistribute it to Shard "
+                f"or Replicate"
+            )
+    ranks, world = _layout(tensor).ranks, _world()
+    if sorted(ranks) != list(range(world)):
+        raise UserError(
+            f"tensor {name} lies on the ranks {list(ranks)} of {world}: only tensors that lie on all ranks can be "
+            f"saved: make one mesh of all ranks with names for its dimensions, and shard over these"
+        )
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _at(memory: Tensor, offset: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    return memory[tuple(slice(at, at + size) for at, size in zip(offset, sizes, strict=True))]
+
+
+def _mesh(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The mesh that all ranks are in, and a placement for each of its dimensions.
+
+    FSDP2 beside tensor parallelism shards what is not parallel over one dimension of the script's mesh. Along the
+    others each rank has a mesh of its own, and the same tensor: so there it is replicated.
+    """
+    mesh, placements = tensor.device_mesh, tuple(map(_read, tensor.placements))
+    root = getattr(mesh, "_root_mesh", None)
+    names = mesh.mesh_dim_names or ()
+    if mesh.size() == _world() or root is None or not set(names) <= set(root.mesh_dim_names or ()):
+        return mesh, placements
+    placed = dict(zip(names, placements, strict=True))
+    return root, tuple(placed.get(name, Replicate()) for name in root.mesh_dim_names)
+
+
+def _coordinate(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(_mesh(tensor)[0].get_coordinate())
+
+
+def _layout(tensor: Tensor) -> _Layout:
+    mesh, placements = _mesh(tensor)
+    return _Layout(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(mesh.mesh.flatten().tolist()), placements)
+
+
+def _read(placement: Any) -> Placement | None:
+    """torch's placement as ours; None for one that no box follows from."""
+    match type(placement).__name__:
+        case "Replicate":
+            return Replicate()
+        case "Shard":
+            return Shard(placement.dim)
+        case "_StridedShard":
+            return StridedShard(placement.dim, placement.split_factor)
+        case _:
+            return None
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _holders(layout: _Layout) -> Mapping[Box, tuple[int, ...]]:
+    if not math.prod(layout.shape):
+        return {Box.whole(layout.shape): tuple(sorted(layout.ranks))}
+    found: dict[Box, list[int]] = {}
+    for rank, coordinate in zip(layout.ranks, itertools.product(*map(range, layout.mesh)), strict=True):
+        for part in parts(layout.shape, layout.mesh, coordinate, layout.placements):
+            found.setdefault(part.box, []).append(rank)
+    return {box: tuple(sorted(ranks)) for box, ranks in found.items()}

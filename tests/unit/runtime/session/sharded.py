@@ -1,0 +1,197 @@
+"""What ranks do in test_sharded: they train a model that is sharded as torch's documentation says, and are watched.
+
+The oracle is torch: each tensor is gathered by `full_tensor()` and hashed, and each rank's own part is hashed, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import cross_entropy, gelu
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import TensorDataset
+
+from perdure.live import liveness
+from perdure.loop.leaving import Exit
+from perdure.session.functions import restore
+from perdure.session.session import Session
+
+WORDS = 37
+BATCH = 12
+SAMPLES = 72
+
+OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "loop": lambda some: torch.optim.AdamW(some, lr=1e-2, foreach=False),
+    "foreach": lambda some: torch.optim.AdamW(some, lr=1e-2, foreach=True),
+    "fused": lambda some: torch.optim.AdamW(some, lr=1e-2, fused=True),
+    "sgd": lambda some: torch.optim.SGD(some, lr=1e-1, momentum=0.9),
+}
+
+
+class Block(nn.Module):
+    """`scale` has one element, so that all ranks but one hold nothing of it."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(14)
+        self.a = nn.Linear(14, wide)
+        self.b = nn.Linear(wide, 14, bias=False)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.b(gelu(self.a(self.norm(x)))) * self.scale
+        return out
+
+
+class Net(nn.Module):
+    """Uneven on purpose, with tied weights, a frozen parameter and a buffer."""
+
+    seen: Tensor
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 14)
+        self.blocks = nn.ModuleList(Block(wide) for _ in range(2))
+        self.head = nn.Linear(14, WORDS, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen = nn.Parameter(torch.randn(5, 14), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, words: Tensor) -> Tensor:
+        if self.training:
+            self.seen += 1
+        x = self.embedding(words) + self.frozen[0]
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+def dataset() -> TensorDataset:
+    return TensorDataset(torch.randint(0, WORDS, (SAMPLES, 6), generator=torch.Generator().manual_seed(3)))
+
+
+def sharded(how: str, world: int, wide: int) -> Any:
+    """`how`: whole, fsdp, hsdp, or tp: FSDP2 over tensor parallelism."""
+    torch.manual_seed(1)
+    net: Any = Net(wide)
+    if how == "whole":
+        return net
+    options: dict[str, Any] = {}
+    match how:
+        case "fsdp":
+            options["mesh"] = init_device_mesh("cpu", (world,))
+        case "hsdp":
+            options["mesh"] = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+        case "tp":
+            mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+            for block in net.blocks:
+                parallelize_module(block, mesh["tp"], {"a": ColwiseParallel(), "b": RowwiseParallel()})
+            options["mesh"] = mesh["dp"]
+    for block in net.blocks:
+        fully_shard(block, **options)
+    fully_shard(net, **options)
+    return net
+
+
+def tensors(net: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, buffers and the optimizer's state by name."""
+    for part in net.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+    names: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
+    yield from ((name, parameter.detach()) for name, parameter in net.named_parameters())
+    yield from net.named_buffers()
+    for parameter, state in optimizer.state.items():
+        yield from ((f"{names[parameter]}/{key}", value) for key, value in state.items())
+
+
+def by_mesh(net: nn.Module) -> list[list[Tensor]]:
+    """The parameters; torch clips those of one mesh at a time."""
+    found: dict[int, list[Tensor]] = {}
+    for parameter in net.parameters():
+        found.setdefault(parameter.device_mesh.ndim if isinstance(parameter, DTensor) else 0, []).append(parameter)
+    return list(found.values())
+
+
+def value(norm: Tensor) -> float:
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().view(-1).numpy().tobytes()).hexdigest()[:16]
+
+
+def whole(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Hashes of the whole tensors, as torch gathers them."""
+    return {
+        name: digest(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
+        for name, tensor in tensors(net, optimizer)
+    }
+
+
+def own(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Hashes of what this rank holds."""
+    return {
+        name: digest(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        for name, tensor in tensors(net, optimizer)
+    }
+
+
+def train(
+    root: str,
+    *,
+    how: str = "fsdp",
+    optimizer: str = "foreach",
+    wide: int = 23,
+    epochs: int = 1,
+    restores: bool = False,
+    differs_at: int = 0,
+) -> dict[str, Any]:
+    """Trains to the end, or leaves when it is asked to. `restores`: only restores, and trains nothing."""
+    torch.set_num_threads(1)
+    steps: dict[int, Any] = {}
+    saved: dict[int, Any] = {}
+    with Session.from_env(root) as session:
+        net = sharded(how, session.world, wide)
+        steps_by = OPTIMIZERS[optimizer]([one for one in net.parameters() if one.requires_grad])
+        session.register(model=net, optimizer=steps_by)
+        restore(session)
+        begun = whole(net, steps_by)
+        with suppress(Exit):
+            for _ in () if restores else session.epochs(epochs):
+                for (words,) in session.loader(dataset(), BATCH):
+                    if how == "tp":  # its ranks compute parts of one and the same
+                        dist.broadcast(words, group=net.blocks[0].a.weight.device_mesh["tp"].get_group(), group_src=0)
+                    loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
+                    loss.backward()
+                    norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net)]
+                    steps_by.step()
+                    steps_by.zero_grad()
+                    step = session.steps_done + 1
+                    if step == differs_at and session.rank == 1:
+                        net.blocks[0].b.weight.data.to_local().add_(1)
+                    saved[step] = whole(net, steps_by)
+                    steps[step] = [loss.item(), *map(value, norms)]
+                    net.eval()
+                    with torch.no_grad():
+                        net(words)
+                    net.train()
+                    session.step()
+        return {
+            "begun": begun,
+            "saved": saved,
+            "steps": steps,
+            "own": own(net, steps_by) if not restores else {},
+            "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
+        }

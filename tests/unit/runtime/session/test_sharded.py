@@ -1,0 +1,145 @@
+"""Models that FSDP2, HSDP and tensor parallelism shard are saved and resumed: bit for bit in the same world, and in any
+other one with the state that was saved, as torch gathers it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.cli.main import main
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.ranks import Scene, play
+
+MODULE = "tests.unit.runtime.session.sharded"
+LEFT = "4"
+"""The last step of a run that is asked to leave in the third: several ranks leave a step later."""
+WAYS = {
+    "loop": ("fsdp", 2),
+    "foreach": ("fsdp", 2),
+    "fused": ("fsdp", 2),
+    "sgd": ("fsdp", 2),
+    "hsdp": ("hsdp", 4),
+    "tp": ("tp", 4),
+}
+"""The optimizer, or the way to shard; the way to shard, and how many ranks."""
+OTHERS = {
+    "foreach": [("fsdp", 3), ("fsdp", 1), ("whole", 1), ("hsdp", 4)],
+    "hsdp": [("fsdp", 3)],
+    "tp": [("fsdp", 2), ("tp", 2)],
+    "three": [("fsdp", 2)],
+    "whole": [("fsdp", 3)],
+}
+"""What was left, and in which other worlds it is restored."""
+PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
+
+Results = dict[str, list[Any]]
+
+
+def scenes(root: Path) -> list[Scene]:
+    def train(name: str, where: str, world: int, environ: Any = (), **arguments: Any) -> Scene:
+        variables = {"PERDURE_EVERY_STEPS": "", "PERDURE_CHECK_SECONDS": "0", "PERDURE_KEEP": "99", **dict(environ)}
+        return Scene(name, "train", world, {"root": str(root / where), **arguments}, variables, MODULE)
+
+    asked = {"PERDURE_EXIT_AT_STEP": "3"}
+    every: list[Scene] = []
+    for name, (how, world) in {**WAYS, "three": ("fsdp", 3), "whole": ("whole", 1)}.items():
+        given = {"how": how, "optimizer": name if world == 2 else "foreach", "wide": 22 if how == "tp" else 23}
+        every.append(train(f"{name}-left", name, world, asked, **given))
+        others = [one for one in PAIRS if one[0] == name]
+        every += [
+            train(f"{name}-{other}-{ranks}", name, ranks, **{**given, "how": other, "restores": True})
+            for _, other, ranks in others
+        ]
+        if name in WAYS:
+            every.append(train(f"{name}-on", name, world, **given))
+            every.append(train(f"{name}-undisturbed", f"{name}-undisturbed", world, **given))
+    behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
+    return [
+        *every,
+        train("behind", "behind", 2, behind, optimizer="fused"),
+        train(
+            "differs", "differs", 4, {"PERDURE_EVERY_STEPS": "2"}, how="hsdp", differs_at=2
+        ),  # a failed Session: last
+    ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("roots")
+
+
+@pytest.fixture(scope="module")
+def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return play(tmp_path_factory.mktemp("played"), scenes(root))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(results: Results, name: str) -> None:
+    """Each rank's parameters and optimizer state, and each loss and norm."""
+    for left, on, undisturbed in zip(
+        results[f"{name}-left"], results[f"{name}-on"], results[f"{name}-undisturbed"], strict=True
+    ):
+        assert max(left["steps"]) == LEFT
+        assert on["begun"] == left["saved"][LEFT]
+        assert on["own"] == undisturbed["own"]
+        assert len(undisturbed["own"]) > len(undisturbed["begun"])  # with the optimizer's state
+        assert {**left["steps"], **on["steps"]} == undisturbed["steps"]
+
+
+@pytest.mark.parametrize(("name", "how", "world"), PAIRS)
+def test_another_world_restores_what_was_saved(results: Results, name: str, how: str, world: int) -> None:
+    *_, saved = results[f"{name}-left"][0]["saved"].values()
+    for found in results[f"{name}-{how}-{world}"]:
+        assert found.get("begun") == saved, found
+
+
+def test_a_save_in_the_background_is_the_same(results: Results, root: Path) -> None:
+    assert [found["own"] for found in results["behind"]] == [found["own"] for found in results["fused-undisturbed"]]
+    steps = [one["step"] for one in entries(root / "behind") if one["kind"] == "Committed"]
+    assert (steps[0], steps[-1]) == (2, 6)  # one of step 4 is skipped where that of step 2 is still under way
+    assert main(["verify", str(root / "behind")]) == 0
+
+
+@pytest.mark.usefixtures("results")
+def test_equal_states_have_no_difference_whatever_the_world_that_saved_them(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = [next(one["seq"] for one in entries(root / name) if one["kind"] == "Committed") for name in ("loop", "fused")]
+    assert main(["diff", "--tensors-only", f"{root / 'loop'}@{at[0]}", f"{root / 'loop'}@{at[0]}"]) == 0
+    assert main(["diff", "--tensors-only", f"{root / 'loop'}@{at[0]}", f"{root / 'fused'}@{at[1]}"]) == 1
+    assert "model.embedding.weight" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("results")
+def test_a_commit_in_boxes_has_a_version_of_its_own_and_shows_them(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (manifest, *_) = sorted((root / "foreach").glob("data/1/*/manifest.json"))
+    assert json.loads(manifest.read_text())["version"] == 5
+    assert main(["show", str(root / "foreach"), "--tensors"]) == 0
+    assert "model.embedding.weight float32 [37, 14], of it [0:19, 0:14]" in capsys.readouterr().out
+
+
+def test_no_hand_over_is_live_and_no_image_is_left_with_the_reason(results: Results) -> None:
+    for found in results["foreach-on"]:
+        live, image = found["told"]
+        assert live == "model is sharded: its shards belong to the ranks that it was made with"
+        assert image == "model is sharded: no rank holds all of it"
+
+
+@pytest.mark.usefixtures("results")
+def test_replicas_share_the_work(root: Path) -> None:
+    (folder, *_) = sorted((root / "hsdp").glob("data/1/*"))
+    sizes = [shard.stat().st_size for shard in sorted(folder.glob("shard-*"))]
+    assert len(sizes) == 4
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_replicas_that_differ_are_found_before_anything_is_committed(results: Results, root: Path) -> None:
+    for found in results["differs"]:
+        assert found["raised"] == "UserError"
+        assert "model.blocks.0.b.weight at [7, 0] differs between rank 1 and rank 3" in found["message"]
+    assert [one["kind"] for one in entries(root / "differs")] == ["Opened"]

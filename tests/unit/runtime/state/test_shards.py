@@ -1,0 +1,117 @@
+"""What cannot be saved of a sharded model is refused by name when it is registered, and what its boxes are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from perdure.checkpoint import boxes
+from perdure.errors import UserError
+from perdure.layout.box import Box
+from perdure.state.registry import Registry
+from perdure.state.shards import refuse_sharded
+
+
+@pytest.fixture(autouse=True)
+def rank_1_of_4() -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    yield
+    dist.destroy_process_group()
+
+
+def module(tensor: Tensor) -> nn.Module:
+    made = nn.Module()
+    made.weight = nn.Parameter(tensor)
+    return made
+
+
+def placed(local: Tensor, *placements: Placement, mesh: Any = None, shape: tuple[int, ...] | None = None) -> DTensor:
+    mesh = mesh or init_device_mesh("cpu", (4,))
+    size, stride = (torch.Size(shape), torch.empty(shape).stride()) if shape else (None, None)
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=size, stride=stride)
+
+
+def flat() -> nn.Module:
+    net: nn.Module = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(net)
+    return net
+
+
+def quantised() -> nn.Module:
+    made: Any = module(placed(torch.ones(2), Shard(0)))
+    made.weight._local_tensor = torch.ones(2).as_subclass(type("Packed", (Tensor,), {}))
+    found: nn.Module = made
+    return found
+
+
+def on_two_ranks() -> Tensor:
+    return placed(torch.ones(2), Shard(0), mesh=DeviceMesh("cpu", [0, 1]))
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "partial": (
+        lambda: module(placed(torch.ones(2), Partial())),
+        r"tensor net\.weight is placed as Partial.*: redistri",
+    ),
+    "quantised": (
+        quantised,
+        r"tensor net\.weight is a .*Packed: only plain tensors, and DTensors of",
+    ),
+    "some ranks": (
+        lambda: module(on_two_ranks()),
+        r"tensor net\.weight lies on the ranks \[0, 1\] of 4: .* one mesh of",
+    ),
+    "FSDP1": (flat, r"register\(net=...\): .* FullyShardedDataParallel, .*: shard it with torch\..*\.fully_shard"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_saved_is_refused_when_it_is_registered(what: str) -> None:
+    make, why = REFUSED[what]
+    with pytest.raises(UserError, match=why):
+        Registry().add("net", make())
+
+
+def test_a_sharded_module_is_not_registered_late() -> None:
+    net = nn.Linear(4, 4)
+    fully_shard(net, mesh=init_device_mesh("cpu", (4,)))
+    with pytest.raises(UserError, match=r"register\(net=...\): a sharded module .* before restore\(\)"):
+        Registry().add("net", net, late=True)
+
+
+def test_a_sharded_module_is_not_wrapped() -> None:
+    net = nn.Linear(4, 4)
+    refuse_sharded(net)
+    fully_shard(net, mesh=init_device_mesh("cpu", (4,)))
+    with pytest.raises(UserError, match=r"the model is sharded, .*: train it as it is"):
+        refuse_sharded(net)
+
+
+def test_a_part_whose_shape_is_not_what_its_placements_say_is_refused() -> None:
+    with pytest.raises(UserError, match=r"of shape \[6\], .* has \[3\] on this rank, where its placements say \[2\]"):
+        boxes.held(placed(torch.ones(3), Shard(0), shape=(6,)))
+    with pytest.raises(UserError, match=r"has \[2\] on this rank, where its placements say \[0\]"):
+        boxes.held(placed(torch.ones(2), Shard(0), shape=(1,)))
+
+
+def test_what_is_sharded_over_one_dimension_of_a_mesh_is_replicated_along_the_other() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    tensor = placed(torch.ones(3, 2), Shard(0), mesh=mesh["dp"], shape=(5, 2))
+    assert boxes.holders(tensor) == {Box((0, 0), (3, 2)): (0, 1), Box((3, 0), (2, 2)): (2, 3)}
+    assert [one.box for one in boxes.held(tensor)] == [Box((0, 0), (3, 2))]
+
+
+def test_a_tensor_without_elements_and_one_without_dimensions_have_one_box_that_all_hold() -> None:
+    for tensor in (placed(torch.ones(0, 3), Shard(0), shape=(0, 3)), placed(torch.tensor(1.0), Replicate())):
+        (one,) = boxes.held(tensor)
+        assert one.box == Box.whole(tensor.shape)
+        assert boxes.holders(tensor) == {one.box: (0, 1, 2, 3)}
