@@ -223,13 +223,14 @@ class Checkpointer:
         try:
             self.commit_staged(self.stage_now(), position, final=False, reason=reason)
         except StorageError as error:
-            self.count_failure(position, error, time.monotonic() - begun)
+            pin, self.pin = self.pin, None
+            self.count_failure(position, error, time.monotonic() - begun, pin)
             return False
         self.retire()
         return True
 
-    def count_failure(self, position: Position, error: StorageError, seconds: float) -> None:
-        """Count a periodic save that failed after `seconds`; raises it after `limit` in a row. Collective.
+    def count_failure(self, position: Position, error: StorageError, seconds: float, pin: str | None = None) -> None:
+        """Count a periodic save, for `pin`, that failed after `seconds`; raises it after `limit` in a row. Collective.
 
         Ranks exchange the counts, because a joined rank does not know earlier failures.
         """
@@ -243,9 +244,8 @@ class Checkpointer:
             ) from error
         row = "" if self.failures == 1 else f" as the {self.failures - 1} before it"
         failed = f"checkpoint of step {position.step} failed{row}, training goes on"
-        if self.pin:
-            say(f"{failed}, so nothing is pinned as {self.pin!r}: {error}")
-            self.pin = None
+        if pin:
+            say(f"{failed}, so nothing is pinned as {pin!r}: {error}")
         else:
             self._save_trouble.say(f"{failed}: {error}")
 

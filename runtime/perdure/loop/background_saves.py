@@ -96,6 +96,10 @@ class SavingRun(Protocol):
         """Reports the newest commit to the agent and the hooks."""
         ...
 
+    def tell_failures(self) -> None:
+        """Tells the agent how many saves have failed in a row."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Copied:
@@ -190,7 +194,7 @@ class BackgroundSaves:
             if reason:
                 save(reason)
             return
-        if not self._looked_for_room and progress.step > 0:
+        if progress.step > 0 and (reason or not self._looked_for_room) and not state.room:
             self._looked_for_room = True
             self._look_for_room()
         if self._idle and not (reason and self._pays):
@@ -366,8 +370,9 @@ class BackgroundSaves:
         return sum(map(tensors.size_of, self._run.registry.trained()))
 
     def _is_at(self, position: Position) -> bool:
-        save = self._known.save
-        return save is not None and self._copied[save.name].position == position
+        """Whether the save under way is all that is wanted at this position: it has no pin. Equal on all ranks."""
+        save, pinned = self._known.save, self._run.checkpointer.pin is not None
+        return save is not None and not pinned and self._copied[save.name].position == position
 
     def _look(self) -> None:
         """Hears what the uploading process, rank 0's requests and the clock say."""
@@ -388,9 +393,9 @@ class BackgroundSaves:
 
     def _look_for_room(self) -> None:
         """Makes the arena, whose memory is allocated while training goes on."""
-        if self._pays:
-            size = self._bytes() // self._run.peers.world
-            self._feed(ev.Room(self._copies.make_room(size)))
+        size = self._bytes()
+        if size >= self._run.settings.background_bytes:
+            self._feed(ev.Room(self._copies.make_room(size // self._run.peers.world)))
 
     # Acting.
 
@@ -488,7 +493,8 @@ class BackgroundSaves:
                 copied = self._copied[save.name]
                 checkpointer.note(self._saved(copied, seq), copied.position)
                 run.schedule.saved(copied.begun)
-                run.progress.saved = run.progress.saved or copied.position == run.progress.position()
+                here = copied.position == run.progress.position() and checkpointer.pin is None
+                run.progress.saved = run.progress.saved or here
                 run.tell_commit()
                 if self._store_requests:
                     self._store_requests.beside(checkpointer.retire)
@@ -500,11 +506,13 @@ class BackgroundSaves:
                 try:
                     checkpointer.count_failure(copied.position, StorageError(why), seconds)
                 finally:
-                    run.tell(SaveFailed(checkpointer.failures, checkpointer.trouble))
+                    run.tell_failures()
                 run.schedule.failed(checkpointer.failures, checkpointer.wasted)
             case ev.TellMissed(reason, why):
+                pin, checkpointer.pin = checkpointer.pin, None
+                lost = f", so nothing is pinned as {pin!r}" if pin else ""
                 if run.settings.rank == 0:
-                    say(f"no checkpoint of step {run.progress.step} was made ({reason}): {why}")
+                    say(f"no checkpoint of step {run.progress.step} was made ({reason}){lost}: {why}")
 
     def _saved(self, copied: _Copied, seq: int) -> Saved:
         upload = self._copies.seconds

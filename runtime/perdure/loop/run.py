@@ -42,7 +42,7 @@ from perdure.state.userstate import UserState
 from perdure.state.wrapping import Replica, spread, spread_now
 from perdure.store import Store, open_store
 from perdure.wire import AttemptRecord, ExitKind
-from perdure.wire.channel import Committed, Exiting, Resulted
+from perdure.wire.channel import Committed, Exiting, Resulted, SaveFailed
 from perdure.wire.settings import Settings
 
 OWN_VALUES: Final = "session"
@@ -203,6 +203,11 @@ class Run:
             self.tell(Committed(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
                 self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
+
+    def tell_failures(self) -> None:
+        """Tells the agent how many saves failed in a row, if any, also when training ends because of that."""
+        if self.checkpointer.failures:
+            self.tell(SaveFailed(self.checkpointer.failures, self.checkpointer.trouble))
 
     def report(self, values: Mapping[str, Any]) -> None:
         """Reports values of the script. UserError for values that cannot be reported."""

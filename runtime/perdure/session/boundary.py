@@ -34,7 +34,6 @@ from perdure.session.late import check_claimed, settle
 from perdure.session.repeated import Repeated
 from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire import Env
-from perdure.wire.channel import SaveFailed
 
 PRESSING: Final = 0.25
 """An evaluation between two steps continues until only this fraction of a request's time is left."""
@@ -309,19 +308,13 @@ class Boundary:
             with run.pulse.paused():
                 done = run.checkpointer.periodic(self._progress.position(), reason)
         finally:
-            self._tell_failures()
+            run.tell_failures()
         if done:
             self._progress.saved = True
             run.schedule.saved()
             run.tell_commit(goal=goal)
         else:
             run.schedule.failed(run.checkpointer.failures, run.checkpointer.wasted)
-
-    def _tell_failures(self) -> None:
-        """Tells the agent how many checkpoints failed in a row, also when training ends because of that."""
-        checkpointer = self._run.checkpointer
-        if checkpointer.failures:
-            self._run.tell(SaveFailed(checkpointer.failures, checkpointer.trouble))
 
     # The ranks' votes.
 

@@ -172,6 +172,7 @@ class Core:
             self._finish()
             self.close()
         elif error:
+            self.run.background.end()  # the script may catch the error and go on
             clear = self._explained(error)
             self._tell_error(clear)
             tell_failed(self.run)

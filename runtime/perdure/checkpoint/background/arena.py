@@ -27,6 +27,7 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 from perdure.checkpoint.background.sealed import PAGE_BYTES, Seal, write_label, write_rest
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged
 from perdure.errors import Corrupt
+from perdure.host.descriptors import above_standard
 from perdure.host.memory import free_memory
 from perdure.log.entry import checksum
 from perdure.log.position import Position
@@ -69,7 +70,7 @@ class Arena:
 
     def __init__(self) -> None:
         """Takes no memory yet. OSError if there is no place for a file without a name."""
-        self.fd = _nameless()
+        self.fd = above_standard(_nameless())
         self._mapped: mmap.mmap | None = None
         self._allocated = 0
         """How far what is mapped has memory: a write beyond could end this process."""

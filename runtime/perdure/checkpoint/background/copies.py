@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background import uploading
@@ -14,7 +15,9 @@ from perdure.checkpoint.upload import Staged
 from perdure.console import in_bytes, say
 from perdure.log.position import Position
 
-Heard = ev.Durable | ev.Released | ev.Failed | ev.Ended | ev.Stuck
+Heard = ev.Durable | ev.Released | ev.Failed | ev.Ended | ev.Stuck | ev.Room
+MOST_DEATHS: Final = 2
+"""So many processes that end by themselves, with no part uploaded between: none can do it here."""
 
 
 @dataclass
@@ -37,25 +40,46 @@ class Copies:
         self._number = 0
         """The machine's number of the process."""
         self._dying: _Dying | None = None
+        self._why = ""
+        """Why the last process has ended that ended by itself."""
         self.seconds = 0.0
         """How long the last upload took."""
         self._said_missing = False
+        self._largest = 0
+        """Size of the largest part that there was no memory for: a part may be larger than it was estimated."""
+        self._deaths = 0
+        """How many processes have ended by themselves since the last upload."""
+        self._unusable = False
+        """Whether saves have to be made without copies, however much memory there is."""
 
     def make_room(self, size: int) -> bool:
         """Whether there is memory for a part of about `size` bytes; it is allocated while training goes on."""
-        missing = room_for(size)
+        if self._unusable:
+            return False
+        size = max(size, self._largest)
+        missing = room_for(size, self._arena.held if self._arena else 0)
         if missing:
             self._say_missing(missing)
             return False
-        if self._arena is None:
-            try:
-                self._arena = Arena()
-            except OSError as error:
-                say(f"this rank has no place for a copy of its state ({error}), so training waits for its checkpoints")
-                return False
-            self.process = uploading.Uploader(self._arena, self._root, os.environ)
-        self._arena.prepare(size)
+        try:
+            arena = self._arena = self._arena or self._begun()
+        except OSError as error:
+            self._give_up(f"this rank cannot copy its state for a process that uploads it ({error})")
+            return False
+        arena.prepare(size)
         return True
+
+    def _begun(self) -> Arena:
+        """The arena. The process begins here, so that no save fails where none can."""
+        arena = Arena()
+        try:
+            process = uploading.Uploader(arena, self._root, os.environ)
+            process.start()
+        except OSError:
+            arena.close()
+            raise
+        self.process = process
+        return arena
 
     def fill(self, staged: Staged, *, uid: str, run: int, name: str, position: Position) -> Filled | str:
         """Copy this rank's part while training waits; or why that is impossible."""
@@ -64,10 +88,12 @@ class Copies:
         missing = self._arena.missing(staged)
         if missing:
             self._say_missing(missing)
+            self._largest = staged.size
             return f"{in_bytes(missing)} of memory are missing for a copy"
         try:
             return self._arena.fill(staged, uid=uid, run=run, name=name, position=position)
         except OSError as error:
+            self._give_up(f"this rank's part cannot be copied ({error})")
             return f"this rank's part cannot be copied: {error}"
 
     def order(self, uploader: int, folder: str, part: Filled) -> None:
@@ -88,12 +114,13 @@ class Copies:
         for word in process.words() if process else ():
             match word:
                 case uploading.Durable(name, seconds):
-                    self.seconds = seconds
+                    self.seconds, self._deaths = seconds, 0
                     yield ev.Durable(name, self._number)
                     yield ev.Released(name, self._number)
                 case uploading.Failed(name, why) if process and process.pid is not None:
                     yield ev.Failed(name, why)
-                case uploading.Failed():
+                case uploading.Failed(_, why):
+                    self._deaths, self._why = self._deaths + 1, why
                     self._await_end(self._number)
                 case uploading.Released():
                     pass  # its index is missing yet
@@ -114,11 +141,18 @@ class Copies:
     def _ends(self, process: uploading.Uploader, dying: _Dying) -> Iterator[Heard]:
         if process.reap(0.0):
             self._dying = None
-            yield ev.Ended(dying.number)
+            if self._deaths >= MOST_DEATHS and not self._unusable:
+                self._give_up(f"no process can upload for this rank ({self._why})")
+                yield ev.Room(usable=False)
+            yield ev.Ended(dying.number, self._why)
         elif time.monotonic() > dying.until:
             dying.until = float("inf")
             say("the process that uploads checkpoints cannot be ended: from now on training waits for its checkpoints")
             yield ev.Stuck(dying.number)
+
+    def _give_up(self, why: str) -> None:
+        self._unusable = True
+        say(f"{why}: from now on training waits for its checkpoints")
 
     def _say_missing(self, missing: int) -> None:
         if not self._said_missing:

@@ -166,6 +166,8 @@ class Ended:
     """This uploader has ended and is reaped."""
 
     uploader: int
+    why: str = ""
+    """Of one that was not killed."""
 
 
 @dataclass(frozen=True)

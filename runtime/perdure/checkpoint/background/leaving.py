@@ -17,6 +17,9 @@ LAST: Final = "leaving"
 """The reason of the last save."""
 NEARLY: Final = 4
 """In a hurry a save under way is finished first only if that takes at most this part of the time of the last one."""
+PATIENT_SECONDS: Final = 30.0
+MANY: Final = 10
+"""Without a hurry it is finished first, unless that takes longer than both this and so many times a whole save."""
 
 
 def leave(state: State, event: Leaves) -> Step:
@@ -82,7 +85,7 @@ def _uploading(state: State, event: Leaves) -> Step:
         return _goes_back(state, event)
     if state.finishes or event.whole is None or not _fits(event, event.whole):
         return _finishes_if_it_fits(state, event)
-    worth_it = not event.hurries or event.rest <= (event.whole if event.same else event.whole / NEARLY)
+    worth_it = event.rest <= _patience(event, event.whole)
     if worth_it and _fits(event, event.rest + event.whole):
         return stay(state, waits=True, final=event.same)
     if worth_it and event.same and not state.waits:
@@ -90,6 +93,12 @@ def _uploading(state: State, event: Leaves) -> Step:
     # One that is late, or is waited for so long, may be uploaded by a process that stands still.
     held = hold(state)
     return then(held, stay(held[0], Stream(LAST, final=True, keep=event.rest)))
+
+
+def _patience(event: Leaves, whole: float) -> float:
+    if not event.hurries:
+        return max(PATIENT_SECONDS, MANY * whole)
+    return whole if event.same else whole / NEARLY
 
 
 def _goes_back(state: State, event: Leaves) -> Step:

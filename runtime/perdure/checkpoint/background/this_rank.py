@@ -55,8 +55,8 @@ def step_part(state: State, event: PartEvent) -> Step:
             return fail(state, why)
         case Released(name, uploader) if name == state.arena and uploader == state.uploader and not state.copying:
             return stay(state, arena="")
-        case Ended(uploader) if uploader in (state.dying, state.uploader) and uploader:
-            return _ended(state, uploader)
+        case Ended(uploader, why) if uploader in (state.dying, state.uploader) and uploader:
+            return _ended(state, uploader, why)
         case Stuck(uploader) if uploader == state.dying and uploader:
             broken = replace(state, broken=True)
             waits = state.part in (Part.UPLOADING, Part.HELD)
@@ -122,7 +122,7 @@ def _order(state: State) -> Step:
     return stay(state, Order(save, state.uploader), arena=save.name, orders=state.orders + 1)
 
 
-def _ended(state: State, uploader: int) -> Step:
+def _ended(state: State, uploader: int, why: str) -> Step:
     """A process has ended, so nobody reads the arena any more."""
     state = replace(state, dying=0) if uploader == state.dying else replace(state, uploader=0)
     if state.copying:
@@ -130,7 +130,7 @@ def _ended(state: State, uploader: int) -> Step:
     state = replace(state, arena="")
     if state.part is not Part.UPLOADING:
         return stay(state)
-    return _order(state) if state.orders < UPLOADERS else fail(state, "its uploaders have ended")
+    return _order(state) if state.orders < UPLOADERS else fail(state, why or "its uploaders have ended")
 
 
 def _late(state: State, name: str) -> Step:

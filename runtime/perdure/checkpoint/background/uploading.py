@@ -23,6 +23,7 @@ from typing import Any, Final
 from perdure.checkpoint.background.arena import Arena, Filled
 from perdure.checkpoint.background.words import DURABLE, RELEASED, Lines, Order, Told, read_told, write_order
 from perdure.checkpoint.upload import index_of
+from perdure.host.descriptors import above_standard
 from perdure.log.objects import shard_key
 
 REAP_SECONDS: Final = 10.0
@@ -131,8 +132,8 @@ class Uploader:
 
     def start(self) -> None:
         """Execute the process now, so that the first order does not wait for it. OSError if that is impossible."""
-        if self._ending is not None:
-            raise RuntimeError("the uploader before has not ended: reap it first")
+        if not self.reap(0.0):
+            raise BlockingIOError("the process before has not ended")
         if self._process is not None and self._process.child.poll() is not None:
             self._discard()
         if self._process is None:
@@ -240,8 +241,8 @@ class Uploader:
 
 def _executed(arena: int, environ: Mapping[str, str]) -> _Process:
     """No preexec_fn: it would make a fork of a trainer with threads and large memory of what is a spawn."""
-    give, orders = socket.socketpair()
-    hear, words = os.pipe()
+    give, orders = (socket.socket(fileno=above_standard(one.detach())) for one in socket.socketpair())
+    hear, words = map(above_standard, os.pipe())
     main = threading.current_thread() is threading.main_thread()
     numbers = map(str, (int(main), arena, orders.fileno(), words, os.getpid()))
     try:

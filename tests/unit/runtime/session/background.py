@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,12 +21,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+from perdure.checkpoint.background import arena
+from perdure.errors import UserError
+from perdure.loop import background_saves
 from perdure.loop.leaving import Exit
+from perdure.loop.reporting import classify
 from perdure.session.session import Session
+from tests.support.uploaders import uploaders
 
 SAMPLES = 96
 BATCH = 8
 PATIENCE_SECONDS = 60.0
+FREE_MEMORY, DEADLINE_SECONDS = vars(arena)["free_memory"], background_saves.DEADLINE_SECONDS
 
 
 def dataset() -> TensorDataset:
@@ -72,6 +80,18 @@ class Uploads:
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """From now on, until the save under way has failed."""
+
+        def act() -> None:
+            while self.under_way and not self._background._known.failed:
+                if pid := self.process.pid:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.001)
+
+        threading.Thread(target=act, daemon=True).start()
+
     def wait(self) -> None:
         """Until this rank's part is in the store, or has failed. What the ranks say then they read at later steps."""
         until, known = time.monotonic() + PATIENCE_SECONDS, self._background
@@ -101,12 +121,22 @@ class Disturbance:
     thaw_at: int = 0
     kill_at: Sequence[int] = ()
     """Where it is killed, on those ranks."""
+    kill_all_at: int = 0
+    """From here on every one that uploads the save under way is killed."""
     save_at: int = 0
     pin_at: int = 0
+    pin_epoch: int = -1
+    """The epoch that begins with a request for a pinned save."""
+    impatient_at: int = 0
+    """After this step no save is waited for."""
+    short_until: int = 0
+    """Until then no memory is free."""
     differs_at: int = 0
     """Where rank 1 changes its weights."""
     wait_at: int = 0
     """Where the ranks wait until their parts are in the store."""
+    pause_at: int = 0
+    """Where they wait until a save that has failed is due again."""
     blocked: Sequence[int] = (0, 0)
     """Between these two nothing can be written for run 1."""
 
@@ -116,6 +146,11 @@ class Disturbance:
             for act, when in ((uploads.freeze, (2,)), (uploads.thaw, (self.thaw_at,)), (uploads.kill, self.kill_at)):
                 if step in when:
                     act()
+        if step == self.kill_all_at:
+            uploads.kill_all()
+        vars(background_saves)["DEADLINE_SECONDS"] = 0.0 if step == self.impatient_at else DEADLINE_SECONDS
+        if self.short_until:
+            vars(arena)["free_memory"] = FREE_MEMORY if step >= self.short_until else lambda: 0
         if step in self.blocked and rank == 0:
             block(root / "data" / "1", blocks=step == self.blocked[0])
 
@@ -123,7 +158,7 @@ class Disturbance:
         """A step is done."""
         if step == self.wait_at:
             uploads.wait()
-        if step == self.blocked[1] + 1:
+        if step == self.pause_at:
             uploads.wait_for_pause()
 
 
@@ -142,7 +177,9 @@ def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> 
         uploads = Uploads(session)
         begun = None
         with suppress(Exit):
-            for _ in chain.from_iterable(session.epochs(epochs) for _ in range(loops)):
+            for epoch in chain.from_iterable(session.epochs(epochs) for _ in range(loops)):
+                if epoch == happens.pin_epoch:
+                    session.save(pin="epoch")
                 for inputs, labels in session.loader(dataset(), BATCH):
                     begun = session.steps_done if begun is None else begun
                     step = session.steps_done + 1
@@ -165,6 +202,30 @@ def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> 
             "drawn": torch.rand(1).item(),
             "under_way": under_way,
         }
+
+
+def without_process(root: str) -> dict[str, Any]:
+    """Trains where no process can be started."""
+    python, sys.executable = sys.executable, "/nowhere/python"
+    try:
+        return train(root)
+    finally:
+        sys.executable = python
+
+
+def differing(root: str) -> dict[str, Any]:
+    """Fails as rank 1 differs, and tells what is left of it in this process."""
+    try:
+        train(root, differs_at=8)
+    except UserError as error:
+        files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        return {
+            "message": str(error),
+            "outcome": classify(error)[0].value,
+            "uploaders": [pid for pid, trainer in uploaders().items() if trainer == os.getpid()],
+            "arenas": [file for file in files if "perdure-arena" in file],
+        }
+    raise AssertionError("nobody has noticed that rank 1 differs")
 
 
 def block(folder: Path, *, blocks: bool) -> None:

@@ -25,8 +25,8 @@ def scenes(root: Path) -> list[Scene]:
             "PERDURE_BACKGROUND_BYTES": str(least),
             **dict(environ),
         }
-        where = arguments.pop("where", name)
-        return Scene(name, "train", world, {"root": str(root / where), **arguments}, variables, MODULE)
+        where, function = arguments.pop("where", name), arguments.pop("function", "train")
+        return Scene(name, function, world, {"root": str(root / where), **arguments}, variables, MODULE)
 
     epochs = {"PERDURE_EVERY_STEPS": "", "PERDURE_EVERY_EPOCHS": "1"}
     asked = {"PERDURE_EXIT_AT_STEP": "7"}
@@ -38,7 +38,7 @@ def scenes(root: Path) -> list[Scene]:
         ),
         train("frozen", 2, freeze=(1,), thaw_at=12, wait_at=12),
         train("killed", 2, freeze=(0, 1), kill_at=(5,), wait_at=8),
-        train("blocked", 2, blocked=(2, 9), wait_at=6),
+        train("blocked", 2, blocked=(2, 9), wait_at=6, pause_at=10),
         train("epochs", 2, environ=epochs),
         train("loops", 2, every=5, epochs=2, loops=2, freeze=(0,), thaw_at=18, wait_at=26),
         train("script", 2, every=4, freeze=(0,), thaw_at=6, save_at=7, pin_at=10),
@@ -46,7 +46,13 @@ def scenes(root: Path) -> list[Scene]:
         train("left-on", 2, where="left"),
         train("left-alone", 1, environ=asked),
         train("left-alone-on", 1, where="left-alone"),
-        train("differs", 2, differs_at=8),  # the last one: a Session that has failed ends with its process
+        train("pinned-again", 2, environ=epochs, pin_epoch=2),
+        train("pinned-behind-a-failure", 2, every=4, freeze=(0, 1), kill_all_at=6, pin_at=6),
+        train("not-pinned", 2, every=4, freeze=(0,), impatient_at=6, pin_at=6, thaw_at=12, wait_at=12),
+        train("short", 2, short_until=10),
+        train("no-process", 2, function="without_process"),
+        train("dies-at-once", 2, environ={"PYTHONHOME": "/nowhere"}, wait_at=4, pause_at=10),
+        train("differs", 2, function="differing"),  # the last one: a Session that has failed ends with its process
     ]
 
 
@@ -156,8 +162,50 @@ def test_what_the_script_asks_for_is_committed_before_it_goes_on(results: Result
 
 def test_ranks_that_have_diverged_are_told_so_where_they_copy(results: Results) -> None:
     for found in results["differs"]:
-        assert found["raised"] == "UserError"
         assert "differs between rank 0 and rank 1" in found["message"]
+
+
+def test_a_script_that_goes_on_after_its_training_has_failed_keeps_neither_a_copy_nor_a_process(
+    results: Results,
+) -> None:
+    assert [(found["uploaders"], found["arenas"]) for found in results["differs"]] == [([], []), ([], [])]
+
+
+def pins(root: Path) -> list[tuple[str, int]]:
+    return [(commit["pin"], commit["step"]) for commit in commits(root) if commit.get("pin")]
+
+
+def test_what_is_to_be_pinned_is_pinned_although_this_very_step_is_being_saved(results: Results, root: Path) -> None:
+    assert not [found for found in results["pinned-again"] if "told" not in found]
+    assert steps(root / "pinned-again") == [12, 24, 24, 36, 48]
+    assert pins(root / "pinned-again") == [("epoch", 24)]
+
+
+def test_a_pin_is_not_lost_with_the_save_before_it(results: Results, root: Path) -> None:
+    assert steps(root / "pinned-behind-a-failure")[0] == 6
+    assert pins(root / "pinned-behind-a-failure") == [("best", 6)]
+    assert {found["weights"] for found in results["pinned-behind-a-failure"]} == {results["behind-2"][0]["weights"]}
+
+
+def test_no_later_step_is_pinned_instead_of_one_that_was_missed(results: Results, root: Path) -> None:
+    assert {found["under_way"]["7"] for found in results["not-pinned"]} == {4}
+    assert pins(root / "not-pinned") == []
+
+
+def test_memory_that_was_missing_is_looked_for_again(results: Results, root: Path) -> None:
+    assert steps(root / "short")[:3] == [3, 6, 9]
+    for found in results["short"]:
+        assert next(step for step, save in found["under_way"].items() if save) == "13"
+
+
+@pytest.mark.parametrize(("name", "latest"), [("no-process", 3), ("dies-at-once", 14)])
+def test_training_waits_for_its_saves_where_no_process_can_upload(
+    results: Results, root: Path, name: str, latest: int
+) -> None:
+    assert {found["weights"] for found in results[name]} == {results["behind-2"][0]["weights"]}
+    first, *others = steps(root / name)
+    assert first <= latest
+    assert others == [step for step in range(3, 49, 3) if step > first]
 
 
 @pytest.mark.parametrize(("name", "undisturbed"), [("left", "blocking-2"), ("left-alone", "blocking-1")])

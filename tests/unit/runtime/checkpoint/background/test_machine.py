@@ -148,6 +148,12 @@ def test_an_uploader_that_dies_is_followed_by_another_once() -> None:
     assert words(after(uploading(), on.Ended(1), on.Ended(2))) == FAILED
 
 
+def test_a_save_whose_uploaders_have_died_says_why() -> None:
+    again = after(uploading(), on.Ended(1, "killed by SIGKILL"))
+    assert after(again, on.Ended(2, "exit status 1")).why == "exit status 1"
+    assert after(again, on.Ended(2)).why == "its uploaders have ended"
+
+
 def test_an_uploader_that_cannot_be_reaped_costs_the_arena() -> None:
     stuck = after(uploading(), on.Late(NAME), on.Stuck(1))
     assert words(stuck) == Words(failed=1, arena=Arena.NONE)
@@ -224,6 +230,11 @@ def test_an_aborted_hand_over_costs_nothing() -> None:
         (leaves(NOBODY, 25.0), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
         (leaves(NOBODY, 35.0), ()),
         (leaves(NOBODY, None), ()),
+        (leaves(NOBODY, None, rest=199.0), ()),
+        (leaves(NOBODY, None, rest=201.0), (on.Kill(1), on.Stream("leaving", final=True, keep=201.0))),
+        (leaves(NOBODY, None, rest=29.0, whole=0.0), ()),
+        (leaves(NOBODY, None, rest=31.0, whole=0.0, same=True),
+            (on.Kill(1), on.Stream("leaving", final=True, keep=31.0))),
         (leaves(NOBODY, 35.0, hurries=True), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
         (leaves(NOBODY, 35.0, hurries=True, rest=1.0), ()),
         (leaves(NOBODY, 35.0, hurries=True, same=True), ()),

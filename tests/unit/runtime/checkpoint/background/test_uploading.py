@@ -93,6 +93,27 @@ def test_a_part_becomes_durable(uploader: Uploader, arena: Arena, bucket: Bucket
     assert uploader.words() == []
 
 
+def test_it_works_without_standard_streams(bucket: Bucket) -> None:
+    kept = [os.dup(stream) for stream in range(3)]
+    try:
+        for stream in range(3):
+            os.close(stream)
+        arena = Arena()
+        uploader = Uploader(arena, ROOT, os.environ | bucket.environ)
+        uploader.order(FOLDER, filled(arena))
+        word = settled(uploader)[-1]
+        assert uploader._process
+        numbers = [arena.fd, uploader._process.orders.fileno(), uploader._process.words]
+        assert uploader.close()
+        arena.close()
+    finally:
+        for stream, copy in enumerate(kept):
+            os.dup2(copy, stream)
+            os.close(copy)
+    assert isinstance(word, Durable)
+    assert min(numbers) > 2
+
+
 def test_one_process_uploads_one_save_after_the_other(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
     uploader.order(FOLDER, filled(arena))
     settled(uploader)
