@@ -2,6 +2,7 @@
 
 A batch without an optimizer step leaves gradients. The script may drop them, for example after a spike. The next batch
 shows which: dropped gradients come back as other tensors, accumulated ones are the same tensors, written to once more.
+Gradients that FSDP2 has not reduced yet are there only to be added to.
 Owned by `Session`.
 """
 
@@ -14,9 +15,11 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from perdure.checkpoint import boxes
 from perdure.console import warn
 from perdure.loop.run import Run
 from perdure.session.describing import scripts_own
+from perdure.state.shards import unreduced
 
 LOOKED_AT: Final = 4
 """How many parameters are watched: a script accumulates the gradients of all, or of none."""
@@ -50,6 +53,9 @@ class HeldGradients:
         self._look()
         left, self._has_stepped = not self._has_stepped, False
         self._noted = list(_noted(run.registry.parameters())) if left else []
+        if left and self._found is None:
+            modules = (one for one in run.registry.named.values() if isinstance(one, nn.Module))
+            self._found = next((held for module in modules for held in unreduced(module)), None)
         if self._found is None:
             return False
         self.end()
@@ -71,8 +77,10 @@ class HeldGradients:
 
 
 def _is_added_to(noted: _Noted) -> bool:
-    now = noted.parameter.grad
-    return now is not None and now.data_ptr() == noted.place and now._version > noted.version  # noqa: SLF001 - torch's
+    if noted.parameter.grad is None:
+        return False
+    now = boxes.local(noted.parameter.grad)
+    return now.data_ptr() == noted.place and now._version > noted.version  # noqa: SLF001 - torch's
 
 
 def _name_of(parameter: Tensor, registered: dict[str, Any]) -> str:
@@ -84,5 +92,5 @@ def _name_of(parameter: Tensor, registered: dict[str, Any]) -> str:
 
 
 def _noted(parameters: Iterable[Tensor]) -> Iterable[_Noted]:
-    held = [(one, one.grad) for one in parameters if one.grad is not None][:LOOKED_AT]
+    held = [(one, boxes.local(one.grad)) for one in parameters if one.grad is not None][:LOOKED_AT]
     return (_Noted(one, grad.data_ptr(), grad._version) for one, grad in held)  # noqa: SLF001

@@ -6,9 +6,10 @@ Called by the registry and by its modules.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint import boxes, tensors
@@ -21,6 +22,20 @@ _FSDP2: Final = "FSDPModule"
 def sharded_parts(module: nn.Module) -> list[Any]:
     """The parts of a module to which `fully_shard` was applied, the outermost first."""
     return [part for part in module.modules() if _is_a(part, _FSDP2)]
+
+
+def unreduced(module: nn.Module) -> Iterator[Tensor]:
+    """The sharded parameters whose gradient FSDP2 keeps whole on each rank, each with its own sum.
+
+    It does so where the script has switched the reduction off (`set_requires_gradient_sync(False)`). torch has no
+    public name for these gradients.
+    """
+    for part in sharded_parts(module):
+        state = part._get_fsdp_state()  # noqa: SLF001
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001
+        for parameter in (one for group in groups if group for one in group.fsdp_params):
+            if getattr(getattr(parameter, "_unsharded_param", None), "grad", None) is not None:
+                yield parameter.sharded_param
 
 
 def refuse_sharded(model: nn.Module) -> None:

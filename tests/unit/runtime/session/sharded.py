@@ -6,8 +6,9 @@ The oracle is torch: each tensor is gathered by `full_tensor()` and hashed, and 
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from typing import Any
 
 import torch
@@ -195,3 +196,26 @@ def train(
             "own": own(net, steps_by) if not restores else {},
             "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
         }
+
+
+def accumulates(root: str, *, how: str) -> str:
+    """What is printed while every second batch steps, and each is a step of the session.
+
+    `how`: the first of two is reduced, is not reduced, or is dropped.
+    """
+    torch.set_num_threads(1)
+    with redirect_stderr(io.StringIO()) as printed, Session.from_env(root) as session:
+        net = sharded("fsdp", session.world, 23)
+        optimizer = OPTIMIZERS["foreach"]([one for one in net.parameters() if one.requires_grad])
+        session.register(model=net, optimizer=optimizer)
+        for _ in session.epochs(1):
+            for number, (words,) in enumerate(session.loader(dataset(), BATCH)):
+                last = number % 2 == 1
+                net.set_requires_gradient_sync(last or how != "not reduced")
+                session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten())).backward()
+                if last:
+                    optimizer.step()
+                if last or how == "dropped":
+                    optimizer.zero_grad()
+                session.step()
+    return printed.getvalue()

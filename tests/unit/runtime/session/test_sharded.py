@@ -33,6 +33,8 @@ OTHERS = {
     "whole": [("fsdp", 3)],
 }
 """What was left, and in which other worlds it is restored."""
+HELD = {"reduced": True, "not reduced": True, "dropped": False}
+"""How the gradients of a batch without a step are left, and whether that is told."""
 PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
 
 Results = dict[str, list[Any]]
@@ -56,6 +58,9 @@ def scenes(root: Path) -> list[Scene]:
         if name in WAYS:
             every.append(train(f"{name}-on", name, world, **given))
             every.append(train(f"{name}-undisturbed", f"{name}-undisturbed", world, **given))
+    for how in HELD:
+        arguments = {"root": str(root / f"held-{how}"), "how": how}
+        every.append(Scene(f"held-{how}", "accumulates", 2, arguments, {"PERDURE_CHECK_SECONDS": "0"}, MODULE))
     behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
     return [
         *every,
@@ -143,3 +148,10 @@ def test_replicas_that_differ_are_found_before_anything_is_committed(results: Re
         assert found["raised"] == "UserError"
         assert "model.blocks.0.b.weight at [7, 0] differs between rank 1 and rank 3" in found["message"]
     assert [one["kind"] for one in entries(root / "differs")] == ["Opened"]
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_gradients_that_a_stop_would_lose_are_told(results: Results, how: str) -> None:
+    first, second = results[f"held-{how}"]
+    assert ("call session.step() only after optimizer.step()" in first) == HELD[how], first
+    assert "call session.step()" not in second
