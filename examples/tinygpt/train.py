@@ -2,6 +2,7 @@
 
 python train.py                                    # here; Ctrl-C saves, the same command goes on
 torchrun --nproc-per-node 2 train.py               # two processes
+torchrun --nproc-per-node 4 train.py --fsdp        # four, each with a quarter of the model
 kubectl apply -f job.yaml                          # two to four pods
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import Dataset
 
@@ -117,17 +120,19 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
     text, test = Text(TRAINING_FILES), Text(TEST_FILES)
     torch.manual_seed(0)
     net = TinyGPT(dropout=0.1)
-    model = session.wrap(net)  # perdure
+    model = sharded(net, session.world) if args.fsdp else session.wrap(net)  # perdure
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.1)
     steps = args.epochs * math.ceil(len(text) / args.batch / MICRO_BATCHES)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     session.register(model=model, optimizer=optimizer, scheduler=scheduler)  # perdure
     batches = session.loader(text, batch_size=args.batch)  # perdure
 
-    @session.on("collect")  # perdure
     def export(tensors: Iterable[tuple[str, Tensor]]) -> None:
         save_file(dict(tensors), args.export)
         print(f"exported {hashlib.sha256(args.export.read_bytes()).hexdigest()}")
+
+    if not args.fsdp:  # then no rank has whole tensors: `perdure export` writes them from a checkpoint
+        session.on("collect", export)  # perdure
 
     for _ in session.epochs(args.epochs):  # perdure
         loss = 0.0
@@ -151,6 +156,13 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
     say(session, continued(net, "def ", 200))  # perdure
 
 
+def sharded(net: TinyGPT, world: int) -> nn.Module:
+    mesh = init_device_mesh("cpu", (world,))
+    for part in (*net.blocks, net):
+        fully_shard(part, mesh=mesh)
+    return net
+
+
 def stale(session: perdure.Session, loss: float) -> bool:  # perdure
     """Whether the last evaluations have not been better than the best one."""
     best, since = session.state.get("best", (math.inf, 0))  # perdure
@@ -170,6 +182,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples of one micro-batch, over all processes")
     parser.add_argument("--rate", type=float, default=6e-3)
     parser.add_argument("--export", type=Path, default=Path("tinygpt.safetensors"), help="gets the trained weights")
+    parser.add_argument("--fsdp", action="store_true", help="shard the model over the processes")
     args = parser.parse_args()
     with perdure.Session.from_env(deterministic=True) as session:  # perdure
         train(session, args)  # perdure

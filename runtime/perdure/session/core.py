@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from perdure.console import fall_silent, say, warn
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
 from perdure.live.joining import attach, meet, meet_in_place
 from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.ending import tell_failed
+from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit
 from perdure.loop.reporting import ExitWatch, classify, exit_status, explained, shown_in_words, tell_error
 from perdure.loop.run import Run
@@ -129,12 +130,22 @@ class Core:
             if self.boundary.newcomer is None:
                 meet_in_place(run)
         if run.opening is None:
+            self._check_collecting()
             resume(run, seed=self.seed)
-            if run.rank == 0 and run.world > wrapping.WORLD_WITH_ONE_ORDER and not self.deterministic:
+            sums_alike = self.deterministic or run.world <= wrapping.WORLD_WITH_ONE_ORDER or run.registry.sharded
+            if run.rank == 0 and not sums_alike:
                 say(
                     f"with {run.world} ranks a resumed run is exact in samples, not in bits: gradients are summed in "
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
+
+    def _check_collecting(self) -> None:
+        """UserError for a hook that is to get whole tensors where no rank has any."""
+        if self.run.hooks.has(HookName.COLLECT) and (name := self.run.registry.sharded):
+            raise UserError(
+                f"on('collect'): {name} is sharded, so no rank holds what this hook is given: leave it out, and "
+                f"export a commit instead: perdure export {self.run.store.uri} {name} TO"
+            )
 
     def describe(self) -> Description:
         """What this session is about to do, as of now."""

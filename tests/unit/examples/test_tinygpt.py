@@ -10,6 +10,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+from perdure.cli.main import main
+
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = REPOSITORY / "examples" / "tinygpt" / "train.py"
 
@@ -30,3 +32,19 @@ def test_a_training_that_learns_nothing_stops_on_a_plateau_and_exports_what_it_h
     exported = load_file(tmp_path / "tinygpt.safetensors")
     assert exported["model.characters.weight"].shape == (100, 64)
     assert all(name.startswith("model.") for name in exported)
+
+
+def test_two_processes_train_it_in_shards_and_its_weights_are_exported_whole(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, str(SCRIPT), "--fsdp", "--epochs", "1", "--batch", "256"]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]
+    assert "exported" not in done.stdout
+    assert main(["export", str(tmp_path / "checkpoints"), "model", str(tmp_path / "out")]) == 0
+    assert load_file(tmp_path / "out" / "model.safetensors")["characters.weight"].shape == (100, 64)

@@ -143,7 +143,7 @@ class Process(Effects):
             peers=SimpleNamespace(gather=lambda _, own: [*choices, own]),
             opened_checkpointer=None,
             read_opened=0,
-            registry=SimpleNamespace(things=[]),
+            registry=SimpleNamespace(things=[], sharded=""),
             replicas=[],
             joining=False,
             driven_by="",

@@ -5,10 +5,12 @@ The oracle is torch: each tensor is gathered by `full_tensor()` and hashed, and 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -219,3 +221,67 @@ def accumulates(root: str, *, how: str) -> str:
                     optimizer.zero_grad()
                 session.step()
     return printed.getvalue()
+
+
+def collects(root: str) -> None:
+    """Has a hook that is to get whole tensors."""
+    with Session.from_env(root) as session:
+        net = sharded("fsdp", session.world, 23)
+        session.register(model=net, optimizer=OPTIMIZERS["sgd"]([one for one in net.parameters() if one.requires_grad]))
+        session.on("collect", list)
+        restore(session)
+
+
+class Wide(nn.Module):
+    """Two weights of 64 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(2048, 8192, bias=False)
+        self.b = nn.Linear(8192, 2048, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(self.a(x))
+        return out
+
+
+def heavy(root: str, *, saves: bool) -> list[int]:
+    """KiB of memory that a rank took in the restore and in the save, beyond what it held before and after."""
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        net = Wide()
+        mesh = init_device_mesh("cpu", (session.world,))
+        for part in (net.a, net.b, net):
+            fully_shard(part, mesh=mesh)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        session.register(model=net, optimizer=optimizer)
+        taken = [peak_of(lambda: restore(session))]
+        if saves:
+            for _ in session.epochs(1):
+                for (inputs,) in session.loader(TensorDataset(torch.randn(2, 2048)), 2):
+                    session.weighted(net(inputs).square().mean()).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    session.step()
+                session.save()
+                gc.collect()
+                reset_peak()
+                before = memory("VmRSS")
+            taken.append(memory("VmHWM") - before)
+    return taken
+
+
+def peak_of(act: Callable[[], object]) -> int:
+    before = memory("VmRSS")
+    reset_peak()
+    act()
+    return memory("VmHWM") - max(before, memory("VmRSS"))
+
+
+def reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory(kind: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
+    return int(line.split()[1])

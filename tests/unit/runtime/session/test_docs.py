@@ -32,8 +32,8 @@ EXAMPLES = {
     for page in PAGES
     for number, found in enumerate(BLOCK.findall(page.read_text()), 1)
 }
-LAUNCHED = {name for name, example in EXAMPLES.items() if "init_process_group" in example}
-"""They need ranks, and run in test_found_groups."""
+LAUNCHED = {name for name, example in EXAMPLES.items() if re.search("init_process_group|init_device_mesh", example)}
+"""They need ranks: test_found_groups and test_sharded train as they do."""
 TRAINS = re.compile(r"session\.epochs|_epochs_until|job\.run")
 TRAININGS = [name for name, example in EXAMPLES.items() if TRAINS.search(example) and name not in LAUNCHED]
 TESTS = [name for name, example in EXAMPLES.items() if "perdure.testing" in example]

@@ -19,6 +19,7 @@ from perdure.cli.main import main
 from tests.support.forked import Forked
 from tests.support.uploaders import uploaders
 from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.background import ignores
 
 REPOSITORY = Path(__file__).parents[4]
 PATIENCE_SECONDS = 60.0
@@ -71,6 +72,14 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def ends_with_its_trainer(uploader: int) -> bool:
+    """Whether it has begun far enough to end, even stopped, where its trainer is killed; or has ended."""
+    try:
+        return ignores(uploader, signal.SIGTERM)
+    except OSError:
+        return True
+
+
 def disturb(draw: random.Random, ranks: Ranks) -> None:
     """Some time after the run has begun: kills trainers, or the process that uploads for one, or stops that."""
     wait_until(ranks.is_open)
@@ -79,6 +88,8 @@ def disturb(draw: random.Random, ranks: Ranks) -> None:
     rank = draw.randrange(len(ranks.processes))
     uploader = ranks.uploader_of(rank) if act not in ("rank", "all") else None
     if uploader:
+        if act != "uploader":
+            wait_until(lambda: ends_with_its_trainer(uploader))
         with suppress(ProcessLookupError):
             os.kill(uploader, signal.SIGKILL if act == "uploader" else signal.SIGSTOP)
         time.sleep(draw.uniform(0.0, 0.3))

@@ -61,6 +61,11 @@ def scenes(root: Path) -> list[Scene]:
     for how in HELD:
         arguments = {"root": str(root / f"held-{how}"), "how": how}
         every.append(Scene(f"held-{how}", "accumulates", 2, arguments, {"PERDURE_CHECK_SECONDS": "0"}, MODULE))
+    for world, saves in ((2, True), (2, False), (1, False)):
+        heavy: dict[str, Any] = {"root": str(root / "heavy"), "saves": saves}
+        environ = {"PERDURE_EVERY_STEPS": "", "PERDURE_CHECK_SECONDS": "0", "PERDURE_BACKGROUND_BYTES": str(2**40)}
+        every.append(Scene(f"heavy-{world}-{saves}", "heavy", world, heavy, environ, MODULE))
+    every.append(Scene("collects", "collects", 2, {"root": str(root / "collects")}, {}, MODULE))
     behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
     return [
         *every,
@@ -155,3 +160,16 @@ def test_gradients_that_a_stop_would_lose_are_told(results: Results, how: str) -
     first, second = results[f"held-{how}"]
     assert ("call session.step() only after optimizer.step()" in first) == HELD[how], first
     assert "call session.step()" not in second
+
+
+def test_a_hook_that_is_to_get_whole_tensors_is_refused_before_anything_is_trained(results: Results) -> None:
+    for found in results["collects"]:
+        assert found["raised"] == "UserError"
+        assert "perdure export" in found["message"]
+
+
+def test_no_rank_takes_memory_for_a_whole_tensor(results: Results) -> None:
+    """Each of the two weights has 64 MiB, and so has each of their momenta."""
+    for name in ("heavy-2-True", "heavy-2-False", "heavy-1-False"):
+        for taken in results[name]:
+            assert max(taken) < 56 * 1024, (name, taken)

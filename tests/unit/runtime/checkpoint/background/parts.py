@@ -68,9 +68,9 @@ def stopped(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
 
-def zombies() -> list[int]:
+def zombies() -> set[int]:
     """Children of this process that nobody has reaped."""
-    found = []
+    found = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -78,7 +78,7 @@ def zombies() -> list[int]:
             except OSError:
                 continue
             if fields[0] == "Z" and int(fields[1]) == os.getpid():
-                found.append(int(folder.name))
+                found.add(int(folder.name))
     return found
 
 

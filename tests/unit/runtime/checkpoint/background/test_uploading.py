@@ -168,6 +168,7 @@ def test_an_uploader_that_stands_still_keeps_nobody_and_goes_on(
 def test_an_uploader_that_stands_still_or_waits_for_its_store_is_killed_and_reaped(
     uploader: Uploader, arena: Arena, bucket: Bucket
 ) -> None:
+    others = zombies()
     for stop in (False, True):
         hold = bucket.hold("json", after=False)
         copy = filled(arena, name="aa")
@@ -182,7 +183,7 @@ def test_an_uploader_that_stands_still_or_waits_for_its_store_is_killed_and_reap
         assert uploader.reap()
         assert uploader.words() == []
         hold.go.set()
-    assert zombies() == []
+    assert zombies() <= others
 
 
 def test_what_was_said_before_a_kill_is_never_heard(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
@@ -347,7 +348,7 @@ def test_a_forked_worker_has_none_of_its_pipes(uploader: Uploader, arena: Arena)
 
 
 def test_fifty_saves_and_five_deaths_leave_neither_files_nor_processes(tmp_path: Path) -> None:
-    before = Counter(open_files())
+    before, others = Counter(open_files()), zombies()
     arena = Arena()
     uploader = Uploader(arena, f"file://{tmp_path}")
     for number in range(50):
@@ -360,7 +361,7 @@ def test_fifty_saves_and_five_deaths_leave_neither_files_nor_processes(tmp_path:
     assert uploader.close()
     arena.close()
     assert Counter(open_files()) <= before  # what other tests have left open may be closed meanwhile
-    assert zombies() == []
+    assert zombies() <= others
 
 
 def test_an_uploader_that_has_died_in_between_costs_no_save(uploader: Uploader, arena: Arena) -> None:
