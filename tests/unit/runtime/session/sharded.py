@@ -223,6 +223,15 @@ def accumulates(root: str, *, how: str) -> str:
     return printed.getvalue()
 
 
+def collects(root: str) -> None:
+    """Has a hook that is to get whole tensors."""
+    with Session.from_env(root) as session:
+        net = sharded("fsdp", session.world, 23)
+        session.register(model=net, optimizer=OPTIMIZERS["sgd"]([one for one in net.parameters() if one.requires_grad]))
+        session.on("collect", list)
+        restore(session)
+
+
 class Wide(nn.Module):
     """Two weights of 64 MiB."""
 

@@ -161,6 +161,15 @@ def test_gradients_that_a_stop_would_lose_are_told(results: Results, how: str) -
     assert "call session.step()" not in second
 
 
+def test_a_hook_that_is_to_get_whole_tensors_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    """In processes of its own, because its Session fails."""
+    played = play(tmp_path, [Scene("collects", "collects", 2, {"root": str(tmp_path / "root")}, {}, MODULE)])
+    for found in played["collects"]:
+        assert found["raised"] == "UserError"
+        assert "perdure export" in found["message"]
+    assert not (tmp_path / "root" / "log").exists()
+
+
 def test_no_rank_takes_memory_for_a_whole_tensor(results: Results) -> None:
     """Each of the two weights has 64 MiB, and so has each of their momenta."""
     for name in ("heavy-2-True", "heavy-2-False", "heavy-1-False"):
