@@ -37,6 +37,16 @@ _NEWS: Final = (
     "operator",
 )
 
+STATUS_UNSURE: Final = (
+    "status-restored",
+    "orphan-job",
+    "foreign-outcome",
+    "absurd-outcome",
+    "emptied-root",
+    "relabel",
+)
+"""Faults after which a job's status may say what never was."""
+
 
 @dataclass(frozen=True)
 class Violation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.case import STATUS_UNSURE, Case, Promise, by_operator
 from tests.simulation.checks.reading import assignment, current, finished, outcome, status_of, terminated, upcoming
 from tests.simulation.evidence import Line
 from tests.simulation.objects import (
@@ -42,14 +42,6 @@ OVERSTAY_SECONDS: Final = 90.0
 _HARMLESS: Final = frozenset({"drain", "scale", "suspend", "noisy-pods", "cordon-for-a-moment", "watch-duplicate"})
 _GONE: Final = ("emptied-root",)
 """There is no log any more to judge by."""
-_STATUS_UNSURE: Final = (
-    "status-restored",
-    "orphan-job",
-    "foreign-outcome",
-    "absurd-outcome",
-    "emptied-root",
-    "relabel",
-)
 
 
 @dataclass
@@ -189,7 +181,7 @@ class Handovers(Promise):
     def look(self) -> None:
         self._look_at_waiting()
         for job in self._world.server.each(JOBS):
-            if not terminating(job) and not self._case.fired(*_STATUS_UNSURE):
+            if not terminating(job) and not self._case.fired(*STATUS_UNSURE):
                 self._look_at_history(job)
                 if not finished(job):
                     self._look_at_leavers(job)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Final
 
 from tests.simulation.apiserver import Change
-from tests.simulation.checks.case import Case, Promise, by_operator
+from tests.simulation.checks.case import STATUS_UNSURE, Case, Promise, by_operator
 from tests.simulation.checks.reading import current, finished, intent, plan_of, run_told, status_of, upcoming
 from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, terminating, uid_of
 from tests.simulation.world import Fact
@@ -22,14 +22,6 @@ LEARNED_SECONDS: Final = 60.0
 """After the time in which every party knows: a living newcomer is evidence then."""
 _HARMLESS: Final = frozenset(
     {"drain", "eviction-refused", "scale", "noisy-pods", "cordon-for-a-moment", "watch-duplicate"}
-)
-_STATUS_UNSURE: Final = (
-    "status-restored",
-    "orphan-job",
-    "foreign-outcome",
-    "absurd-outcome",
-    "emptied-root",
-    "relabel",
 )
 
 
@@ -66,7 +58,7 @@ class Offers(Promise):
             return
         if job["spec"] != old["spec"] or terminating(job):
             self._edited[uid_of(job)] = self._case.now
-        if not by_operator(change) or finished(job) or self._case.fired(*_STATUS_UNSURE):
+        if not by_operator(change) or finished(job) or self._case.fired(*STATUS_UNSURE):
             return
         before, after = _offered(status_of(old)), _offered(status_of(job))
         if after and after.get("run") != before.get("run"):
@@ -105,7 +97,7 @@ class Offers(Promise):
         self._case.fail("offer", f"{words}, and it did not: {[one.get('why') for one in _history(job)[-1:]]}")
 
     def look(self) -> None:
-        if self._case.fired(*_STATUS_UNSURE):
+        if self._case.fired(*STATUS_UNSURE):
             return
         for job in self._world.server.each(JOBS):
             plan = _offered(status_of(job))
