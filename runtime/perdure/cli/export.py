@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,16 @@ def _write_torch(state: Mapping[Any, Any], to: Path) -> None:
 
 
 def _write_dcp(state: Mapping[Any, Any], to: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it is, on purpose
+    with alone():
         save_dcp(dict(state), checkpoint_id=to, no_dist=True)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it dcp does not warn that there is no process group: there is none on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _remove(path: Path) -> None:

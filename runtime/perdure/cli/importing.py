@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -25,6 +24,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 
 from perdure.checkpoint.save import commit, stage_together
+from perdure.cli.export import WEIGHTS, alone
 from perdure.errors import UserError
 from perdure.group.peers import Solo
 from perdure.log.position import Position
@@ -35,7 +35,6 @@ from perdure.store import Store
 
 UID: Final = "import"
 """Of the run that makes the commit."""
-WEIGHTS: Final = "model.safetensors"
 SHARDED_WEIGHTS: Final = "model.safetensors.index.json"
 _NO_TENSORS: Final = "holds something else than tensors and plain values"
 _HARMLESS: Final = {
@@ -134,8 +133,7 @@ def _read_dcp(folder: Path) -> dict[str, Any]:
         else None
         for name, stored in metadata.state_dict_metadata.items()
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it is, on purpose
+    with alone():
         load_dcp(
             flat,
             storage_reader=reader,
