@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from perdure.state.parts import MODULE_OWN
 from perdure.state.write_detection import elements_of
 
 _ITEMS: Final = 64
@@ -36,8 +37,6 @@ _ELEMENTS: Final = 4096
 """How many elements of an array are compared."""
 _LEAST: Final = 2
 """How many elements make a memory: a single one is what somebody prints."""
-_OWN: Final = frozenset(vars(nn.Module()))
-"""What torch keeps in a module."""
 _FORM: Final = frozenset({"shape", "size", "dim", "ndim", "numel", "device", "dtype", "requires_grad", "is_cuda"})
 """Attributes of a tensor that say nothing of its elements."""
 _ABOUT: Final = frozenset({"len", "isinstance", "id", "type"})
@@ -70,31 +69,26 @@ def memories(thing: Any, saved: Container[int]) -> Memories:
     """The attributes of an object that are tensors or arrays, or lists or mappings of such, without parameters and
     buffers. `saved`: addresses of memory that a checkpoint holds."""
     own = vars(thing).items() if isinstance(getattr(thing, "__dict__", None), dict) else ()
-    taken = _OWN if isinstance(thing, nn.Module) else ()
+    taken = MODULE_OWN if isinstance(thing, nn.Module) else ()
     found = {name: _memory(value, saved) for name, value in own if name not in taken}
     return {name: memory for name, memory in found.items() if memory is not None}
 
 
-def carried(
-    kind: type, before: Memories, now: Memories, weights: Container[bytes | None], *, lists: bool = True
-) -> list[str]:
+def carried(kind: type, before: Memories, now: Memories, weights: Container[bytes | None]) -> list[str]:
     """The attributes that an object of this class carries on.
 
-    `weights`: present and former values of what a checkpoint holds, whose copies nobody misses. `lists`: whether a list
-    with new items beside old ones counts.
+    `weights`: present and former values of what a checkpoint holds, whose copies nobody misses.
     """
     both = [name for name in before if name in now]
-    return [name for name in both if _is_carried(kind, name, before[name], now[name], weights, lists=lists)]
+    return [name for name in both if _is_carried(kind, name, before[name], now[name], weights)]
 
 
-def _is_carried(
-    kind: type, name: str, before: _Memory, now: _Memory, weights: Container[bytes | None], *, lists: bool
-) -> bool:
+def _is_carried(kind: type, name: str, before: _Memory, now: _Memory, weights: Container[bytes | None]) -> bool:
     there = {id(one.get()): one for one in before.items if one.get() is not None}
     kept = [(there[id(one.get())], one) for one in now.items if id(one.get()) in there]
     if any((old.elements, old.version) != (new.elements, new.version) for old, new in kept):
         return any(new.elements not in weights for _, new in kept)
-    if lists and issubclass(now.kind, list | deque) and 0 < len(kept) < len(now.items):
+    if issubclass(now.kind, list | deque) and 0 < len(kept) < len(now.items):
         return True
     if kept or not now.items or [one.shape for one in before.items] != [one.shape for one in now.items]:
         return False

@@ -28,7 +28,7 @@ _LISTS: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 _PASSING: Final = (GeneratorType, map, filter, zip)
 """Iterators that hold what they draw from, without a name."""
 _CLOSED: Final = (type, ModuleType, Tensor, np.ndarray, str, bytes, int, float)
-_OWN: Final = frozenset(vars(nn.Module()))
+MODULE_OWN: Final = frozenset(vars(nn.Module()))
 """What torch keeps in a module."""
 
 
@@ -102,7 +102,7 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, nn.Module):
         for name, part in thing._modules.items():  # noqa: SLF001 - without those of another name
             yield f"[{name}]" if name.isdecimal() else name, part
-        yield from ((name, one) for name, one in vars(thing).items() if name not in _OWN)
+        yield from ((name, one) for name, one in vars(thing).items() if name not in MODULE_OWN)
     elif type(own) is dict:
         yield from list(own.items())
     for kind in type(thing).__mro__:

@@ -78,11 +78,11 @@ class Module(nn.Module):
     def nothing(self, found: torch.Tensor) -> None: ...
 
 
-def changed_by(name: str, weights: frozenset[bytes | None] = frozenset(), *, lists: bool = True) -> list[str]:
+def changed_by(name: str, weights: frozenset[bytes | None] = frozenset()) -> list[str]:
     module, saved = Module(), frozenset[int]()
     before = memories(module, saved)
     getattr(module, name)(torch.rand(3, 2, generator=torch.Generator().manual_seed(1)))
-    return carried(Module, before, memories(module, saved), weights, lists=lists)
+    return carried(Module, before, memories(module, saved), weights)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,6 @@ def test_what_a_step_carries_on_is_found(name: str, attribute: str) -> None:
 @pytest.mark.parametrize("name", ["looked_at", "masked", "put_out", "counted", "nothing"])
 def test_what_is_made_anew_in_each_step_and_what_is_a_single_number_are_left_out(name: str) -> None:
     assert changed_by(name) == []
-
-
-def test_a_list_that_grows_is_left_out_where_it_may_be_a_record() -> None:
-    assert changed_by("gathered", lists=False) == []
 
 
 def test_memory_of_a_parameter_is_left_out() -> None:
