@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -80,7 +80,12 @@ def held(tensor: Tensor) -> list[Held]:
             f"a tensor of shape {list(layout.shape)}, placed as {described(tensor)}, has {list(memory.shape)} on this "
             f"rank, where its placements say {list(sizes or (0,))}: only what torch's own placements lay out is saved"
         )
-    return [Held(part.box, _at(memory, part.local_offset, part.box.sizes)) for part in mine]
+    return [Held(part.box, view(memory, part.local_offset, part.box.sizes)) for part in mine]
+
+
+def view(memory: Tensor, offset: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """The elements of `memory` from the index `offset` on, `sizes` of them in each dimension."""
+    return memory[tuple(slice(at, at + size) for at, size in zip(offset, sizes, strict=True))]
 
 
 def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
@@ -125,10 +130,6 @@ def refuse(name: str, tensor: Tensor) -> None:
 
 def _world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _at(memory: Tensor, offset: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
-    return memory[tuple(slice(at, at + size) for at, size in zip(offset, sizes, strict=True))]
 
 
 def _mesh(tensor: Any) -> tuple[Any, tuple[Any, ...]]:

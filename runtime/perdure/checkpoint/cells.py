@@ -62,22 +62,21 @@ def reads(items: Sequence[Item], target: Tensor) -> Iterator[Read]:
         raise Corrupt(f"the manifest lacks a part of a tensor: {error}") from None
     for move in moves:
         own = next(one for one in held if move.box in one.box)
-        yield _read(items[move.source], move.box, _view(own, move.box))
+        yield _read(items[move.source], move.box, boxes.view(own.memory, _start(move.box, own.box), move.box.sizes))
 
 
-def _view(held: boxes.Held, cell: Box) -> Tensor:
-    at = [start - begin for start, begin in zip(cell.offset, held.box.offset, strict=True)]
-    return held.memory[tuple(slice(start, start + size) for start, size in zip(at, cell.sizes, strict=True))]
+def _start(cell: Box, box: Box) -> list[int]:
+    """Where a cell of a box begins in it."""
+    return [start - begin for start, begin in zip(cell.offset, box.offset, strict=True)]
 
 
 def _read(item: Item, cell: Box, view: Tensor) -> Read:
     """Reads a cell of an item's box. In the shard it lies in runs of equal length."""
     sizes, width = item.held.sizes, view.element_size()
-    at = [start - begin for start, begin in zip(cell.offset, item.held.offset, strict=True)]
     cut = max((dim for dim, size in enumerate(sizes) if size != cell.sizes[dim]), default=0)
     steps = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
     run = math.prod(cell.sizes[cut:]) * width
-    first = sum(start * step for start, step in zip(at, steps, strict=True)) * width
+    first = sum(start * step for start, step in zip(_start(cell, item.held), steps, strict=True)) * width
     rows = [
         range(0, size * step * width, step * width) for size, step in zip(cell.sizes[:cut], steps[:cut], strict=True)
     ]

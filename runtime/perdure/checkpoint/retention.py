@@ -81,13 +81,13 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     # Checked after the listing: a newer run uploads only after its Opened.
     if found.folders and writer.overtaken():
         return False
-    spared = _spared(store, found)
+    pinned = _pinned_meanwhile(store, found)
     for seq, committed in found.commits.items():
-        if seq not in spared:
+        if seq not in pinned:
             store.delete([committed.manifest.key])
             store.delete(store.list(committed.manifest.folder))
-    forget_released(store, found.released - spared)
-    writer.forget_released(found.released - spared)
+    forget_released(store, found.released - pinned)
+    writer.forget_released(found.released - pinned)
     writer.bypassed_are_gone = found.bypassed_are_gone
     for folder in found.litter:
         store.delete(store.list(folder))
@@ -95,13 +95,13 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     return True
 
 
-def _spared(store: Store, found: Unneeded) -> frozenset[int]:
-    """The commits that were pinned by hand in this moment. The others are marked: who pins one from now on waits."""
+def _pinned_meanwhile(store: Store, found: Unneeded) -> frozenset[int]:
+    """The commits that a person has pinned since they were listed. The others are marked now: who pins one, waits."""
     marks = {seq: mark_deletion(store, committed.manifest.folder) for seq, committed in found.commits.items()}
-    spared = read_kept(store).pinned & marks.keys() if marks else frozenset()
-    for seq in spared:
+    pinned = read_kept(store).pinned & marks.keys() if marks else frozenset()
+    for seq in pinned:
         store.delete([marks[seq]])
-    return spared
+    return pinned
 
 
 def _victims(store: Store, writer: Writer, keep: int) -> tuple[dict[int, Committed], set[int], bool]:

@@ -52,9 +52,8 @@ def stage(state: State, rank: int, world: int) -> Staged:
     """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)
-        if boxes.is_sharded(tensor):
-            boxes.held(tensor)  # that its placements say what is here
-    pieces = [_piece(name, state.shared[name], box) for name, box in share_out(state.shared, world)[rank]]
+    held = {name: boxes.held(tensor) for name, tensor in state.shared.items() if boxes.is_sharded(tensor)}
+    pieces = [_piece(name, state.shared[name], box, held) for name, box in share_out(state.shared, world)[rank]]
     if rank == 0:
         pieces += [Piece(REPLICATED, name, tensor, tensor) for name, tensor in state.replicated.items()]
     pieces.sort(key=lambda piece: (-piece.memory.element_size(), piece.part, piece.name, piece.box or _ALL))
@@ -82,10 +81,10 @@ def _wanted(name: str, tensor: Tensor, world: int) -> Wanted:
     return Wanted(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
 
 
-def _piece(name: str, tensor: Tensor, box: Box) -> Piece:
-    if not boxes.is_sharded(tensor):
+def _piece(name: str, tensor: Tensor, box: Box, held: Mapping[str, Sequence[boxes.Held]]) -> Piece:
+    if name not in held:
         return Piece(SHARED, name, tensor, tensor)
-    memory = next(held.memory for held in boxes.held(tensor) if held.box == box)
+    memory = next(one.memory for one in held[name] if one.box == box)
     return Piece(SHARED, name, tensor, memory, box)
 
 

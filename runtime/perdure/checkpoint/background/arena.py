@@ -1,8 +1,8 @@
 """Memory of its own for a rank's part of a commit, which is uploaded from there while training goes on.
 
-It is an anonymous file. The trainer maps what it has allocated of it: a copy takes half the time of a
-write. The process that uploads only reads it: what it sums up is what it sends, and a file that was cut short does not
-kill it. A label stands in it only while it holds a whole part: it is taken off before the first byte is overwritten,
+It is an anonymous file. The trainer maps what it has allocated of it, because a copy takes half the time of a write.
+The process that uploads only reads it: what it sums up is what it sends, and a file that was cut short does not kill
+it. A label stands in it only while it holds a whole part: it is taken off before the first byte is overwritten,
 and written last, at once. So whoever is killed between leaves nothing, and two steps are never mixed.
 """
 
