@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
+from perdure.checkpoint.stage import layout
 from perdure.errors import UserError
 from perdure.layout.box import Box
 from perdure.state.registry import Registry
@@ -115,3 +116,27 @@ def test_a_tensor_without_elements_and_one_without_dimensions_have_one_box_that_
         (one,) = boxes.held(tensor)
         assert one.box == Box.whole(tensor.shape)
         assert boxes.holders(tensor) == {one.box: (0, 1, 2, 3)}
+
+
+def test_ranks_that_shard_a_tensor_otherwise_have_another_layout() -> None:
+    tensors = [
+        placed(torch.ones(2, 4), Shard(0), shape=(8, 4)),
+        placed(torch.ones(8, 1), Shard(1), shape=(8, 4)),
+        placed(torch.ones(8, 4), Replicate()),
+        torch.ones(8, 4),
+    ]
+    assert len({str(layout({"w": tensor})) for tensor in tensors}) == 4
+
+
+def test_optimizer_state_in_other_shards_than_its_parameter_s_is_refused_when_it_is_saved() -> None:
+    net = module(placed(torch.ones(2, 4), Shard(0), shape=(8, 4)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    registry = Registry()
+    registry.add("net", net)
+    registry.add("optimizer", optimizer)
+    (parameter,) = net.parameters()
+    optimizer.state[parameter]["momentum_buffer"] = placed(torch.ones(2, 4), Shard(0), shape=(8, 4))
+    registry.state(None)
+    optimizer.state[parameter]["momentum_buffer"] = placed(torch.ones(8, 1), Shard(1), shape=(8, 4))
+    with pytest.raises(UserError, match=r"optimizer 'optimizer' keeps momentum_buffer of net\.weight in shards that"):
+        registry.state(None)
