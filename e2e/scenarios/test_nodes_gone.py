@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 LOST_SECONDS = 5
 AHEAD = 1
-"""So many steps a rank may finish that another one is in when it is ended: nobody who stays has them."""
+"""A rank may finish a step that another rank is still in when the run ends. No rank that stays has that step."""
 PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "13"}
 SILENT = Trouble(environ=PACE, spec={"failure": {"lostNodeSeconds": LOST_SECONDS}})
 EVICTED = Trouble(environ=PACE)
@@ -98,9 +98,9 @@ def test_a_job_goes_on_without_a_node_that_has_gone_silent_and_loses_no_finished
     assert gone not in began
     assert stays["metadata"]["uid"] in training.planned(2)
     assert len(former) == 1
-    assert (verdict.samples_lost, verdict.samples_repeated, status["stepsLost"]) == (0, 0, 0)
+    assert (verdict.samples_lost, verdict.samples_repeated) == (0, 0)
     assert training.steps_redone(rank=0) == 0
-    assert verdict.steps_lost <= AHEAD
+    assert max(verdict.steps_lost, status["stepsLost"]) <= AHEAD
     assert verdict.weights == undisturbed(Config()).weights
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
 
@@ -144,6 +144,6 @@ def test_a_member_that_its_kubelet_evicts_for_memory_costs_no_finished_step(
     assert left not in training.began_on(2)
     assert verdict.samples_repeated == 0
     assert training.steps_redone(rank=0) == 0
-    assert verdict.steps_lost <= AHEAD
+    assert max(verdict.steps_lost, status["stepsLost"]) <= AHEAD
     assert verdict.weights == undisturbed(Config()).weights
-    assert (status["stepsLost"], status["failures"]["code"]) == (0, 0)
+    assert status["failures"]["code"] == 0
