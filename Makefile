@@ -23,7 +23,7 @@ help:
 	@echo "make mutants    plant one-line bugs, one at a time, and say which test finds each"
 	@echo "make bench      measure, print tables, write build/bench/*.json"
 	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
-	@echo "make bench-stall  how long a save keeps a training from training, beside torch.save and dcp.async_save"
+	@echo "make bench-stall  how long a save stops training, beside torch.save and dcp.async_save"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, docs, generated files"
 	@echo "make docs       build the pages into build/site; a link that leads nowhere is an error"

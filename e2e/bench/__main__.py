@@ -28,7 +28,7 @@ TITLES = {
     "handover": "How long nobody trains when ranks are replaced in the living processes",
     "start": "What a trainer's imports cost, with the zygote and without",
     "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
-    "stall": "How long a save keeps a training from training, one rank, in a folder",
+    "stall": "How long a save stops training, one rank, in a folder",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
