@@ -25,7 +25,7 @@ class _Stderr(logging.Handler):
         try:
             after = " " if getattr(record, "speaker", "") else ": "
             print(f"perdure{after}{record.getMessage()}", file=sys.stderr, flush=True)
-        except (OSError, ValueError):  # closed, or nobody reads it
+        except (OSError, ValueError):  # closed, or its reader is gone
             return
 
 
@@ -40,7 +40,7 @@ def speak_as(run: int | None, rank: int) -> None:
 
 
 def fall_silent() -> None:
-    """From here on lines say nothing of who speaks: the Session is closed."""
+    """The Session is closed: from here on lines do not name their rank."""
     global _speaker  # noqa: PLW0603 - see above
     _speaker = ""
 
@@ -85,12 +85,12 @@ class Trouble:
         self._said_at, self._unsaid = now, 0
 
     def over(self) -> None:
-        """It is mended: whatever comes next is news."""
+        """The trouble is over: the next line is logged again."""
         self._said_at, self._unsaid = -math.inf, 0
 
 
 def _install() -> None:
-    """A script that has set the level, or given the logger a handler, has the say."""
+    """A script that set the level, or gave the logger a handler, keeps control of it."""
     LOGGER.addHandler(_STDERR)
     LOGGER.propagate = False
     if LOGGER.level == logging.NOTSET:

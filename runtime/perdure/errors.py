@@ -1,4 +1,4 @@
-"""The few errors Perdure's runtime raises, and what each one means to whoever catches it.
+"""The few errors Perdure's runtime raises, and what each one means to the code that catches it.
 
     PerdureError
     ├── UserError        the user must act: the message names the object, the cause and the remedy
@@ -8,8 +8,8 @@
     │   └── HandoverRefused  ... or this run's hand-over was aborted: it never opens, a higher one may
     ├── Corrupt          stored bytes are not what was written
     ├── StorageError     the store did not answer, or not as it should: may be tried again
-    │   └── StorageRefused ... and will refuse the same call for ever, until somebody mends what the message names
-    ├── HandoverFailed   this process was to join a living run, which goes on without it: nothing is lost
+    │   └── StorageRefused ... and will refuse the same call until the cause in the message is fixed
+    ├── HandoverFailed   this process should have joined a living run, which continues without it: nothing is lost
     └── PeerLost         another rank is gone or did not answer in time: nobody here is to blame
 
 Nothing here imports torch: the agent and the operator's image use these too.
@@ -27,9 +27,9 @@ class UserError(PerdureError):
 
 
 class LogLost(UserError):
-    """The log holds less than is known to have been committed: somebody has deleted objects there.
+    """The log holds less than is known to have been committed: objects were deleted.
 
-    `found` is the number and the step of the newest commit that is left, None where there is none of this job.
+    `found` is the number and the step of the newest commit left; None if none of this job is left.
     """
 
     def __init__(self, message: str, *, found: tuple[int, int] | None = None) -> None:
@@ -40,7 +40,7 @@ class LogLost(UserError):
 class Fenced(PerdureError):
     """Another writer has appended to the log since this one last read it.
 
-    `opened` is the highest run number seen in the log, so that whoever plans the next run can go past it.
+    `opened` is the highest run number seen in the log, so the next run can be planned past it.
     """
 
     def __init__(self, message: str, *, opened: int = 0) -> None:
@@ -69,9 +69,9 @@ class StorageError(PerdureError):
 
 
 class StorageRefused(StorageError):
-    """The same call will be refused until somebody changes the bucket, the keys, the settings or the folder.
+    """The same call will be refused until the bucket, the keys, the settings or the folder change.
 
-    Nobody tries it again: waiting only hides the remedy, which the message names.
+    It is not retried: waiting would only hide the remedy, which the message names.
     """
 
 

@@ -48,7 +48,7 @@ _FILES: Final = 4
 class _End:
     """A trainer's last exit handler, because it is registered first, before any import.
 
-    After it only the interpreter's shutdown follows, a second or two that nobody has to wait for.
+    Only the interpreter's shutdown follows, a second or two that the agent need not wait for.
     """
 
     is_last: bool
@@ -202,7 +202,7 @@ def run(program: Program, command: Sequence[str]) -> None:
             _run_script(os.path.join(os.getcwd(), program.target), module)  # noqa: PTH109, PTH118 - as Python does
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a script raises
+    except BaseException as error:  # noqa: BLE001 - any error of a script
         _show(error)
         failed = True
     else:

@@ -146,7 +146,7 @@ def successor_of(state: State, trainer: Trainer, image_of: int) -> int:
 
 
 def keeps_the_state(state: State, trainer: Trainer, outcome: Outcome) -> bool:
-    """Whether the pod has to stay: its trainer handed over, but left an image, because it may be the only copy.
+    """Whether the pod has to stay: its trainer handed over, but left an image that may be the only copy.
 
     A newer assignment ends that.
     """

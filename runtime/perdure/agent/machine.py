@@ -151,7 +151,7 @@ def _made_ready(state: State) -> Noted:
 
 def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
     if state.shutdown:
-        return state, []  # leaving for good
+        return state, []  # ends, whatever comes
     processes = state.settings.processes
     if isinstance(assignment, Train) and assignment.rank + processes > assignment.world:
         first, world = assignment.rank, assignment.world

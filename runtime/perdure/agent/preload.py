@@ -43,7 +43,7 @@ def import_wanted(modules: Sequence[str]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - whatever a library raises: the agent executes instead
+        except BaseException as error:  # noqa: BLE001 - any error of a library: the agent executes instead
             raise Unfit(f"{module} cannot be imported: {type(error).__name__}: {error}") from None
     if trouble := _left_behind() or _computes():
         raise Unfit(trouble)
@@ -96,7 +96,7 @@ def _is_imported(wanted: Import) -> bool:
 def _imported(wanted: Import) -> bool:
     try:
         __import__(wanted.module, fromlist=wanted.names)
-    except BaseException:  # noqa: BLE001 - whatever a library raises: the script will meet it, if it gets there
+    except BaseException:  # noqa: BLE001 - any error of a library: the script gets it too, if it gets there
         return False
     return True
 

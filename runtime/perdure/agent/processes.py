@@ -103,7 +103,7 @@ class Child:
         self.tail.add(text)
 
     def drain(self) -> None:
-        """Passes on what it writes to stderr; nobody listens to its reports any more."""
+        """Passes its stderr on; its reports are no longer read."""
         for _ in self.pump():
             pass
 
@@ -205,7 +205,7 @@ class Children:
         return [pid for pid in found if pid not in aside]
 
     def make_room(self, seconds: float) -> None:
-        """Set this trainer aside for the next one; what has not ended after `seconds` is killed."""
+        """Set this trainer aside for the next one; it is killed if it has not ended after `seconds`."""
         until = time.monotonic() + seconds
         for child in self.members:
             if not child.told:

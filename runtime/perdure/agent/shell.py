@@ -245,7 +245,7 @@ class Agent:
                 self._put("the acknowledgement of a vote", lambda: acknowledge_vote(self._offer_file(run), following))
 
     def _put(self, what: str, write: Callable[[], None]) -> None:
-        """Write a file for the trainer; without it the trainer goes on."""
+        """Write a file for the trainer; if that fails, the trainer goes on."""
         try:
             write()
         except OSError as error:

@@ -234,7 +234,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """The agent ends for good: after SIGTERM, or an assignment of an unknown version.
+    """The agent is going to end: after SIGTERM, or an assignment of an unknown version.
 
     It no longer follows assignments.
     """

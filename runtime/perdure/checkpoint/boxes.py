@@ -1,7 +1,7 @@
-"""The boxes of a tensor that is sharded over the ranks, a DTensor of torch: which are here, and who has the same.
+"""The boxes of a DTensor, a tensor that is sharded over the ranks: which are here, and which ranks hold the same.
 
-Everything follows from the tensor's own spec: shape, mesh and placements. So no rank asks another one, and no rank ever
-makes the whole tensor. Called by tensors, stage, load and the state's room; no other module looks into a DTensor.
+Everything follows from the tensor's own spec: shape, mesh and placements. So ranks do not communicate, and no rank ever
+allocates the whole tensor. Called by tensors, stage, load and the state's room; no other module looks into a DTensor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What decides who holds what."""
+    """Everything that decides which rank holds which box."""
 
     shape: tuple[int, ...]
     mesh: tuple[int, ...]
@@ -65,9 +65,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def held(tensor: Tensor) -> list[Held]:
-    """The boxes that this rank holds of a sharded tensor, none of them empty.
+    """The non-empty boxes of a sharded tensor that this rank holds.
 
-    Of a tensor without elements each rank holds all. UserError if the rank's part is not what its placements say.
+    If a tensor has no elements, each rank holds all of it. UserError if the rank's part does not match its placements.
     """
     layout, memory = _layout(tensor), local(tensor)
     if not tensor.numel():
@@ -135,7 +135,7 @@ def _world() -> int:
 def _mesh(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
     """The mesh that all ranks are in, and a placement for each of its dimensions.
 
-    FSDP2 beside tensor parallelism shards what is not parallel over one dimension of the script's mesh. Along the
+    FSDP2 beside tensor parallelism shards the non-parallel tensors over one dimension of the script's mesh. Along the
     others each rank has a mesh of its own, and the same tensor: so there it is replicated.
     """
     mesh, placements = tensor.device_mesh, tuple(map(_read, tensor.placements))

@@ -87,7 +87,7 @@ def _read(item: Item, cell: Box, view: Tensor) -> Read:
 
 
 class _Runs:
-    """Passes on runs of what it takes, and drops what lies between them."""
+    """Passes on the wanted runs of bytes, and drops those between them."""
 
     def __init__(self, sink: tensors.Sink, starts: np.ndarray[tuple[int], np.dtype[np.int64]], length: int) -> None:
         self._sink = sink

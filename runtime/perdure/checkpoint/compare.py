@@ -51,8 +51,8 @@ class Side:
 def diff(left: Side, right: Side, *, tensors_only: bool = False) -> Iterator[Line]:
     """A line for each difference, and a summary last, whose data has `equal`: whether there is none.
 
-    Without `tensors_only` also of what is no tensor: positions, random generators, seconds trained. Raises Corrupt with
-    the damaged object.
+    Without `tensors_only` it also compares everything else: positions, random generators, seconds trained. Raises
+    Corrupt with the damaged object.
     """
     places = [f"{side.name}: step {side.manifest.position.step}" for side in (left, right)]
     yield Line(f"A is {places[0]}\nB is {places[1]}", {"a": places[0], "b": places[1]})

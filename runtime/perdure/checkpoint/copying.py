@@ -23,15 +23,14 @@ MEMBERS = "members/"
 
 
 def copy(source: Store, target: Store) -> Iterator[Line]:
-    """Copy every commit that the source has, with the log as it is now, and verify each block on the way.
+    """Copy every commit of the source, with the log as it is now, and verify each block on the way.
 
-    A line for each commit. A damaged commit is not copied; its line has a `problem`. The target has the source's log
-    afterwards, and whatever may be done with the source may be done with it.
+    A line for each commit. A damaged commit is not copied; its line has a `problem`. The target then has the source's
+    log, and can be used like the source.
 
     Raises:
         UserError: The target has a log that is no beginning of the source's.
         Corrupt: An entry of the source's log disappeared.
-
     """
     head = Log(source).head()
     listed = history(source)

@@ -47,7 +47,7 @@ class Commit:
     pins: tuple[str, ...] = ()
     """The pins that it has from the script."""
     pinned_by_hand: bool = False
-    """Whether somebody has pinned it: `perdure pin`."""
+    """Whether a user has pinned it: `perdure pin`."""
     bypassed: bool = False
     """Whether the training has since gone back to an older commit, and does not continue from this one."""
 

@@ -48,7 +48,7 @@ class Label:
 
 
 def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
-    """Writes a complete state to the path, over what was there. OSError if there is no room.
+    """Writes a complete state to the path, replacing its content. OSError if there is no room.
 
     Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left. The file is never
     complete before that, because the writer may be killed at any moment.

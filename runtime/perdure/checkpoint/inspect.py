@@ -118,7 +118,7 @@ def _groups(manifest: Manifest) -> dict[str, dict[str, int]]:
 
 
 def _members(store: Store, slot: Slot) -> tuple[list[dict[str, Any]], str]:
-    """Where the ranks of the run that made this commit began, and what is wrong with what tells it."""
+    """Where the ranks of the run that made this commit began, and what is wrong with that record."""
     opened = Log(store).slot(slot.entry.last_opened) if slot.entry and slot.entry.last_opened else None
     ref = opened.entry.event.members if opened and opened.entry and isinstance(opened.entry.event, Opened) else None
     try:
@@ -223,7 +223,7 @@ def _commits(store: Store) -> Iterator[tuple[Slot, Committed, bool]]:
 
 
 def _newest(store: Store, uri: str) -> tuple[Slot, Committed]:
-    """The newest commit that training would go on from, also if its manifest is lost."""
+    """The newest commit that training would continue from, also if its manifest is lost."""
     for slot, committed, bypassed in _commits(store):
         if not bypassed:
             return slot, committed

@@ -22,7 +22,8 @@ from perdure.log.position import Position
 from perdure.store import Store
 
 FORMAT: Final = 5
-"""The newest that this version reads. It writes what is needed: an older one reads all that it can understand."""
+"""The newest version that this code reads. It writes the oldest one that can express the content, so that older
+versions can read as much as possible."""
 _SINCE_2: Final = frozenset({ArrayRef.TAG, TwinRef.TAG})
 
 SHARED = "shared"
@@ -119,7 +120,7 @@ def _whole(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def index_body(index: Index) -> dict[str, Any]:
-    """The index as plain JSON: what a rank tells the others, and with the position what its object holds."""
+    """The index as plain JSON: what a rank sends the others, and with the position the content of its object."""
     return asdict(index)
 
 
@@ -144,7 +145,7 @@ def fetch_manifest(store: Store, committed: Committed) -> Manifest:
 
 
 def read_manifest(committed: Committed, data: bytes) -> Manifest:
-    """The manifest of a commit. Corrupt unless these are its bytes and they say what the log says."""
+    """The manifest of a commit. Corrupt unless its bytes match the log."""
     ref = committed.manifest
     if len(data) != ref.size or checksum(data) != ref.crc:
         raise Corrupt(
@@ -186,7 +187,7 @@ def _version(index: Mapping[str, Any]) -> int:
 
 
 def _needs(encoded: Any) -> int:
-    """The version that it takes to read what is not in shards."""
+    """The version needed to read the values outside shards."""
     if isinstance(encoded, list):
         return max(map(_needs, encoded), default=1)
     if not isinstance(encoded, dict):

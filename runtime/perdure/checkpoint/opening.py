@@ -180,7 +180,7 @@ def _load(
         except StorageRefused:
             raise
         except StorageError as error:
-            # All ranks decide by rank 0's clock, so that none goes on alone.
+            # All ranks decide by rank 0's clock, so that none continues alone.
             if on_rank0(peers, "reads a checkpoint again", lambda: time.monotonic() - begun >= settings.rendezvous):
                 raise
             trouble.say(f"the checkpoint cannot be read, trying again: {error}")

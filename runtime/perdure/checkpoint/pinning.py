@@ -15,7 +15,7 @@ from perdure.store import Store
 from perdure.wire import Wanted
 
 DELETION_SECONDS: Final = 30.0
-"""How long somebody who is about to delete the commit is waited for. A deletion is a handful of requests."""
+"""How long to wait for a process that is about to delete the commit. A deletion is a handful of requests."""
 LOOK_SECONDS: Final = 1.0
 
 
@@ -45,7 +45,7 @@ def pin(store: Store, wanted: Wanted, *, seconds: float = DELETION_SECONDS) -> I
 
 
 def unpin(store: Store, wanted: Wanted) -> Iterator[Line]:
-    """Leave the commit to retention again: the next one deletes it if it is older than what is kept. One line.
+    """Give the commit back to retention, which deletes it next time if it is old enough. One line.
 
     Raises:
         UserError: There is no such commit, or it is not pinned by hand.
@@ -60,7 +60,7 @@ def unpin(store: Store, wanted: Wanted) -> Iterator[Line]:
 
 
 def _is_being_deleted(store: Store, folder: str) -> bool:
-    """Not by the mark of somebody who has not gone on for a day."""
+    """Ignores the mark of a process that has made no progress for a day."""
     infos = [info for info in map(store.head, deletion_marks(store, folder)) if info]
     return any(info.modified is None or info.modified > time.time() - LITTER_SECONDS for info in infos)
 

@@ -110,7 +110,7 @@ def _chosen(images: Sequence[Image], uid: str, run: int, committed: CommitStamp 
 
 
 def _parts(image: Image, images: Sequence[Image]) -> Iterator[Staged]:
-    """What each rank of the lost run would have written, with the tensors of this image, and what it knows of the
+    """What each rank of the lost run would have written, with the tensors of this image and its knowledge of the
     others."""
     stamp = image.label.stamp
     of_rank = {one.label.stamp.rank: one.state for one in images if _same_place(one, image)}

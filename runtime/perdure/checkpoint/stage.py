@@ -1,8 +1,8 @@
 """Stages a rank's part of a commit: its tensors with their layout, and everything else as text.
 
-Staging makes no copy: the bytes are read from the live tensors when they are written, so training has to wait until
-then, or the caller has to pass copies. Staging refuses what cannot be saved or loaded again, before a byte is written.
-Called by save, and by the dry run in restore.
+Staging makes no copy: the bytes are read from the live tensors when they are written. So training has to wait until
+then, or the caller has to pass copies. Staging refuses state that cannot be saved or loaded again before it writes a
+byte. Called by save, and by the dry run in restore.
 """
 
 from __future__ import annotations

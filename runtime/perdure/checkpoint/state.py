@@ -99,7 +99,7 @@ class NewCommit:
     epoch: int
     """Finished epochs."""
     uri: str
-    """The root: with `seq` it names the commit for good."""
+    """The root: with `seq` it names the commit permanently."""
     world: int
     """How many ranks made it."""
     members: tuple[Member, ...]
@@ -134,4 +134,4 @@ class Loaded:
     skipped: tuple[str, ...]
     """What could not be used on the way to it, each with its reason, newest first: to be reported."""
     behind: Unusable | None = None
-    """The newest commit that there is, where that is not this one."""
+    """The newest existing commit, if that is not this one."""

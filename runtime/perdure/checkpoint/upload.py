@@ -1,7 +1,7 @@
 """Writes a staged snapshot to the store. Knows bytes and blocks, no tensors: nothing here needs torch.
 
-Staging says what the bytes are. This module writes them, and computes each block's checksum on the way. So another
-thread or process than the one that trains can write a staged snapshot. Called by save.
+Staging defines the bytes. This module writes them, and computes each block's checksum on the way. So a thread or
+process other than the training one can write a staged snapshot. Called by save.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Staged:
     objects: Any
     """Other state, encoded; rank 0's only."""
     pieces: Callable[[], Iterable[memoryview]]
-    """The shard's bytes, in order, in pieces of any size. Those of a live state are valid while nobody changes it."""
+    """The shard's bytes, in order, in pieces of any size. Those of a live state are valid while it does not change."""
 
     def blocks(self) -> Iterator[memoryview]:
         """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter. A block is valid until the next one."""

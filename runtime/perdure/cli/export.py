@@ -31,7 +31,7 @@ class Format(StrEnum):
     """What is written."""
 
     HF = "hf"
-    """A folder with model.safetensors, for `from_pretrained` and whatever reads safetensors."""
+    """A folder with model.safetensors, for `from_pretrained` and other readers of safetensors."""
     TORCH = "torch"
     """A file for `torch.load`, which it reads with `weights_only=True`."""
     DCP = "dcp"
@@ -94,7 +94,7 @@ def _write_dcp(state: Mapping[Any, Any], to: Path) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it dcp does not warn that there is no process group: there is none on purpose."""
+    """Silences dcp's warning about a missing process group, which is missing on purpose."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

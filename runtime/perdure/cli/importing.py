@@ -209,7 +209,7 @@ def _unpickled(file: IO[bytes]) -> Metadata:
 
 
 class _Planner(DefaultLoadPlanner):
-    """As torch's, which reads what is no tensor by an unpickler that executes what it finds."""
+    """Refuses what torch's own loader would pass to an unpickler, which executes what it finds."""
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, map_location="cpu", weights_only=True)

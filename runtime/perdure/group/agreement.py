@@ -116,22 +116,22 @@ class GlooMaximum:
 
 
 class Beside(Protocol):
-    """What else the ranks tell each other with every vote."""
+    """Other values that travel with every vote."""
 
     def words(self) -> Sequence[int]:
         """This rank's four integers."""
         ...
 
     def heard(self, most: Sequence[int]) -> None:
-        """The greatest of each, of all ranks."""
+        """The element-wise maximum over all ranks."""
         ...
 
 
 class NothingBeside:
-    """Nothing else is told."""
+    """Sends nothing else."""
 
     def words(self) -> Sequence[int]:
-        """No news."""
+        """Zeros."""
         return (0, 0, 0, 0)
 
     def heard(self, most: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
-"""What the cgroup of this container tells of its memory: version 2, else version 1. Linux only.
+"""This container's memory by its cgroup: version 2, else version 1. Linux only.
 
-Reads files below one folder and keeps nothing. Used by the agent, which says what a container was killed for, and by
-the session, which asks how much is left; so it lies below both.
+Reads files below one folder and keeps nothing. The agent uses it to say why a container was killed, the session to find
+out how much is left; so it is below both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def memory_limit(root: Path) -> int | None:
 
 
 def memory_used(root: Path) -> int | None:
-    """Bytes it uses, without cached files, which can be given up; None where nobody tells."""
+    """Bytes in use, without cached files, which can be reclaimed; None if unknown."""
     for used, stat in _USED:
         try:
             return int((root / used).read_text()) - _cached((root / stat).read_text())

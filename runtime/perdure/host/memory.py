@@ -1,7 +1,7 @@
-"""How much memory a process may still take: what its container's limit leaves, or its node. Linux alone tells.
+"""How much memory a process may still take: what its container's limit leaves, or its node. Linux only.
 
-Used before an image is written, and before two trainers are in one pod: a pod that is killed for want of memory costs
-more than what it would have saved. No torch here: the agent imports this.
+Used before an image is written, and before two trainers share a pod: a pod killed for lack of memory costs more than
+either would save. No torch here, because the agent imports this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MEMINFO: Final = Path("/proc/meminfo")
 
 
 def free_memory(cgroups: Path = CGROUPS, meminfo: Path = MEMINFO) -> int | None:
-    """Bytes; None where nobody tells."""
+    """Bytes; None if unknown."""
     found = [room for room in (_limited(cgroups), _available(meminfo)) if room is not None]
     return min(found, default=None)
 

@@ -1,6 +1,6 @@
-"""A child's end with its parent's. Linux only; elsewhere a child has to notice by itself.
+"""Ends a child process with its parent. Linux only; elsewhere a child has to notice the end by itself.
 
-Used by the agent for all that it starts, and by the process that uploads for a trainer.
+Used by the agent for all processes that it starts, and by a trainer's uploading process.
 """
 
 from __future__ import annotations

@@ -20,5 +20,5 @@ def born() -> float | None:
 
 
 def age(then: float) -> float:
-    """Seconds since the moment that `born` has told; negative for one that has not come yet."""
+    """Seconds since the moment that `born` returned; negative for a moment in the future."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - then

@@ -1,6 +1,6 @@
-"""The moves that bring every destination the boxes it needs, each element exactly once, with the work shared out.
+"""The moves that bring every destination the boxes it needs, each element exactly once, with the work shared.
 
-A source or destination is whatever the caller names by a number: a rank, a party of a hand-over, or an object.
+A source or destination is a number of the caller's choice: a rank, a party of a hand-over, or an object.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Self
 from perdure.layout.box import Box
 
 Holders = Mapping[Box, Sequence[int]]
-"""Boxes of one tensor, and who holds each. Boxes of one holder do not overlap."""
+"""Boxes of one tensor, and the holder of each. Boxes of one holder do not overlap."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor that is to be moved: who holds which boxes of it, and who needs which."""
+    """A tensor to move: which holders have which of its boxes, and which destinations need which."""
 
     name: str
     element_bytes: int
@@ -50,10 +50,10 @@ class Missing(ValueError):
 
 
 def plan(wanted: Iterable[Wanted]) -> tuple[Move, ...]:
-    """The moves, sorted: every needed element comes exactly once, and who wants the same gets the same plan.
+    """The moves, sorted: every needed element comes exactly once, and destinations with equal needs get equal plans.
 
-    Where several sources hold a box, the one with the fewest bytes to send so far sends it, the lowest number among
-    equals; the largest boxes are shared out first. An empty box is moved where a source holds the same one, and else
+    If several sources hold a box, the one with the fewest bytes to send so far sends it, the lowest number among
+    equals; the largest boxes are assigned first. An empty box is moved if a source holds the same one, and otherwise
     needs no move. Raises Missing for elements that no source holds.
     """
     loads: dict[int, int] = {}

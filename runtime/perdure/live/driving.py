@@ -302,7 +302,7 @@ class Driver:
                     return
 
     def _hear(self, now: float) -> None:
-        """Report silent parties; on a newcomer only once the old ranks have stopped, because before that nobody
+        """Report silent parties; on a newcomer only once the old ranks have stopped, because before that no rank
         waits."""
         for silent in self._hearing.silent(now) if self._hearing else ():
             if self.effects.party.old is not None or self.effects.stopped:

@@ -195,7 +195,7 @@ class LiveHandover:
     def _install(self, driver: Driver) -> None:
         run, effects, word = self._run, driver.effects, driver.word
         if word is None:
-            raise RuntimeError("nobody has said go")
+            raise RuntimeError("no party has said go")
         run.old_groups.keep(effects.install(word), driver.is_needed)
         run.background.hand_over()
         self._driver, self.exit_wanted = None, False

@@ -130,7 +130,7 @@ class Newcomer:
         run, driver = self._run, self._driver
         effects, word = driver.effects, driver.word
         if word is None:
-            raise RuntimeError("nobody has said go")
+            raise RuntimeError("no party has said go")
         run.old_groups.keep(effects.install(word), driver.is_needed)
         run.requests.on_request(self._listener)
         driver.abandoned = None  # breaks a reference cycle

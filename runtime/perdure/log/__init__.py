@@ -7,7 +7,7 @@ takeover  the entries that decide a hand-over, appended while the older run live
 verdict   what the log says of an attempt at one
 images    which image a run may begin from
 position  how far training has come
-objects   what the objects of a commit are called
+objects   the names of a commit's objects
 floor, audit   what is wrong with a root before a run begins there
-pins, members  which commits are kept for good; where the ranks of a run ran
+pins, members  which commits retention keeps; where the ranks of a run ran
 """

@@ -57,7 +57,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run begins because a person or a script has chosen it."""
+    """Where a run begins by a user's or a script's choice."""
 
     wish: str
     """The words of the choice: the same choice is made only once."""

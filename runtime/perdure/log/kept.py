@@ -1,11 +1,11 @@
-"""Which commits people have pinned by hand: `perdure pin ROOT@ENTRY`. Retention keeps them, as it keeps the script's.
+"""Commits that users have pinned by hand: `perdure pin ROOT@ENTRY`. Retention keeps them, as it keeps the script's.
 
     pins/0000000000000012.pinned      entry 12 is pinned
     pins/0000000000000012.released    it was, and retention has not handled it yet
 
-A person may pin while a training deletes. So each says first what it is about to do, and looks only then what the other
-has said: who deletes puts a mark of its own into the commit's folder and lists the pins; who pins puts the pin, and
-looks for such marks and then for the manifest. Whatever the order, one of the two sees the other
+A user may pin while a training deletes. So each first records what it is about to do, and only then looks for the
+other's record. The deleting process puts a mark into the commit's folder and lists the pins. The pinning process puts
+the pin, and looks for such marks and then for the manifest. In every order, one of the two sees the other
 (tests/unit/runtime/checkpoint/test_pinning.py tries all).
 """
 
@@ -25,12 +25,12 @@ _KEY: Final = re.compile(r"pins/(\d{16})\.(pinned|released)")
 
 @dataclass(frozen=True)
 class Kept:
-    """The marks of a root."""
+    """The pins and releases of a root."""
 
     pinned: frozenset[int] = frozenset()
-    """The numbers of commits' entries."""
+    """The entry numbers of the pinned commits."""
     released: frozenset[int] = frozenset()
-    """Those that were unpinned since retention has last looked."""
+    """Those that were unpinned and that retention has not handled yet."""
 
 
 def read_kept(store: Store) -> Kept:
@@ -41,19 +41,19 @@ def read_kept(store: Store) -> Kept:
 
 
 def put_pin(store: Store, seq: int) -> None:
-    """Whether it holds, `perdure.checkpoint.pinning` finds out."""
+    """`perdure.checkpoint.pinning` checks whether the pin holds."""
     store.put(_key(seq, "pinned"), b"{}")
     store.delete([_key(seq, "released")])
 
 
 def release_pin(store: Store, seq: int) -> None:
-    """Leave the commit to retention again."""
+    """Give the commit back to retention."""
     store.put(_key(seq, "released"), b"{}")
     store.delete([_key(seq, "pinned")])
 
 
 def remove_pin(store: Store, seq: int) -> None:
-    """As if there had been none."""
+    """Remove the pin without a trace."""
     store.delete([_key(seq, "pinned")])
 
 
@@ -64,14 +64,14 @@ def forget_released(store: Store, seqs: Collection[int]) -> None:
 
 
 def mark_deletion(store: Store, folder: str) -> str:
-    """Say that this process is about to delete the commit in this folder; returns the mark's key."""
+    """Record that this process is about to delete the commit in this folder; returns the mark's key."""
     key = f"{_deletions(folder)}{os.urandom(8).hex()}"
     store.put(key, b"{}")
     return key
 
 
 def deletion_marks(store: Store, folder: str) -> list[str]:
-    """The marks of all who are about to delete that commit, or were."""
+    """The marks of all processes that are, or were, about to delete that commit."""
     return store.list(_deletions(folder))
 
 

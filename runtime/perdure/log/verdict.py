@@ -1,7 +1,7 @@
-"""What the log says about an attempt to hand a living run over. Pure: one reading for everybody who asks.
+"""What the log says about an attempt to hand over a living run. Pure: one reading for all callers.
 
-`Opened` that takes the run over, and `Refused`, are the only answers there are, and the first of them counts for ever.
-Called by perdure.log.takeover with what it has read, and by the hand-over's machines as a vocabulary.
+`Opened` that takes the run over, and `Refused`, are the only answers, and the first of them is final. Called by
+perdure.log.takeover with the entries that it has read; the hand-over's machines use the values.
 """
 
 from __future__ import annotations

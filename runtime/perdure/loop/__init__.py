@@ -1,10 +1,10 @@
-"""One process's place in one run: where training stands, what it is asked for, what it reports, and how it leaves.
+"""One process's place in one run: its position, its requests, its reports, and how it leaves.
 
 data/       which sample goes where, and the loader a script iterates
 position/   steps, epochs, each loader's place, sums, and what ends a loop
 telemetry/  one stream of events, and its sinks
 
-run                 what the rooms of a session share
+run                 the state that the rooms of a session share
 requests            where a request to save and exit comes from
 asking              signals and a file of the script's own that request an exit
 saving              saves that are requested while training continues

@@ -1,10 +1,10 @@
-"""The statistics that each rank evaluates with. The next save tells where the ranks have different ones.
+"""The statistics that each rank evaluates with. The next save reports if they differ between ranks.
 
 DistributedDataParallel gives rank 0's buffers to all ranks in each forward pass. Between two steps they may differ. A
-script that evaluates the network inside it uses what this rank's own batches left there, and each rank scores another
-network. No rank can see that alone. Each sends a checksum with what a save exchanges anyway.
+script that evaluates the network inside it uses the statistics of this rank's own batches, so each rank scores another
+network. No rank can see that alone, so each sends a checksum with the data that a save exchanges anyway.
 
-Owned by the session's Run. perdure.session.boundary says where an evaluation is on.
+Owned by the session's Run. perdure.session.boundary reports evaluations.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Evaluated:
         self._placed: tuple[Any, ...] = ()
         """What these places are of."""
         self._scored: list[_Place] = []
-        """Those of what is evaluated now. Checksums take longer than a small network's forward pass, so they are made
-        once, when the evaluation is over."""
+        """The statistics of the evaluated modules. Checksums take longer than a small network's forward pass, so they
+        are made once, when the evaluation is over."""
         self._sums: dict[str, int] = {}
         """Checksums by name, of the evaluations since the last save."""
         self._step = 0
         self._said = False
 
     def note(self) -> None:
-        """An evaluation is on, or at its end: what is in eval mode counts."""
+        """An evaluation is running or ending: modules in eval mode count."""
         if self._run.world == 1 or self._run.joining or self._said:
             return
         self._find()

@@ -131,6 +131,6 @@ def _stopped(run: Run, why: str) -> None:
 
 
 def _leave_at_once(status: int) -> NoReturn:
-    """Exits from any thread, whatever the others do. Flushes what was printed, and undoes nothing."""
+    """Exits from any thread, whatever the others are doing. Flushes printed output, and undoes nothing."""
     sys.stdout.flush()
     os._exit(status)

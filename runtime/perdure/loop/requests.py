@@ -35,7 +35,7 @@ class ExitRequest:
     """time.monotonic() when it was noticed."""
     cause: str
     deadline: float | None
-    """time.monotonic() until which the save may take; None: until somebody interrupts it."""
+    """time.monotonic() until which the save may take; None: until it is interrupted."""
 
     @property
     def left(self) -> float | None:

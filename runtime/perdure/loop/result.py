@@ -27,7 +27,7 @@ class Result:
         return value
 
     def set(self, value: Mapping[str, Any] | None) -> None:
-        """Sets the result. UserError, with the place and the remedy, for what is no result; then the old one stays."""
+        """Sets the result. UserError, with the place and the remedy, if it is invalid; then the old one stays."""
         try:
             self._text = "null" if value is None else write_result(value)
         except ContractError as error:

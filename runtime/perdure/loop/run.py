@@ -170,7 +170,7 @@ class Run:
         return [self.progress.datasets.facts_of_this_rank(), self.evaluated.total()]
 
     def compare_beside(self, by_rank: Sequence[list[Any]]) -> None:
-        """What all ranks told. UserError where they cannot train together. Collective where they differ."""
+        """The values of all ranks. UserError if they cannot train together. Collective if they differ."""
         self.progress.datasets.compare([datasets for datasets, _ in by_rank])
         self.evaluated.compare([evaluated for _, evaluated in by_rank])
 

@@ -1,10 +1,10 @@
-"""What a training script touches: the facade, and what ties the rooms below together.
+"""The API that a training script uses: the facade, and what ties the rooms below together.
 
 session    the facade, `Session`
-functions  what a script needs now and then: functions of the package
-core       what stands behind a session
+functions  less common calls: functions of the package
+core       the parts behind a session
 sources    its loaders, and the numbers of steps
-resuming   how a run goes on from the newest commit
+resuming   how a run continues from the newest commit
 late       objects that a script registers when its run has begun
 loading    a commit's parts without a session
 job        the epochs up to the goal

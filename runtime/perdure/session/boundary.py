@@ -263,7 +263,7 @@ class Boundary:
         self._due = "script"
         if pin is not None:
             checkpointer.pin = pin
-            self._progress.saved = False  # what is saved lacks this pin
+            self._progress.saved = False  # the saved commit lacks this pin
 
     # Called by the epoch loops.
 
@@ -278,7 +278,8 @@ class Boundary:
             raise
 
     def go_on(self) -> None:
-        """Raises again what the script has caught on its way out. Otherwise batches would count that it never got."""
+        """Raises again an error that the script caught on its way out. Otherwise batches that it never got would
+        count."""
         if self._departing is not None:
             raise self._departing
 

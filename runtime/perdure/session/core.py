@@ -140,7 +140,7 @@ class Core:
                 )
 
     def _check_collecting(self) -> None:
-        """UserError for a hook that is to get whole tensors where no rank has any."""
+        """UserError for a hook that should get whole tensors if no rank has any."""
         if self.run.hooks.has(HookName.COLLECT) and (name := self.run.registry.sharded):
             raise UserError(
                 f"on('collect'): {name} is sharded, so no rank holds what this hook is given: leave it out, and "
@@ -178,7 +178,7 @@ class Core:
             say(in_no_checkpoint(whose, path))
 
     def end(self, error: BaseException | None) -> None:
-        """The script has left its `with`. The outcome reported here counts, whatever the script does with the error."""
+        """The script has left its `with`. The outcome reported here is final, even if the script handles the error."""
         if isinstance(error, Exit) or exit_status(error) == 0:
             self._finish()
             self.close()

@@ -1,4 +1,4 @@
-"""A Session whose loop a framework drives: what its adapter needs beyond what a script does.
+"""A Session whose loop a framework drives: what an adapter needs in addition to what a script uses.
 
 Adapters reach the rooms below the session through this module alone.
 """
@@ -52,9 +52,9 @@ def drive(session: Session, framework: str) -> None:
 
 def keep(session: Session, name: str, state: Stateful, before_save: Callable[[], None]) -> None:
     """Saves the framework's own state under `name`. All ranks call `before_save` when a save, or its rehearsal, is
-    about to read that state; there they may combine what each rank has.
+    about to read that state; there they may combine their parts.
 
-    Rank 0's state_dict is saved, whatever those of the others are.
+    Rank 0's state_dict is saved; the others' are ignored.
     """
     run = core_of(session).run
     run.registry.add(name, state, loose=True)

@@ -1,4 +1,4 @@
-"""Finds what a script trains with and has not registered: schedulers, scalers, averages, other objects.
+"""Finds training state that a script has not registered: schedulers, scalers, averages, other objects.
 
 Such objects do not know their session, so this module looks among all living objects. It cannot prove that one belongs
 to the training (a script may set a scheduler by the step), so each of these findings is doubtful. What a registered
@@ -183,7 +183,7 @@ def _variables(
 
 
 def _saves_more(thing: Any) -> bool:
-    """Whether its state_dict may have more than tensors and what an optimizer consists of."""
+    """Whether its state_dict may have more than tensors and the parts of an optimizer."""
     if isinstance(thing, nn.Module):
         return any(
             type(one).get_extra_state is not nn.Module.get_extra_state
@@ -224,7 +224,7 @@ def _nothing() -> None:
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
-    """For the comparison with what has its id later. What has no weak reference is not compared."""
+    """Compares by id later. Objects without weak references are not compared."""
     try:
         return weakref.ref(thing)
     except TypeError:

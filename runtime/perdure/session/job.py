@@ -221,7 +221,7 @@ class EpochLoops:
         run.hooks.run(HookName.EXIT)
 
     def _settle(self) -> None:
-        """The script has left a loop early, as by `break`, and goes on after it. Collective."""
+        """The script has left a loop early, as by `break`, and continues after it. Collective."""
         self._unsettled = False
         if self._progress.epoch is not None and not self._raised and self._trouble is None:
             self._break()
@@ -401,7 +401,7 @@ class EpochLoops:
         self._release_requests()
 
     def _saves_goal(self) -> bool:
-        """Makes the last commit; False if a save under way was of this very position, and has been told."""
+        """Makes the last commit; False if a save in progress was of this very position, and has been reported."""
         run, position = self._run, self._progress.position()
         saved_now = run.background.leave(
             position,

@@ -1,10 +1,10 @@
 """Finds tensors and arrays that objects carry from step to step in plain attributes, where no state_dict has them.
 
-A queue of keys, a bank of features, running statistics and a shadow of the weights are such. So are, at first sight,
-the last activations that somebody looks at, and masks that are made anew in each step: nobody misses those. What is
-carried on shows itself by one of these:
+Examples are a queue of keys, a bank of features, running statistics and a shadow of the weights. The last activations
+kept for inspection, and masks made new in each step, look the same at first sight, but losing them does no harm. State
+that is carried on shows in one of these ways:
 
-* the same tensor or array has changed, so what it was before the step is a part of it;
+* the same tensor or array has changed, so its value before the step is a part of it;
 * a list or queue still has items of a step ago, beside new ones;
 * an attribute has another value of the same shape, and its class reads it before it writes it, in one function.
 
@@ -36,9 +36,9 @@ _ITEMS: Final = 64
 _ELEMENTS: Final = 4096
 """How many elements of an array are compared."""
 _LEAST: Final = 2
-"""How many elements make a memory: a single one is what somebody prints."""
+"""The fewest elements of a memory: a single one is usually a printed figure."""
 _FORM: Final = frozenset({"shape", "size", "dim", "ndim", "numel", "device", "dtype", "requires_grad", "is_cuda"})
-"""Attributes of a tensor that say nothing of its elements."""
+"""Attributes of a tensor that do not depend on its elements."""
 _ABOUT: Final = frozenset({"len", "isinstance", "id", "type"})
 
 
@@ -77,7 +77,7 @@ def memories(thing: Any, saved: Container[int]) -> Memories:
 def carried(kind: type, before: Memories, now: Memories, weights: Container[bytes | None]) -> list[str]:
     """The attributes that an object of this class carries on.
 
-    `weights`: present and former values of what a checkpoint holds, whose copies nobody misses.
+    `weights`: present and former values of checkpointed tensors; losing copies of them does no harm.
     """
     both = [name for name in before if name in now]
     return [name for name in both if _is_carried(kind, name, before[name], now[name], weights)]
@@ -122,7 +122,7 @@ def _item(value: Any, saved: Container[int]) -> _Item | None:
 
 @cache
 def _reads_before_it_writes(kind: type, name: str) -> bool:
-    """Whether a function of this class has `self.name` in what it then makes of it."""
+    """Whether a function of this class computes the new `self.name` from the old one."""
     functions = [one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
     return any(
         _comes_before(tree, name)

@@ -1,9 +1,9 @@
-"""Tells a script that changes what was restored above the batch loop of the epoch that it resumes.
+"""Warns a script that changes restored state above the batch loop of the epoch that it resumes.
 
-The run that began the epoch has made the same change there, and the checkpoint has it: a rate that is multiplied at
-each epoch's beginning, a schedule that is stepped there, weights that are scaled. What a script sets by the epoch's
-number is as it was restored, and nothing is said; nor of a rate that it sets anew before an optimizer steps by it.
-Owned by the boundary, on rank 0 alone, and asked once a run: a look takes milliseconds.
+The run that began the epoch made the same change there, and the checkpoint contains it: a rate multiplied at each
+epoch's beginning, a schedule stepped there, weights scaled. A value that the script sets from the epoch's number equals
+the restored one and is not reported; neither is a rate that is set again before an optimizer steps with it. Owned by
+the boundary, on rank 0 alone, and run once: a look takes milliseconds.
 """
 
 from __future__ import annotations

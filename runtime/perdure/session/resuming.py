@@ -83,7 +83,7 @@ def resume(run: Run, *, seed: int) -> None:
 
 
 def receive(run: Run, *, seed: int) -> Newcomer | None:
-    """Gives this process the state of the living run that it is to join. It is no rank of that run yet.
+    """Gives this process the state of the living run that it will join. It is not a rank of that run yet.
 
     None if the newer run begins in place instead.
     """

@@ -227,7 +227,7 @@ class Session:
         )
 
     def steps(self, count: int) -> Steps:
-        """The numbers from 0 to `count`-1, for samples of your own. A resumed epoch goes on where it was."""
+        """The numbers from 0 to `count`-1, for your own samples. A resumed epoch continues where it was."""
         return steps_of(self._core, count)
 
     @checked()

@@ -1,4 +1,4 @@
-"""Finds mistakes in what a script has registered: what is trained but not saved, or trained twice.
+"""Finds mistakes in a script's registrations: objects trained but not saved, or trained twice.
 
 A finding is certain only if training would lose something, or be refused. A module in an attribute of a registered
 object counts as saved with it; an optimizer counts only if the holder's state_dict reads its state. Called by

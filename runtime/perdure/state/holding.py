@@ -63,7 +63,7 @@ def held(holder: Any) -> dict[str, Optimizer]:
 
 
 def read_by_state_dict(holder: Any) -> set[int]:
-    """The ids of those whose state the holder's state_dict reads, or has as its own."""
+    """The ids of optimizers whose state the holder's state_dict reads, or contains."""
     inners = list(held(holder).values())
     found = {id(inner) for inner in inners if getattr(holder, "state", None) is inner.state}
     before = [vars(inner).copy() for inner in inners]
@@ -129,7 +129,7 @@ class OptimizerContainers:
         self._groups = [list(groups or ()) for _, groups, _ in self._noted]
 
     def refill(self) -> None:
-        """Fills them with what was loaded since, and gives them back to their optimizers."""
+        """Copies the loaded values into them, and returns them to their optimizers."""
         for (one, listed, state), each in zip(self._noted, self._groups, strict=True):
             groups, values = _containers(one)
             if listed is not groups:
@@ -142,7 +142,7 @@ class OptimizerContainers:
 
 
 def _containers(optimizer: Optimizer) -> tuple[Any, Any]:
-    """The optimizer's own ones; None for what it takes from another through a property."""
+    """The optimizer's own ones; None for those that a property takes from another optimizer."""
     groups, state = (vars(optimizer).get(name) for name in _CONTAINERS)
     return groups, state
 

@@ -61,11 +61,11 @@ class ModesByName:
         self._held = None
 
     def take(self) -> None:
-        """In a resumed run: what comes next comes right after the commit."""
+        """In a resumed run: the code that follows runs right after the commit."""
         self._set(self._resumed)
 
     def go_on(self) -> None:
-        """Training continues: what was resumed is in the past."""
+        """Training continues: the resume is over."""
         self._resumed = {}
 
     def aside(self) -> Callable[[], None]:

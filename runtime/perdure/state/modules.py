@@ -55,7 +55,7 @@ class Module:
     """One registered module."""
 
     def __init__(self, name: str, module: nn.Module, *, keeps: bool = False) -> None:
-        """`keeps`: what a checkpoint lacks of it stays as it is."""
+        """`keeps`: parts that a checkpoint lacks stay as they are."""
         self._name = name
         self._keeps = keeps
         self._module = unwrapped(module)
@@ -89,7 +89,7 @@ class Module:
 
     def reshard(self) -> None:
         """Its parameters are the shards again: after a forward pass without a backward one the outermost part has whole
-        ones, which nobody trains."""
+        ones, which are not trained."""
         if self._looked_at is not self.outline.parts():
             self._looked_at = self.outline.parts()
             self._sharded = sharded_parts(self._module)

@@ -487,7 +487,7 @@ class Registry:
 
     @contextmanager
     def _refilling(self) -> Iterator[None]:
-        """Optimizers that share groups or state before the block share what is loaded in it."""
+        """Optimizers that shared groups or state before the block share the loaded ones after it."""
         containers = OptimizerContainers(thing for thing in self.things if isinstance(thing, Optimizer))
         yield
         containers.refill()
@@ -517,7 +517,7 @@ class Registry:
         return sorted(set(names) - claimed.objects.keys()), kept
 
     def _put_in(self, objects: Mapping[str, Any], found: Mapping[str, Tensor]) -> list[str]:
-        """Puts what was read into its places. Returns the modules' tensors that are kept."""
+        """Copies the values that were read into their places. Returns the modules' tensors that are kept."""
         kept: list[str] = []
         for name, module in self._held(self._modules, objects):
             kept += module.load(found, join(objects[name]["extra"], found.__getitem__))

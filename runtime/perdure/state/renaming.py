@@ -25,7 +25,7 @@ class Renames:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, more: Mapping[str, str]) -> Renames:
-        """Adds more of them. UserError for what is no name, or for a second new name."""
+        """Adds more names. UserError for an invalid name, or for a second new name."""
         for old, new in more.items():
             if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in (old, new)):
                 raise UserError(

@@ -2,8 +2,8 @@
 
 They belong to a rank, not to the job: a run of another size cannot continue with them, and seeds its own from (seed,
 step, rank), the same ones whenever it starts from the same commit. But draws that are equal on all ranks belong to the
-job. A script may use them to decide what a step does, and ranks with different draws would wait for each other for
-ever. So a generator in the same state on all ranks, two at least, continues on all ranks of a run of another size.
+job. A script may use them to decide what a step does, and ranks with different draws would then wait for each other
+forever. So a generator in the same state on all ranks, two at least, continues on all ranks of a run of another size.
 Called by the session.
 """
 
@@ -119,14 +119,14 @@ class Generators:
         self._resumed = apply
 
     def take(self) -> None:
-        """In a resumed run: what comes next comes right after the commit."""
+        """In a resumed run: the code that follows runs right after the commit."""
         if self._resumed:
             self._resumed()
         for follower in self._followers:
             follower.take()
 
     def go_on(self) -> None:
-        """Training continues: what was resumed is in the past."""
+        """Training continues: the resume is over."""
         self._resumed = None
         for follower in self._followers:
             follower.go_on()

@@ -75,7 +75,7 @@ def elements_of(tensor: Tensor) -> bytes | None:
 
 
 def _read_of(view: Tensor) -> Callable[[], bytes]:
-    """Reads with NumPy, which is faster than torch's operators. `Tensor.numpy` would forbid a resize for ever."""
+    """Reads with NumPy, which is faster than torch's operators. `Tensor.numpy` would forbid any later resize."""
     if view.device.type == "cpu" and type(view) is Tensor:
         read: Callable[[], bytes] = np.from_dlpack(view).tobytes
         return read

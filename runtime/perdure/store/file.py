@@ -40,7 +40,7 @@ _STAYS: Final = {
     errno.ENAMETOOLONG: "the path is too long: shorten the checkpoint root",
     errno.EFBIG: "the file is larger than its file system or a limit of this process allows: raise it",
 }
-"""Errors that end only when somebody changes something, with the remedy."""
+"""Errors that only a person can resolve, with the remedy."""
 _PASSES: Final = {
     errno.ENOSPC: "make room there; the same call succeeds then",
     errno.EDQUOT: "make room there or raise the quota; the same call succeeds then",

@@ -18,7 +18,7 @@ class Kind(Enum):
     PASSES = auto()
     """Yes: by itself, or when space is made or a clock is set."""
     STAYS = auto()
-    """Only after somebody changes the bucket, its policy or the job."""
+    """Ends only when the bucket, its policy or the job changes."""
     KEYS = auto()
     """The server does not know these keys, or they are wrong."""
     EXPIRED = auto()
@@ -27,7 +27,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """How to treat a refusal. `{keys}` and `{endpoint}` in the remedy stand for what is in use."""
+    """How to treat a refusal. `{keys}` and `{endpoint}` in the remedy stand for the actual ones."""
 
     kind: Kind
     remedy: str = ""

@@ -1,4 +1,4 @@
-"""The parent process of one rank. It kills whatever the rank started, and ends together with the testing process.
+"""The parent process of one rank. It kills all processes of the rank, and ends together with the testing process.
 
 Run as `python -m perdure.testing.keeper PARENT COMMAND…`. It is a separate program because it needs a `preexec_fn`,
 which is unsafe in a test's process with its threads. It exits with the rank's status, 128 + n after signal n.

@@ -37,7 +37,7 @@ class Train:
     floor: MinimumCommit = None
     """The newest commit known from outcomes: a run that finds an older log refuses to begin. None: any log will do."""
     handover: Offer = None
-    """How to take over the living run; None where every trainer of it has to end first."""
+    """How to take over the living run; None if all its trainers have to end first."""
     save: Natural = 0
     """How often the run was asked to save and train on: alone of all this grows within a run."""
 

@@ -78,7 +78,7 @@ def write_request(path: Path, request: Request) -> None:
 
 
 def read_request(path: Path) -> Request | None:
-    """The request; None if there is none that can be read. Never an error, whatever the file contains.
+    """The request; None if there is no readable one. Never an error, whatever the file contains.
 
     A trainer that failed at the file, after it noticed a signal, would lose the requested save.
     """

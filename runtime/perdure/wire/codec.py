@@ -22,7 +22,7 @@ Positive = Annotated[int, 1]
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-"""Makes a field's value of what JSON has; ValueError or TypeError for what it cannot be."""
+"""Makes a field's value from JSON; ValueError or TypeError if it does not fit."""
 
 
 def from_json(kind: type[T], body: Mapping[str, Any]) -> T:

@@ -1,6 +1,7 @@
-"""The block of an assignment that offers a live hand-over: change membership between two batches, nobody stops.
+"""The block of an assignment that offers a live hand-over: membership changes between two batches, and training goes
+on.
 
-An agent that does not know it, or cannot read it, takes the assignment for what it is without it: a newer run, hence an
+An agent that does not know the block, or cannot read it, treats the assignment as one without it: a newer run, hence an
 exit request for the older one.
 """
 
@@ -15,10 +16,10 @@ from perdure.wire.codec import Natural, Positive, from_json
 from perdure.wire.reading import LARGEST, ContractError, integer, string
 
 RANKS_AT_MOST: Final = 2**20
-"""Of one world, in a block: a range is short, what it stands for need not be."""
+"""Ranks of one world in a block. The limit counts what a range stands for, because a range itself is short."""
 
 WHY_CHARACTERS: Final = 120
-"""Of a hand-over's reason in an outcome, which has to hold several."""
+"""The length of a hand-over's reason in an outcome, which has to hold several."""
 
 
 NO_WORD: Final = "none"
@@ -93,7 +94,7 @@ class Handover:
     limit: Natural
     """Seconds from first sight until which the attempt may be decided; at most the assignment's `seconds`."""
     token: str
-    """First key and prefix in that store: what is of another attempt, or blind, gets no further."""
+    """The first key and the prefix in that store: connections of other attempts, and stray ones, get no further."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class HandoverRecord:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """What a pod's trainer did and read of its newest attempt, and nothing that it concludes from what it misses."""
+    """What a pod's trainer did and read in its newest attempt, without conclusions from what it did not get."""
 
     run: int
     """The newer run."""

@@ -1,6 +1,6 @@
 """Names that operator and agent share: labels, files, environment variables, durations.
 
-No code, only values: whoever needs a name takes it from here.
+Values only, no code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ run that lost a member: an operator may be away meanwhile, a replacement's image
 WAIT_MARGIN_SECONDS: Final = 15
 """`wait` of a plan = its `seconds` + this."""
 DEFAULT_GRACE_SECONDS: Final = 120
-"""terminationGracePeriodSeconds of a member whose template does not say."""
+"""terminationGracePeriodSeconds of a member whose template has none."""
 
 
 class Env:
@@ -111,7 +111,7 @@ class Env:
 
     # Set by `perdure describe`.
     PREVIEW: Final = "PERDURE_PREVIEW"
-    """A folder: this process leaves there what it would do, and trains nothing."""
+    """A folder: this process describes there what it would do, and trains nothing."""
 
     # Set by perdure.testing.
     EXIT_AT_STEP: Final = "PERDURE_EXIT_AT_STEP"

@@ -58,7 +58,7 @@ SKIPPED_COMMIT_BYTES: Final = 200
 """Size limit of why a commit was unusable, escaped as JSON."""
 
 _OLD_SKIPPED_COMMIT: Final = "fellBack"
-"""What agents of before the rename call `skippedCommit`. They stay in users' images for weeks."""
+"""The name that older agents use for `skippedCommit`. They stay in users' images for weeks."""
 
 _NAME_CHARACTERS: Final = 100
 """Length limit of an error's name; an escaped character has at most twelve bytes."""
@@ -96,8 +96,8 @@ class ErrorName(StrEnum):
     """Names of errors that the operator acts on; others are only shown."""
 
     ROOT_TAKEN_OVER = "RootTakenOver"
-    LOG_LOST = "LogLost"  # the log lacks known commits: terminal until somebody acts
-    STORAGE_REFUSED = "StorageRefused"  # the store refuses until somebody fixes what the tail names
+    LOG_LOST = "LogLost"  # the log lacks known commits: terminal until a user acts
+    STORAGE_REFUSED = "StorageRefused"  # the store refuses until the cause named in the tail is fixed
     CORRUPT = "Corrupt"  # nothing in the log and its commits is usable: restore it, or use another root
     NO_SESSION = "NoSession"  # exited 0 without a sign of training
     OUT_OF_MEMORY = "OutOfMemory"  # the kernel killed it at the container's memory limit

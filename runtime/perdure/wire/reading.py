@@ -29,7 +29,7 @@ class UnsupportedVersion(ContractError):
 
 @dataclass(frozen=True)
 class CommitRef:
-    """A commit as those who did not write it know it: its entry in the log and its step."""
+    """A commit as its readers know it: its entry in the log and its step."""
 
     seq: int
     step: int

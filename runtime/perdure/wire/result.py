@@ -1,7 +1,7 @@
-"""What a script gives as its result, `session.result`: a small JSON object that ends in the job's status.
+"""A script's result, `session.result`: a small JSON object that ends up in the job's status.
 
-The trainer checks it when it is set, the agent passes it on in the outcome, the operator reads whatever a container has
-written. Pure.
+The trainer checks it when it is set, the agent passes it on in the outcome, and the operator reads it from any
+container, so it checks it again. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def write_result(result: Any) -> str:
-    """The result as compact JSON. ContractError, with the place and the remedy, for what is none."""
+    """The result as compact JSON. ContractError, with the place and the remedy, if it is not a valid result."""
     if not isinstance(result, Mapping):
         raise ContractError(f"it is a {type(result).__name__}: give a mapping, such as {{'accuracy': 0.93}}")
     _check(result, "", _LEVELS)

@@ -203,7 +203,7 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def as_uri(root: str | Path) -> str:
-    """A root, given as a folder or a URI, as a URI. Raises UserError for what is nearly a URI.
+    """A root, given as a folder or a URI, as a URI. Raises UserError for a malformed URI.
 
     `s3:/bucket/prefix` is also a valid folder name, and the training would keep its checkpoints on this machine.
     """

@@ -1,4 +1,4 @@
-"""Which commit of a root somebody means: by finished epochs, by step, by its number in the log, or by a pin."""
+"""How a user names a commit of a root: by finished epochs, by step, by its number in the log, or by a pin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ResumeFrom:
-    """Where a training is to begin, instead of the newest commit of its own root."""
+    """Where a training should begin, instead of the newest commit of its own root."""
 
     wanted: Wanted
     uri: str | None = None

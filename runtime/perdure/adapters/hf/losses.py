@@ -50,7 +50,7 @@ class Losses:
         return _times(result, factor * weight if mean or not weight else factor)
 
     def of_script(self, compute: Callable[..., Any], model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """The loss of the script's compute_loss, weighted. UserError if it is unknown what the loss is the mean of."""
+        """The weighted loss of the script's compute_loss. UserError if it is unknown which mean the loss is."""
         self._weighted = False
         result = compute(model, inputs, *args, **named)
         if self._weighted or not self._trains(model):

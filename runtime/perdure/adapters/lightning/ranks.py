@@ -41,7 +41,7 @@ class SessionEnvironment(ClusterEnvironment):
         return self._session.world
 
     def set_world_size(self, size: int) -> None:
-        """Ignored: the Session knows the size, whatever `devices` and `num_nodes` say."""
+        """Ignored: the Session knows the size, so `devices` and `num_nodes` do not count."""
 
     def global_rank(self) -> int:
         """This process's number in the run."""

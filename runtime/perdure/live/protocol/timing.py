@@ -38,7 +38,7 @@ class Timetable:
     """Measured seconds of an exit save; 0 if unknown."""
     stopped: float | None = None
     told: float | None = None
-    """When the agent was told of the vote."""
+    """When the agent was informed of the vote."""
 
     def shortened(self, deadline: float) -> Timetable:
         """The timetable with an earlier deadline: SIGTERM at a leaver, or a smaller `seconds`."""

@@ -1,11 +1,10 @@
-"""Finds what a script has put around a source that makes a resumed run differ.
+"""Finds constructs around a source that make a resumed run differ.
 
 `itertools.cycle` keeps the batches of a pass and repeats them without a request; `enumerate` counts from a number of
-the script's; `islice`, or a `range` in a `zip`, ends a pass after so many batches; `zip` draws from what is before a
-source first. None of them asks the source, but all hold its iterator,
-and the garbage collector knows who holds what. Asking it takes tens of milliseconds if much is imported, so it is asked
-once a run, not once a batch. What a script does by itself (`for batch in kept`) is not seen. Called by
-perdure.loop.data.source.
+the script's; `islice`, or a `range` in a `zip`, ends a pass after so many batches; `zip` draws from the iterators
+before a source first. None of them asks the source, but all hold its iterator, and the garbage collector knows the
+holders of an object. Asking it takes tens of milliseconds if much is imported, so it runs once a run, not once a batch.
+A script's own loop (`for batch in kept`) is not detected. Called by perdure.loop.data.source.
 """
 
 from __future__ import annotations

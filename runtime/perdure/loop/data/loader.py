@@ -331,8 +331,8 @@ class Loader(Source[Any]):
         return self._looks and (self._looked_in is None or (self._looked_in != epoch and not self.evaluates))
 
     def _look_at(self, look: _Look, epoch: int) -> None:
-        """Compares a dataset that the script changes between epochs only with the same epoch's, or with what the body
-        of the epoch before has made of it."""
+        """Compares a dataset that the script changes between epochs only with the same epoch's, or with the result of
+        the previous epoch's body."""
         seen, first = look.fingerprint, self._looked_in is None
         follows = bool(self._left_as) and self._left_as["epoch"] == epoch - 1 and self._seen_in != epoch
         number = different(self._left_as["samples"] if follows and not self._sets else self._seen, seen)
@@ -348,7 +348,7 @@ class Loader(Source[Any]):
         self._form = changeable(self._dataset)
 
     def end_epoch(self) -> None:
-        """Looks at what the epoch's body has made of the dataset, where it may have changed something."""
+        """Reads samples after the epoch's body, which may have changed the dataset."""
         super().end_epoch()
         if self._looks and not self.evaluates and self._looked_in is not None and self._looked_in == self._seen_in:
             now, seen = changeable(self._dataset), self._seen

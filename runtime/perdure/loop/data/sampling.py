@@ -1,4 +1,4 @@
-"""Which sample goes where: a pure plan over one global order, the same for every world size.
+"""Assigns samples to ranks: a pure plan over one global order, the same for every world size.
 
 The order of an epoch is a permutation of the dataset drawn from (seed, epoch) alone. Global batch b is the b-th slice
 of that order, however many ranks share it, so a position in the order ("consumed") is all there is to save: any world

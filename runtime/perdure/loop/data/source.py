@@ -71,7 +71,7 @@ class Source(ABC, Generic[T]):
         self.batch_index = 0
         """Batches of this epoch that were handed out before this process resumed it."""
         self.limit: int | None = None
-        """After how many batches of an epoch the script's loop ends, where something around this source says so."""
+        """After how many batches of an epoch the script's loop ends, if a construct around this source limits it."""
         self.taken: int | None = None
         """How many batches the script has taken of the last epoch that no other process had begun."""
         self._rest: int | None = None
@@ -151,7 +151,7 @@ class Source(ABC, Generic[T]):
 
     def end_epoch(self) -> None:
         """An epoch is over. Warns if the script has taken as many batches of a resumed epoch's rest as of a whole one:
-        it counts them, and has counted anew."""
+        its own count has started at zero again."""
         taken = len(range(0, self.handed, self.unit))
         if not self.trains or not taken:
             return
@@ -164,8 +164,9 @@ class Source(ABC, Generic[T]):
             self._session.warn(f"{self}: the script takes {self._counted(usual)}")
 
     def look_at_limit(self, *, joins: bool) -> None:
-        """Looks once for what ends the script's loop after so many batches, and warns if that counts a resumed epoch's
-        batches anew. UserError if this process `joins` ranks that have counted the epoch's first batches."""
+        """Looks once for a construct that ends the script's loop after so many batches, and warns if that count
+        starts at zero in a resumed epoch. UserError if this process `joins` ranks that have counted the epoch's
+        first batches."""
         walk = self._look("islice")
         found = limited_to(walk) if walk is not None else None
         if found is None:

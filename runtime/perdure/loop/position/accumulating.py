@@ -30,7 +30,7 @@ from perdure.loop.position.totals import (
 )
 
 STATE: Final = "sums"
-"""The name in a checkpoint for both what a rank holds and what was read."""
+"""The name in a checkpoint for a rank's added values and for the read ones."""
 _EPOCH: Final = "epoch"
 """The place of reads in an epoch's body. Outside, the place is the number of loops begun before."""
 
@@ -74,12 +74,12 @@ class Sums:
         self._held, self._again = None, False
 
     def take(self) -> None:
-        """In a resumed run: what comes next comes right after the commit."""
+        """In a resumed run: the code that follows runs right after the commit."""
         if self._resumed is not None:
             self._now = self._resumed
 
     def go_on(self) -> None:
-        """Training continues: what was resumed is in the past."""
+        """Training continues: the resume is over."""
         self._resumed = None
 
     def aside(self) -> Callable[[], None]:
@@ -121,7 +121,7 @@ class Sums:
         self._stepped = None
 
     def hand_out(self) -> None:
-        """An evaluation with a position gets a batch: what the script does with it is done once."""
+        """An evaluation with a position gets a batch: the script's code for it runs once."""
         self._again = False
 
     def begin_loop(self, number: int) -> None:

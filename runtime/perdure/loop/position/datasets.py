@@ -25,7 +25,7 @@ class Datasets:
         """What the checkpoint holds, by the loader's name."""
 
     def place(self, source: Source[Any]) -> None:
-        """A loader is placed: gives it what the checkpoint holds of it."""
+        """A loader is placed: gives it its part of the checkpoint."""
         if isinstance(source, Loader):
             self._loaders[source.name] = source
             source.recall(self._recalled.pop(source.name, {}))

@@ -70,7 +70,7 @@ class Progress:
         self._resumed: dict[str, Any] = {}
         self._current: Source[Any] | None = None
         self._aside: dict[str, Callable[[], None]] = {}
-        """How to restore what was held when a loop over a source began that may turn out to be an evaluation."""
+        """How to restore the state from when a loop over a source began that may turn out to be an evaluation."""
         self._around: dict[str, Source[Any]] = {}
         """The source of the batch that the script is working on, by the source that it iterates within it."""
         self._beside = False
