@@ -276,7 +276,7 @@ class DisruptionPolicy(Model):
 
     @property
     def reactions(self) -> tuple[tuple[str, Reaction], ...]:
-        """What this job does about signals, by their names, where that is not what the table says."""
+        """What this job does about signals, by their names, where it differs from the table."""
         if self.on_cordon is None and not self.signals:
             return ()
         cordon = {CORDON_ROW: _ON_CORDON[self.on_cordon]} if self.on_cordon else {}

@@ -1,8 +1,7 @@
 """Checks that the CRD is installed and not older than this operator: Helm installs a CRD and never upgrades it.
 
 An older CRD only causes a warning: status takes unknown fields, and new fields of spec have their defaults. The check
-compares the fields themselves, because somebody would forget to raise a version. Called by `operator` before it
-watches.
+compares the fields themselves, because a version number is easily forgotten. Called by `operator` before it watches.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is not typed for us
-    """Stores nothing. kopf's own copies every object at every event, and parses an annotation that anybody may set."""
+    """Stores nothing. kopf's own copies every object at every event, and parses an annotation that any user may set."""
 
     def build(self, **_: Any) -> Any:
         """Build nothing."""

@@ -1,7 +1,7 @@
 """What `decide` returns: the next status as a whole, then cluster writes, then events, and when to look again.
 
-`cluster.act` carries it out in that order, and what fails holds up only what rests on it. Every action names its object
-with a uid or resourceVersion precondition, so that doing it twice, or late, does no harm.
+`cluster.act` carries it out in that order; a failed write stops only those that depend on it. Every action names its
+object with a uid or resourceVersion precondition, so that a repeated or late write does no harm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure_operator.api.status import TrainingJobStatus
 
 
 class Step(Model):
-    """A write, and where it comes from: `explain` can say why a pod was deleted."""
+    """A write and its origin: `explain` can say why a pod was deleted."""
 
     policy: str = ""
     """The policy of `decide` that wants it."""
@@ -31,7 +31,7 @@ class CheckTemplate(Step):
 
 
 class KeepTemplate(Step):
-    """Store spec.template as it is now in a ControllerRevision of this name; one of ours that is there is success."""
+    """Store spec.template as it is now in a ControllerRevision of this name; if ours exists, that is success."""
 
     kind: Literal["KeepTemplate"] = "KeepTemplate"
     name: str
@@ -67,15 +67,15 @@ class CreatePod(Step):
     kind: Literal["CreatePod"] = "CreatePod"
     name: str
     apart: bool = False
-    """On no node that has a former of the job: no taint keeps pods off it."""
+    """On no node that has a former of the job, because no taint keeps pods off it."""
     beside: bool = False
-    """Rather on a node without a member of the job: it would be lost with that one."""
+    """Preferably on a node without a member of the job, because it would be lost with that one."""
     avoid: tuple[str, ...] = ()
-    """Rather on none of these nodes: those before it have failed there."""
+    """Preferably on none of these nodes, where its predecessors failed."""
     kept: str = ""
-    """The kept template that it is made from; "" where it is made from spec.template as it is now."""
+    """The stored template that it is made from; "" if it is made from spec.template as it is now."""
     priority_class: str = ""
-    """Instead of that of the template; "" where it has that."""
+    """Instead of the template's; "" for the template's."""
 
 
 class Assign(Step):
@@ -91,19 +91,19 @@ class Assign(Step):
 
 
 class Mark(Step):
-    """Give a pod other annotations for autoscalers of nodes, or for its kubelet, with a uid precondition."""
+    """Give a pod other annotations, for node autoscalers or for its kubelet, with a uid precondition."""
 
     kind: Literal["Mark"] = "Mark"
     name: str
     uid: str
     old: dict[str, str]
-    """Those that it has, and that must still be as they are."""
+    """Its present annotations, which must still be unchanged."""
     new: dict[str, str]
-    """Those that it is to have, and no others."""
+    """Exactly the annotations that it should have."""
 
 
 class Answer(Step):
-    """Say in the status of an Eviction how far it is; tests its uid and that the place is the operator's own."""
+    """Report progress in an Eviction's status; tests its uid, and that the entry is the operator's own."""
 
     kind: Literal["Answer"] = "Answer"
     name: str
@@ -122,7 +122,7 @@ class DeletePod(Step):
     name: str
     uid: str
     grace: int | None = None
-    """Seconds it gets to end; None: what the pod itself says."""
+    """Its grace in seconds; None: the pod's own."""
 
 
 class DeleteJob(Step):
@@ -160,10 +160,10 @@ class Decision(Model):
     """One round's work. Nothing to do and nothing to wait for: `Decision()`."""
 
     status: TrainingJobStatus | None = None
-    """The next status, None where it stays as it is."""
+    """The next status; None if it is unchanged."""
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
     """Seconds until this job must be looked at again even if nothing happens."""
     reasons: tuple[str, ...] = ()
-    """Why, one sentence a policy: what `explain` prints."""
+    """Why, one sentence per policy: what `explain` prints."""

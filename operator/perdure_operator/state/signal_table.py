@@ -1,7 +1,7 @@
-"""The table of signals in force, made ready for being asked about every node in every round. Pure.
+"""The table of signals in force, prepared for lookups of every node in every round. Pure.
 
-Rows of the configuration come before shipped ones, so that what is particular to a cluster wins; of each thing that a
-node shows the first row that matches counts, and no other.
+Rows of the configuration come before shipped ones, so that a cluster's own rows win. Of each thing that a node shows,
+only the first matching row counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SignalTable:
         return next((row for row in self._matching(source, key, value, effect, reason) if row.enabled), None)
 
     def knows(self, source: Source, key: str, value: str, reason: str = "") -> bool:
-        """Whether any row is about it, enabled or not: a job may enable it."""
+        """Whether any row covers it, enabled or not: a job may enable it."""
         return any(True for _ in self._matching(source, key, value, "", reason))
 
     def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
@@ -51,15 +51,15 @@ class SignalTable:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether `*` can stand for what the key has there: never in more time than their lengths multiplied.
+    """Whether `*` can match the key: never in more time than their lengths multiplied.
 
-    A regular expression tries all places for each `*`, and anybody may give a node a label that makes it try for years.
+    A regular expression tries all places for each `*`, and a node's label could make it try for years.
     """
     first, *middle, last = pattern.split("*")
     at, end = len(first), len(key) - len(last)
     if at > end or not (key.startswith(first) and key.endswith(last)):
         return False
-    for part in middle:  # the first place where it fits leaves most room for the others
+    for part in middle:  # the first match leaves most room for the others
         found = key.find(part, at, end)
         if found < 0:
             return False
@@ -96,4 +96,4 @@ def _chosen(row: SignalRow, reaction: Reaction | None) -> SignalRow:
 
 
 SHIPPED_TABLE: Final = table()
-"""Of an operator whose configuration has no rows."""
+"""The table of an operator whose configuration has no rows."""

@@ -25,11 +25,11 @@ class Taint(Model):
     value: str = ""
     effect: str
     added: datetime | None = None
-    """When it was added, where that is told."""
+    """When it was added, if known."""
 
 
 class _Told(Model):
-    """A condition that some row of the signal table is about."""
+    """A condition that some row of the signal table covers."""
 
     type: str
     status: str
@@ -47,7 +47,7 @@ class PodCondition(_Told):
 
 
 class Device(Model):
-    """A device that a container has, in a health that some row of the signal table is about."""
+    """A device of a container, in a health state that some row of the signal table covers."""
 
     resource: str
     """nvidia.com/gpu, or claim:NAME/REQUEST."""
@@ -66,7 +66,7 @@ class Toleration(Model):
 
 
 class NodeView(Model):
-    """A node under one of the job's pods, or one that a pod names and a live LIST does not have."""
+    """A node under one of the job's pods, or one that a pod names and a live LIST does not contain."""
 
     name: str
     exists: bool = True
@@ -74,22 +74,22 @@ class NodeView(Model):
     deleting: bool = False
     ready: bool = True
     unready_since: datetime | None = None
-    """Since when its condition Ready is what it is, where that is not True; by the clock of whoever has written it."""
+    """Since when its condition Ready has been other than True, by the writer's clock."""
     zone: str = ""
-    """The label topology.kubernetes.io/zone, "" where there is none."""
+    """The label topology.kubernetes.io/zone; "" if absent."""
     taints: tuple[Taint, ...] = ()
     conditions: tuple[NodeCondition, ...] = ()
-    """Those alone that some row of the signal table matches, as labels and annotations."""
+    """Only those that some row of the signal table matches; the same for labels and annotations."""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     claim: str = ""
-    """The NodeClaim to which it belongs, where Karpenter has made it."""
+    """The NodeClaim that it belongs to, if Karpenter made it."""
     claim_ends: datetime | None = None
-    """When that is terminated whatever runs there; None where nobody has set a time, or it was not read."""
+    """When that is terminated, whatever runs there; None if no time is set, or it was not read."""
 
 
 class Zone(Model):
-    """How the nodes of one zone are, whoever runs on them."""
+    """The state of a zone's nodes, whichever pods run on them."""
 
     name: str = ""
     ready: int = 0
@@ -97,19 +97,19 @@ class Zone(Model):
 
 
 class Terminated(Model):
-    """How container 0 ended, or the init container that has ended the pod before it."""
+    """How container 0 ended, or the init container that ended the pod before it."""
 
     exit_code: int
     reason: str = ""
     """OOMKilled, Error, Completed, StartError, ContainerCannotRun ..."""
     message: str = ""
-    """The termination message: an outcome, or whatever else the container left."""
+    """The termination message: an outcome, or any other text of the container."""
     finished_at: datetime | None = None
     """When it ended, by the kubelet's clock; whole seconds."""
 
 
 class PodView(Model):
-    """One pod with the job's label, whoever owns it."""
+    """A pod with the job's label, whoever owns it."""
 
     name: str
     uid: str
@@ -118,13 +118,13 @@ class PodView(Model):
     """uid of the controlling TrainingJob; "" for a pod without a controller."""
     role: str = ""
     labelled: bool = True
-    """False where somebody has removed a label by which the job's pods are watched and protected."""
+    """False if a label by which the job's pods are watched and protected was removed."""
     has_labels: bool = True
-    """False where somebody has removed every label, so that the pod has no map of them."""
+    """False if every label was removed, so that the pod has no map of them."""
     has_annotations: bool = True
     """As `has_labels`."""
     assignment: str = ""
-    """The annotation's text, "" where there is none."""
+    """The annotation's text; "" if absent."""
     node: str = ""
     ip: str = ""
     phase: str = "Pending"
@@ -135,93 +135,93 @@ class PodView(Model):
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""
     grace: int = DEFAULT_GRACE_SECONDS
-    """spec.terminationGracePeriodSeconds: what it gets once it is deleted."""
+    """spec.terminationGracePeriodSeconds: its grace once it is deleted."""
     waiting_reason: str = ""
-    """Of the first container, in the order in which they start, that waits for what may never come, or has ended beside
+    """The first container, in starting order, that waits for something that may never come, or has ended beside
     container 0: ErrImagePull, CreateContainerConfigError, RunContainerError, CrashLoopBackOff, Error ..."""
     waiting_message: str = ""
     waiting_container: str = ""
-    """Its name, "" for container 0."""
+    """Its name; "" for container 0."""
     initializing: str = ""
-    """The init container that is at work."""
+    """The init container that is running."""
     pulling: bool = False
-    """Whether its node has set it up, with volumes and a network, and the next container is not created yet: as a rule
+    """Whether its node has set it up, with volumes and a network, and the next container is not created yet: usually
     its image is being pulled."""
     terminated: Terminated | None = None
     init_failed: str = ""
-    """The init container of whose end `terminated` tells, "" where it is container 0's."""
+    """The init container that `terminated` describes; "" if it describes container 0."""
     others_run: bool = False
-    """Whether a container beside container 0, which has ended, has not; init containers are the kubelet's to end."""
+    """Whether a container beside the ended container 0 is still running; the kubelet ends init containers itself."""
     unschedulable: str = ""
     """The scheduler's message while the pod cannot be placed."""
     evicted: bool = False
     """status.reason Evicted, or a DisruptionTarget condition that is True."""
     tolerations: tuple[Toleration, ...] = ()
     priority: int = 0
-    """As admission has filled it in."""
+    """As filled in by admission."""
     priority_class: str = ""
     preemption_policy: str = ""
-    """Never, or PreemptLowerPriority, which is meant where it is absent."""
+    """Never, or PreemptLowerPriority, which is the default."""
     template_hash: str = ""
-    """Hash of the pod template it was created from, "" where unknown: a standby of an older one is replaced."""
+    """Hash of the pod template it was created from; "" if unknown. A standby with an older one is replaced."""
     root: str = ""
-    """Where it writes to: the same text is the same place, "" is unknown."""
+    """Where it writes to: equal texts are the same place; "" is unknown."""
     conditions: tuple[PodCondition, ...] = ()
-    """Those alone that some row of the signal table matches."""
+    """Only those that some row of the signal table matches."""
     devices: tuple[Device, ...] = ()
-    """Those alone that some row of the signal table matches."""
+    """Only those that some row of the signal table matches."""
     nudge: str = ""
-    """Of the annotation that is touched for its kubelet, "" where it never was."""
+    """The annotation that is changed to wake its kubelet; "" if it never was."""
     marks: dict[str, str] = Field(default_factory=dict)
-    """Its annotations that autoscalers of nodes read, and the operator's own that says who has made them."""
+    """Its annotations that node autoscalers read, and the operator's own that records who set them."""
     gone: bool = False
     """The watch said DELETED (or a live LIST no longer has it); the rest is its last known state."""
 
 
 class EvictionView(Model):
-    """An Eviction of one of the job's pods, as far as the operator is one of those that answer it."""
+    """An Eviction of one of the job's pods, if the operator is one of its responders."""
 
     name: str
     uid: str
     pod: str
     """The pod's uid."""
     place: int
-    """Where in status.responders the operator's own answer belongs."""
+    """The index of the operator's own answer in status.responders."""
     state: str
     """The operator's turn: Inactive, Active, Interrupted, Canceled or Completed."""
     over: bool = False
-    """The pod was evicted, or nobody goes on trying."""
+    """The pod was evicted, or no responder keeps trying."""
     requesters: tuple[str, ...] = ()
-    """Who wants it; those who have withdrawn are left out."""
+    """The requesters, except those that have withdrawn."""
     withdrawn: bool = False
-    """Whether all of them have."""
+    """Whether all of them have withdrawn."""
     started: datetime | None = None
-    """Since when it is the operator's turn."""
+    """Since when it has been the operator's turn."""
     heartbeat: datetime | None = None
     """When the operator answered last."""
     expected: datetime | None = None
-    """When it has said that the pod will have ended."""
+    """The pod's end, as the operator announced it."""
     completed: datetime | None = None
-    """When it has said that it is done."""
+    """When the operator reported completion."""
     message: str = ""
-    """What it has said."""
+    """The operator's message."""
     tried: datetime | None = None
-    """The heartbeat of this process's newest answer, also of one that was refused."""
+    """The heartbeat of this process's newest answer, even of one that was refused."""
 
 
 class Budget(Model):
     """The job's PodDisruptionBudget."""
 
     min_available: int
-    """-1 where it is not an integer any more."""
+    """-1 if it is no longer an integer."""
     uid: str
     resource_version: str = ""
     altered: str = ""
-    """What somebody has changed in it, beside minAvailable; "" where it is as we made it."""
+    """What was changed in it by others, besides minAvailable; "" if it is as we made it."""
 
 
 class TemplateVerdict(StrEnum):
-    """What the server-side dry run said of the pod template."""
+    """The result of the pod template's server-side dry run."""
 
     UNKNOWN = "Unknown"
     GOOD = "Good"
@@ -240,37 +240,37 @@ class TemplateCheck(Model):
 
 
 class KeptTemplate(Model):
-    """A template that passed a dry run, as it is stored beside the job."""
+    """A template that passed a dry run, as stored beside the job."""
 
     name: str
-    """Of its ControllerRevision; see `names.kept_template`."""
+    """The name of its ControllerRevision; see `names.kept_template`."""
     uid: str
     hash: str = ""
-    """Of the pod that it would make now; "" where it was not read, as nobody needs it."""
+    """Hash of the pod that it would make now; "" if it was not read, because it is not needed."""
     template: dict[str, Any] = Field(default_factory=dict)
 
 
 class RefusalKind(StrEnum):
-    """Why an object could not be created, or could not be changed."""
+    """Why an object could not be created or changed."""
 
     REFUSED = "Refused"  # a quota or admission
-    NAME_TAKEN = "NameTaken"  # somebody else's object has the name: it is burnt
+    NAME_TAKEN = "NameTaken"  # another owner's object has the name, which is burnt
     PATCH_REFUSED = "PatchRefused"  # the pod, or the budget, exists; admission or RBAC does not let it be changed
 
 
 class Refusal(Model):
-    """The API server's answer to the newest creation, or change, by this process that failed."""
+    """The API server's answer to this process's newest failed creation or change."""
 
     pod: str
-    """The name of the pod, or of the job's budget, or of the ControllerRevision that was to keep its template."""
+    """The name of the pod, of the job's budget, or of the ControllerRevision for its template."""
     kind: RefusalKind = RefusalKind.REFUSED
     message: str
     until: datetime | None = None
-    """When it is no longer taken for what the API server would say; None: the write is made again all the time."""
+    """Until when it counts as the API server's answer; None: the write is repeated all the time."""
 
 
 class Snapshot(Model):
-    """Everything one decision is made from."""
+    """The input of one decision."""
 
     now: datetime
     namespace: str
@@ -291,29 +291,29 @@ class Snapshot(Model):
     """True when `pods` comes from a live LIST; otherwise absence means nothing and the plan may only wait."""
     nodes: tuple[NodeView, ...] = ()
     zones: tuple[Zone, ...] = ()
-    """All zones of the cluster; empty where they have not been counted."""
+    """All zones of the cluster; empty if they were not counted."""
     nodes_complete: bool
     """True once a live LIST of nodes has been made: a node missing before that is unknown, not deleted."""
     signals: tuple[SignalRow, ...] = ()
-    """The rows of the signal table that the operator's configuration has changed or added."""
+    """The rows of the signal table that the operator's configuration changed or added."""
     evictions: tuple[EvictionView, ...] = ()
     responds: bool = False
-    """Whether new pods are to name the operator as one that answers their Evictions."""
+    """Whether new pods should name the operator as a responder for their Evictions."""
     budget: Budget | None = None
     foreign_budgets: tuple[str, ...] = ()
     """Names of other PodDisruptionBudgets whose selector matches our pods."""
     same_uri: tuple[str, ...] = ()
-    """Jobs that write to the same root and have a better claim to it: namespace/name, or that one is elsewhere."""
+    """Jobs that write to the same root and have an older claim to it: namespace/name, or that one is elsewhere."""
     younger_gangs: int = 0
-    """How many jobs that were created later hold nodes in vain before they begin, or have just let go of them."""
+    """How many jobs created later hold nodes in vain before they begin, or have just released them."""
     foreign_pods: tuple[str, ...] = ()
-    """Names of pods that the job's budget counts as members and that the job does not own."""
+    """Names of pods that the job's budget counts as members but the job does not own."""
     template_hash: str = ""
     template_check: TemplateCheck = TemplateCheck()
     kept: tuple[KeptTemplate, ...] = ()
-    """Templates that are kept for the job; which one counts says status."""
+    """Templates stored for the job; status says which one counts."""
     refusals: tuple[Refusal, ...] = ()
     allotted: tuple[str, ...] = ()
-    """Names in status that this process has written there: no other can have created their pods."""
+    """Names in status that this process wrote there: no other process can have created their pods."""
     created: tuple[str, ...] = ()
-    """Names in status whose pod this process has created, or may have: without a pod here, such a name is burnt."""
+    """Names in status whose pod this process created, or may have: such a name without a pod here is burnt."""

@@ -333,7 +333,7 @@ def _ends(last: PodView) -> bool:
 
 
 def _kept_by_its_job(pod: PodRecord, record: JobRecord) -> PodRecord:
-    """The pod, still counted as the job's if somebody removed its owner: it keeps training, and status names its uid.
+    """The pod, still counted as the job's if its owner was removed: it keeps training, and status names its uid.
 
     Not while the job is being deleted: then `--cascade=orphan` removed the owner on purpose.
     """

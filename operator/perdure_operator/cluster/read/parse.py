@@ -222,7 +222,7 @@ def budget(raw: Json) -> Budget:
 
 
 def _altered(raw: Json) -> str:
-    """What somebody changed in the operator's budget; "" for nothing."""
+    """What others changed in the operator's budget; "" for nothing."""
     spec = raw.get("spec") or {}
     if not isinstance(spec.get("minAvailable"), int):
         return f"minAvailable is {spec.get('minAvailable')!r}"

@@ -255,13 +255,13 @@ class Writes:
     async def _delete_pod(self, job: Snapshot, action: DeletePod, seen: PodView | None) -> None:
         """Delete a pod in the version that was seen: the next leader may have promoted it since."""
         version = seen.resource_version if seen else ""
-        with suppress(NotFound):  # somebody was faster
+        with suppress(NotFound):  # another write was faster
             await self._api.delete(
                 PODS, job.namespace, action.name, uid=action.uid, version=version, grace=action.grace
             )
 
     async def _delete_job(self, job: Snapshot, uid: str) -> None:
-        with suppress(NotFound):  # somebody was faster
+        with suppress(NotFound):  # another write was faster
             await self._api.delete(JOBS, job.namespace, job.name, uid=uid)
 
 
@@ -280,7 +280,7 @@ def _assign_patch(job: Snapshot, action: Assign, seen: PodView | None) -> list[J
     role = seen.role if seen else ""
     tests = [_test("/metadata/uid", action.uid)]
     tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]
-    if seen and not (action.old and role):  # somebody removed one, and a patch cannot test absence
+    if seen and not (action.old and role):  # a user removed one, and a patch cannot test absence
         tests.append(_test("/metadata/resourceVersion", seen.resource_version))
     return [
         *tests,
