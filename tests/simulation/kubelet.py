@@ -37,6 +37,23 @@ CHANGED_SECONDS: Final = 1.0
 SYNC_SECONDS: Final = 0.2
 _OOM: Final = "OOMKilled"
 _INITIALIZING: Final[Json] = {"waiting": {"reason": "PodInitializing"}}
+REJECTED: Final = (
+    (
+        "OutOfcpu",
+        "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000, used: 4000, capacity: 4000",
+    ),
+    ("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present"),
+    ("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"),
+    ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+    ("TopologyAffinityError", "Pod was rejected: Resources cannot be allocated with Topology locality"),
+)
+"""status.reason and status.message of pods that a kubelet does not admit."""
+EVICTED: Final = (
+    ("Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi, available: 71Mi."),
+    ("Preempting", "Preempted in order to admit critical pod"),
+    ("Terminated", "Pod was terminated in response to imminent node shutdown."),
+)
+"""Those of pods that a kubelet ends."""
 LATE_ADDRESS_SHARE: Final = 0.06
 """Of pods whose address is told later than that they run."""
 
@@ -118,6 +135,9 @@ class Kubelet:
         """For what goes before trainers."""
         self.stuck = 0.0
         """Probability that a pod stays Terminating on this node until it is set free."""
+        self.rejects = 0.0
+        """Probability that a pod that comes to this node is not admitted."""
+        self._admission = world.rng(f"kubelet/{name}/admission")
         self._arrival = 0.0
         """A watch keeps its order."""
         self._workers: dict[str, Worker] = {}
@@ -158,8 +178,41 @@ class Kubelet:
             self.world.server.finish_delete(PODS, there, by=f"kubelet/{self.name}")
         if terminating(there) or terminal(there):
             return
+        if self._admission.random() < self.rejects:
+            self._reject(there)
+            return
         worker = self._workers[uid_of(there)] = Worker(self, there)
         worker.start()
+
+    def _reject(self, pod: Json) -> None:
+        """A pod that is not admitted has failed, without a container."""
+        reason, message = self._admission.choice(REJECTED)
+        self.world.fire("rejected")
+        self.world.tell("node", "rejects", pod=pod["metadata"]["name"], uid=uid_of(pod), reason=reason)
+
+        def change(raw: Json) -> None:
+            raw["status"] = {**(raw.get("status") or {}), "phase": "Failed", "reason": reason, "message": message}
+
+        self.world.server.change_status(PODS, *key_of(pod), change, by=f"kubelet/{self.name}")
+
+    def end_one(self, rng: random.Random) -> bool:
+        """It ends a running pod for want of memory, for a more important one, or before a shutdown; False where none
+        runs."""
+        running = [one for one in self._workers.values() if one.running]
+        if running:
+            chosen, why = rng.choice(running), rng.choice(EVICTED)
+            self.world.tell("node", "kills", pod=chosen.pod["metadata"]["name"], reason=why[0])
+            chosen.kill(why=why)
+        return bool(running)
+
+    def readmit_one(self, rng: random.Random) -> bool:
+        """It has begun anew, and does not admit a pod that runs here; False where none runs."""
+        running = [one for one in self._workers.values() if one.running]
+        if running:
+            chosen, why = rng.choice(running), rng.choice(REJECTED)
+            self.world.tell("node", "kills", pod=chosen.pod["metadata"]["name"], reason=why[0])
+            chosen.kill(why=why, forgets=True)
+        return bool(running)
 
     def relist(self) -> None:
         """After a time without the API server: look at everything again, and tell what has happened."""
@@ -292,6 +345,10 @@ class Worker:
         self.stuck = False
         self._gone = False
         self._message = ""
+        self._why = ("", "")
+        """status.reason and status.message, where the kubelet ends the whole pod."""
+        self._forgets = False
+        """Nothing is told of its containers any more."""
         self._before: list[Json] = []
         """The statuses of what goes before the trainer, in their order."""
         self._unready = False
@@ -377,9 +434,9 @@ class Worker:
         """Whether there is, or was, a container."""
         return self._host is not None
 
-    def kill(self, message: str = "") -> None:
-        """From outside; `message` is what the container has written before."""
-        self._message = message
+    def kill(self, message: str = "", *, why: tuple[str, str] = ("", ""), forgets: bool = False) -> None:
+        """From outside; `message` is what the container has written before, `why` what is told of the pod."""
+        self._message, self._why, self._forgets = message, why, forgets
         self._kill()
 
     def hang(self) -> None:
@@ -569,6 +626,10 @@ class Worker:
         self._status = {"phase": phase, "podIP": ip, "containerStatuses": [trainer, *others], "ready": ready}
         if self._before:
             self._status["initContainerStatuses"] = self._before
+        if phase == "Failed" and self._why[0]:
+            self._status["reason"], self._status["message"] = self._why
+            if self._forgets:
+                self._status["containerStatuses"] = []
         self._is_set_up = self._is_set_up or is_set_up
         self.push()
 

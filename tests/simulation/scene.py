@@ -319,7 +319,7 @@ class Scene:
 
 def _free(kubelet: Kubelet) -> None:
     """Nothing keeps its pods from coming up or ending."""
-    kubelet.pull_fails = kubelet.file_delay = 0.0
+    kubelet.pull_fails = kubelet.file_delay = kubelet.rejects = 0.0
     kubelet.free()
     kubelet.end_hung()
 

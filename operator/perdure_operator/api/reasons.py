@@ -324,8 +324,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "The script of a rank raised an exception or exited by itself.", "Read the traceback in the message."
     ),
     Reason.INFRASTRUCTURE_FAILURE: Explained(
-        "A member was killed from outside, its node went away, the storage failed, or a new member failed before its "
-        "first step beside others that have trained."
+        "A member was killed from outside, its kubelet refused or evicted it, its node went away, the storage failed, "
+        "or a new member failed before its first step beside others that have trained."
     ),
     Reason.OUT_OF_MEMORY: Explained(
         "The kernel killed a member at its memory limit. A run that needs more memory than its limit fails each time.",

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from perdure.wire import Completion, ExitKind
-from perdure_operator.api.status import CurrentRun, Disruption, Intent, RunPlan, Withdrawals
+from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Withdrawals
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import (
     CAUSE_LENGTH,
@@ -97,17 +97,18 @@ def _lost(draft: Draft, current: CurrentRun) -> EndReason | None:
     words = f"ended: {how or 'no outcome'}"
     if ended_in_log(current):
         left = f"{first.name} {_LEFT.get(first.outcome, words)}"
-        return EndReason(Disruption.MEMBER_DELETED, _with_why_deleted(current, first.name, left))
+        return EndReason(Disruption.MEMBER_DELETED, _with_why_deleted(current, first, left))
     never = max((one.aborted_run or 0 for one in current.outcomes), default=0)
     offered = f"; run {never} never takes over" if never > current.run else ""
     return EndReason(Disruption.MEMBER_LOST, f"{first.name} {words}{offered}")
 
 
-def _with_why_deleted(current: CurrentRun, name: str, left: str) -> str:
-    """Why this member was deleted, and how it left: its pod goes, and only this cause remembers."""
+def _with_why_deleted(current: CurrentRun, first: MemberOutcome, left: str) -> str:
+    """Why this member was deleted, or ended by its kubelet, and how it left: its pod goes, and only this cause
+    remembers."""
     known = current.intent.cause if current.intent else ""
-    if not known.startswith(_DELETED) or name not in known:
-        return left
+    if not known.startswith(_DELETED) or first.name not in known:
+        return f"{left}: {first.error_name}" if first.error_name and first.outcome in _LEFT else left
     return known if known.endswith(left) else f"{known}; {left}"
 
 

@@ -181,5 +181,7 @@ def back_off(draft: Draft) -> Draft:
         return draft
     failures = draft.status.failures
     counted = f"{failures.code} of code, {failures.infrastructure} of infrastructure"
-    message = f"the next members are created at {clock(until)}; failures so far: {counted}"
+    replaced = draft.status.next.replacements if draft.status.next else None
+    last = f"; the last ones: {replaced.cause}" if replaced else ""
+    message = f"the next members are created at {clock(until)}; failures so far: {counted}{last}"
     return draft.block(Reason.BACKOFF, message, until)

@@ -54,7 +54,8 @@ def read_end(draft: Draft, member: Assigned, pod: PodView | None) -> MemberOutco
 def end_of(pod: PodView) -> MemberOutcome:
     """The outcome that status keeps of a pod that has ended."""
     outcome = outcome_in(pod)
-    died = pod.terminated.finished_at if pod.terminated else None
+    # A kubelet that refuses a pod that has run tells of no container any more, and that the pod is not Ready.
+    died = pod.terminated.finished_at if pod.terminated else pod.unready_since
     if pod.init_failed and pod.terminated:
         return _before_the_trainer(pod, pod.terminated)
     if outcome is None:
@@ -71,7 +72,7 @@ def end_of(pod: PodView) -> MemberOutcome:
         commit_seq=commit.seq if commit else None,
         commit_step=commit.step if commit else None,
         error_kind=error.kind if error else "",
-        error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else ""),
+        error_name=_error_name(pod, _printable(error.name)[:_NAME_LENGTH] if error else outside_cause(pod)),
         error_tail=_own_words(_printable(error.tail)) if error else "",
         time=died,
         unsaved=outcome.unsaved.failures if outcome.unsaved else 0,
@@ -158,7 +159,7 @@ def learn_result(draft: Draft, outcome: Outcome) -> Draft:
 
 def _before_the_trainer(pod: PodView, ended: Terminated) -> MemberOutcome:
     """The outcome of a failed init container, which is the user's code: its exit is a code failure, SIGKILL is not."""
-    how = f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
+    how = _how(pod, ended)
     words = f"init container {pod.init_failed} ended: {how}\n{_printable(ended.message)}"
     return MemberOutcome(
         name=pod.name,
@@ -195,12 +196,26 @@ def _last_words(pod: PodView) -> str:
     if _out_of_memory(pod):
         return ErrorName.OUT_OF_MEMORY
     if pod.terminated:
-        return f"{pod.terminated.reason or 'Error'} (exit code {pod.terminated.exit_code})"
-    return "the pod was evicted" if pod.evicted else "the pod is gone"
+        return _how(pod, pod.terminated)
+    return outside_cause(pod) or ("the pod is gone" if pod.gone else f"the pod is {pod.phase}, and nothing says why")
+
+
+def _how(pod: PodView, ended: Terminated) -> str:
+    """How a container has ended, and first why, where Kubernetes has ended the whole pod."""
+    how = f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
+    return "; ".join(part for part in (outside_cause(pod), how) if part)
+
+
+def outside_cause(pod: PodView) -> str:
+    """Why Kubernetes has ended the pod, or its kubelet has refused it, in their words; "" if they did not."""
+    if not pod.reason:
+        return ""
+    where, what = f" on node {pod.node}" if pod.node else "", f": {pod.message}" if pod.message else ""
+    return shortened(f"{pod.reason}{where}{what}", _WHY_LENGTH)
 
 
 def _killed(pod: PodView) -> bool:
-    return pod.evicted or _out_of_memory(pod)
+    return bool(pod.reason) or _out_of_memory(pod)
 
 
 def _own_words(text: str) -> str:

@@ -25,7 +25,7 @@ from perdure_operator.decide.facts import (
     terminated,
     waited_enough,
 )
-from perdure_operator.decide.outcomes import end_of
+from perdure_operator.decide.outcomes import end_of, outside_cause
 from perdure_operator.decide.signals import CORDON, Signal, asked_for, avoided, signal_of_node, tolerates
 from perdure_operator.state.decision import Assign
 from perdure_operator.state.snapshot import NodeView, PodView, RefusalKind
@@ -111,7 +111,8 @@ def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
     if pod is None:
         return _why_burnt(draft, name)
     if pod.gone:
-        return "was evicted" if pod.evicted else "was deleted"
+        cause = outside_cause(pod)
+        return f"was deleted: {cause}" if cause else "was deleted"
     if pod.deleting:
         return "is being deleted"
     if made_from_another(draft, pod):

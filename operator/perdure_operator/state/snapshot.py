@@ -131,6 +131,8 @@ class PodView(Model):
     ready: bool = False
     ready_since: datetime | None = None
     """Since when it is Ready, by the kubelet's clock; whole seconds."""
+    unready_since: datetime | None = None
+    """Since when it is not, as `ready_since`; None where nobody has told."""
     deleting: bool = False
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""
@@ -154,8 +156,11 @@ class PodView(Model):
     """Whether a container beside the ended container 0 is still running; the kubelet ends init containers itself."""
     unschedulable: str = ""
     """The scheduler's message while the pod cannot be placed."""
-    evicted: bool = False
-    """status.reason Evicted, or a DisruptionTarget condition that is True."""
+    reason: str = ""
+    """Why Kubernetes ends the whole pod, or its kubelet refused it: status.reason (Evicted, OutOfcpu, NodeAffinity,
+    Terminated ...), or that of a DisruptionTarget condition that is True (PreemptionByScheduler ...)."""
+    message: str = ""
+    """The words to `reason`."""
     tolerations: tuple[Toleration, ...] = ()
     priority: int = 0
     """As filled in by admission."""

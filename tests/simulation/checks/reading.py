@@ -181,8 +181,11 @@ def run_told(pod: Json) -> int:
 
 
 def terminated(pod: Json) -> Json:
-    """How container 0 has ended, {} while it has not."""
-    states = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    """How container 0 has ended, {} while it has not; of a pod without containers, why it has none."""
+    status = pod.get("status") or {}
+    states = status.get("containerStatuses") or [{}]
+    if status.get("phase") == "Failed" and not states[0]:
+        return {"reason": status.get("reason")}
     return (states[0].get("state") or {}).get("terminated") or {}
 
 

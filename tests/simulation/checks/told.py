@@ -24,6 +24,7 @@ from tests.simulation.checks.reading import (
     run_told,
     status_of,
     terminated,
+    upcoming,
 )
 from tests.simulation.objects import (
     BUDGETS,
@@ -36,6 +37,7 @@ from tests.simulation.objects import (
     matches,
     owner_of,
     seconds_of,
+    terminal,
     terminating,
     uid_of,
 )
@@ -68,10 +70,18 @@ class Told(Promise):
         """By uid of the job: the errors that its pods have named as last words."""
         self._begun: set[str] = set()
         """Jobs, by uid, that have had a pod."""
+        self._words: dict[str, str] = defaultdict(str)
+        """By uid of the job: all that its events have said."""
+        self._ended: dict[tuple[str, str, str], float] = {}
+        """By uid of the job, name of a pod that it counts on, and its status.reason: since when it has ended of it."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == EVENTS:
-            self._warned[str((change.raw.get("regarding") or {}).get("uid"))].add(str(change.raw.get("reason")))
+            uid = str((change.raw.get("regarding") or {}).get("uid"))
+            self._warned[uid].add(str(change.raw.get("reason")))
+            self._words[uid] += str(change.raw.get("note"))
+        elif change.kind == PODS and (change.raw.get("status") or {}).get("reason"):
+            self._note_end(change.raw)
         elif change.kind == PODS and (error := (outcome(change.raw).get("error") or {}).get("name")):
             self._errors[owner_of(change.raw)].add(str(error))
         elif change.kind == PODS and change.event == "ADDED" and by_operator(change):
@@ -87,6 +97,17 @@ class Told(Promise):
             self._check_deadline(change.raw, change.old)
             self._check_founded(change.raw)
             self._check_times(change.raw, change.old)
+
+    def _note_end(self, pod: Json) -> None:
+        """A pod was refused, or ended, by its kubelet. Of a run the first death tells."""
+        status = self._case.status(owner_of(pod))
+        members = {one["name"] for plan in plans(status) for one in plan["members"]}
+        wanted = members | {
+            *(upcoming(status).get("members") or ()),
+            *((status.get("spares") or {}).get("names") or ()),
+        }
+        if terminal(pod) and not terminating(pod) and key_of(pod)[1] in wanted and not current(status).get("outcomes"):
+            self._ended.setdefault((owner_of(pod), key_of(pod)[1], pod["status"]["reason"]), self._case.now)
 
     def _check_times(self, job: Json, old: Json) -> None:
         """Times in status are everybody's: of the API server, whatever a replica's own clock says."""
@@ -152,6 +173,18 @@ class Told(Promise):
                 self._look_at_protection(job)
                 self._look_at_count(job)
             self._look_at_sidecar(job)
+            self._look_at_ends(job)
+
+    def _look_at_ends(self, job: Json) -> None:
+        """Why a kubelet has refused or ended a pod is told, by an event or in status."""
+        for known in [known for known in self._ended if known[0] == uid_of(job)]:
+            _, name, reason = known
+            said = self._words[uid_of(job)] + str(status_of(job))
+            had_to_leave = f" {name} " in said and f"{name} ended: " not in said
+            if had_to_leave or f"{reason} on node" in said:
+                del self._ended[known]
+            elif self._case.now - self._ended[known] >= TOLD_SECONDS and not self._case.deaf:
+                self._case.fail("untold", f"a kubelet has ended {name} for {reason}, and nobody is told")
 
     def _look_at_protection(self, job: Json) -> None:
         """That nobody is protected is said where it is so, and only there."""

@@ -76,6 +76,28 @@ async def stopped_by_hand(scene: Scene, rng: random.Random) -> None:
             return
 
 
+@fault(100, apart=True)
+async def kubelet_rejects(scene: Scene, rng: random.Random) -> None:
+    """For a while a node, or every node, admits no new pod, or few; one that has begun anew may reject what it runs."""
+    names = sorted(scene.kubelets)
+    chosen = [scene.kubelets[name] for name in rng.choice((names, rng.sample(names, 1), rng.sample(names, 1)))]
+    for kubelet in chosen:
+        kubelet.rejects = rng.choice((0.3, 1.0))
+    if chosen[0].hears and rng.random() < 0.5 and chosen[0].readmit_one(rng):
+        scene.world.fire("kill-pod")
+    await asyncio.sleep(rng.uniform(10, 90))
+    for kubelet in chosen:
+        kubelet.rejects = 0.0
+
+
+@fault(100, apart=True)
+async def kubelet_evicts(scene: Scene, rng: random.Random) -> None:
+    """A node ends a member: it is short of memory, has to admit a critical pod, or shuts down."""
+    kubelet = some_kubelet(scene, rng)
+    if kubelet.hears and kubelet.end_one(rng):
+        scene.world.fire("kill-pod")
+
+
 @fault(150)
 async def hung_agent(scene: Scene, rng: random.Random) -> None:
     """PID 1 of a container is stopped: it reads nothing and hears no signal; its processes train on."""

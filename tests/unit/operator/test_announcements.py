@@ -273,7 +273,7 @@ def test_of_a_pod_only_what_some_row_is_about_is_kept() -> None:
     seen = parse.pod(gpus("Healthy", "Healthy"))
     assert (seen.conditions, seen.devices) == ((), ())
     ended = parse.pod(doomed("TerminationByKubelet"))
-    assert (ended.conditions, ended.evicted) == ((), True)
+    assert (ended.conditions, ended.reason) == ((), "TerminationByKubelet")
 
 
 def test_a_row_for_any_condition_of_pods_does_not_mean_those_of_one_that_is_well() -> None:

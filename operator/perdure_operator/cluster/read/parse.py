@@ -157,6 +157,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
     stuck, (init_failed, init_end) = containers.stuck, containers.init_failed
     ended, ready = containers.trainer.get("terminated"), _condition(raw, "Ready") or {}
     is_ready = ready.get("status") == "True"
+    reason, message = _ended_from_outside(raw)
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodView(
         name=metadata["name"],
@@ -173,6 +174,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         phase=status.get("phase") or "Pending",
         ready=is_ready,
         ready_since=time(ready.get("lastTransitionTime")) if is_ready else None,
+        unready_since=None if is_ready else time(ready.get("lastTransitionTime")),
         deleting=bool(metadata.get("deletionTimestamp")),
         deletion_deadline=time(metadata.get("deletionTimestamp")),
         grace=_grace(spec.get("terminationGracePeriodSeconds")),
@@ -185,8 +187,8 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         terminated=_terminated(ended or init_end),
         others_run=ended is not None and containers.others_run,
         unschedulable=_unschedulable(raw),
-        evicted=status.get("reason") == "Evicted"
-        or (_condition(raw, "DisruptionTarget") or {}).get("status") == "True",
+        reason=reason,
+        message=message,
         priority=int(spec.get("priority") or 0),
         priority_class=spec.get("priorityClassName") or "",
         preemption_policy=spec.get("preemptionPolicy") or "",
@@ -313,6 +315,16 @@ def _terminated(state: Json | None) -> Terminated | None:
         message=state.get("message") or "",
         finished_at=time(state.get("finishedAt")),
     )
+
+
+def _ended_from_outside(raw: Json) -> tuple[str, str]:
+    """Why Kubernetes ends or refuses the whole pod, and its words; ("", "") if it does not."""
+    status, doomed = raw.get("status") or {}, _condition(raw, "DisruptionTarget") or {}
+    if reason := status.get("reason"):
+        return str(reason), str(status.get("message") or "")
+    if doomed.get("status") != "True":
+        return "", ""
+    return str(doomed.get("reason") or doomed["type"]), str(doomed.get("message") or "")
 
 
 def _unschedulable(raw: Json) -> str:

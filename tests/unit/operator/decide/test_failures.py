@@ -10,7 +10,7 @@ from perdure.wire import ErrorKind, ExitKind, Rescue
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from perdure_operator.state.snapshot import Terminated
-from tests.support.jobs import Job, creates, job, killed, leaves, raised
+from tests.support.jobs import PATIENT, Job, creates, job, killed, leaves, raised
 
 STORAGE = (ErrorKind.STORAGE, "EndpointConnectionError", "no answer")
 
@@ -133,6 +133,77 @@ class TestBlame:
     def test_an_exception_during_the_exit_save_is_still_a_failure_of_the_code(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.FAILED, error=raised()).settle()
         assert _counts(here) == (1, 0)
+
+
+REJECTED = {"phase": "Failed", "ready": False, "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"}
+TOLD = "OutOfcpu on node n2: Pod was rejected: no cpu"
+EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+
+
+class TestEndedFromOutside:
+    """Kubelets refuse pods, and end them for want of memory or before a shutdown; schedulers make room."""
+
+    def test_a_rejected_new_member_is_named_with_its_node_and_counts_as_infrastructure(self) -> None:
+        here = job().starting(world=2).pod(1, **REJECTED).settle()
+        assert _counts(here) == (0, 1)
+        row = here.now.next.replacements if here.now.next else None
+        assert row
+        assert row.cause == f"digits-ab12-1 ended: {TOLD}"
+        assert row.nodes == ("n2",)
+        assert here.condition(ConditionType.RUNNING).reason == "Backoff"
+        assert f"the last ones: digits-ab12-1 ended: {TOLD}" in here.condition(ConditionType.RUNNING).message
+        (told,) = [event for one in here.history for event in one.events if event.reason == "MemberReplaced"]
+        assert told.message.endswith(TOLD)
+
+    def test_a_rejected_standby_costs_a_run_that_trains_nothing(self) -> None:
+        here = job(disruption=PATIENT).running(world=2).leaving("n1")
+        here = here.pod(2, node="n3", **REJECTED).settle()
+        assert _counts(here) == (0, 0)
+        assert here.now.current is not None
+        assert here.now.current.plan.run == 1
+        assert here.condition(ConditionType.RUNNING).status == "True"
+
+    def test_a_member_rejected_by_a_kubelet_that_began_anew_is_named_as_the_cause(self) -> None:
+        here = job().running(world=2).pod(1, **REJECTED).settle()
+        assert here.intent is not None
+        assert here.intent.cause == f"digits-ab12-1 ended: {TOLD}"
+        here = here.ended(0, ExitKind.PEER_LOST).settle()
+        assert _counts(here) == (0, 1)
+        assert TOLD in here.condition(ConditionType.SAVED).message
+        here = here.after(2).settle().ready().settle()
+        assert (here.now.history[-1].run, here.now.history[-1].cause) == (2, f"digits-ab12-1 ended: {TOLD}")
+
+    def test_a_member_that_was_rejected_before_its_peers_died_of_it_is_the_first_death(self) -> None:
+        here = job().running(world=2)
+        began = here.snapshot.now
+        here = here.after(1).ended(0, ExitKind.FAILED, error=raised()).settle().after(1)
+        here = here.pod(1, **REJECTED, unready_since=began).settle()
+        assert _counts(here) == (0, 1)
+
+    def test_an_eviction_is_the_cause_beside_the_exit_code(self) -> None:
+        here = job().running(world=2).exited(1, code=137).pod(1, **EVICTED).settle()
+        assert here.intent is not None
+        assert here.intent.cause.endswith(
+            "Evicted on node n2: The node was low on resource: memory.; Error (exit code 137)"
+        )
+
+    def test_a_members_own_exception_as_its_node_shuts_down_is_infrastructure(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised())
+        here = here.pod(1, reason="Terminated", message="imminent node shutdown").settle()
+        assert _counts(here.ended(0, ExitKind.PEER_LOST).settle()) == (0, 1)
+
+    def test_one_that_saved_as_it_was_evicted_says_why_it_left(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).pod(1, **EVICTED)
+        here = here.settle()
+        assert here.intent is not None
+        assert here.intent.cause == (
+            "digits-ab12-1 has saved and left: Evicted on node n2: The node was low on resource: memory."
+        )
+
+    def test_a_failed_pod_of_which_nothing_is_told_is_not_gone(self) -> None:
+        here = job().running(world=2).pod(1, phase="Failed", ready=False).settle()
+        assert here.intent is not None
+        assert here.intent.cause == "digits-ab12-1 ended: the pod is Failed, and nothing says why"
 
 
 class TestLostRule:

@@ -155,7 +155,10 @@ class TestWords:
         ("fields", "words"),
         [
             ({"gone": True}, "digits-ab12-0 was deleted"),
-            ({"gone": True, "evicted": True}, "digits-ab12-0 was evicted"),
+            (
+                {"gone": True, "reason": "PreemptionByScheduler", "message": "default-scheduler: preempting"},
+                "digits-ab12-0 was deleted: PreemptionByScheduler on node n1: default-scheduler: preempting",
+            ),
             ({"deleting": True}, "digits-ab12-0 is being deleted"),
         ],
     )

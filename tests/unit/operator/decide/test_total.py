@@ -136,7 +136,8 @@ PODS = _with(
         message=st.sampled_from(OUTCOMES + ERRORS) | st.text(max_size=20),
     ),
     unschedulable=TEXT,
-    evicted=BOOLS,
+    reason=st.sampled_from(["", "Evicted", "OutOfcpu"]),
+    message=TEXT,
     conditions=_some(
         _with(
             PodCondition,

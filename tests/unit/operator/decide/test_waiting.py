@@ -291,9 +291,9 @@ class TestPods:
             (Terminated(exit_code=137, reason="Error"), {}, 1, "Error (exit code 137)"),
             (
                 Terminated(exit_code=1, reason="Error"),
-                {"evicted": True},
+                {"reason": "Evicted", "message": "The node was low on resource: memory."},
                 1,
-                "Error (exit code 1)",
+                "Evicted on node n1: The node was low on resource: memory.; Error (exit code 1)",
             ),
             (Terminated(exit_code=137, reason="OOMKilled"), {}, 1, "OutOfMemory"),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -205,16 +206,40 @@ def test_a_pod_without_a_label_of_its_job_is_told_apart(changed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "evicted"),
+    ("status", "why"),
     [
-        ({"reason": "Evicted"}, True),
-        ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
-        ({"conditions": [{"type": "DisruptionTarget", "status": "False"}]}, False),
-        ({}, False),
+        ({"reason": "Evicted", "message": "low on memory"}, ("Evicted", "low on memory")),
+        ({"reason": "OutOfcpu"}, ("OutOfcpu", "")),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, ("DisruptionTarget", "")),
+        (
+            {
+                "conditions": [
+                    {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "m"}
+                ]
+            },
+            ("DeletionByPodGC", "m"),
+        ),
+        (
+            {"reason": "Evicted", "conditions": [{"type": "DisruptionTarget", "status": "True", "message": "m"}]},
+            ("Evicted", ""),
+        ),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "False", "reason": "DeletionByPodGC"}]}, ("", "")),
+        ({}, ("", "")),
     ],
 )
-def test_an_eviction_is_seen_in_either_place(status: dict[str, Any], evicted: bool) -> None:
-    assert parse.pod(pod(status=status)).evicted is evicted
+def test_why_kubernetes_ends_or_refuses_a_pod_is_seen_in_either_place(
+    status: dict[str, Any], why: tuple[str, str]
+) -> None:
+    seen = parse.pod(pod(status=status))
+    assert (seen.reason, seen.message) == why
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_since_when_a_pod_is_ready_or_is_not(status: str) -> None:
+    told = {"type": "Ready", "status": status, "lastTransitionTime": "2026-08-01T12:00:00Z"}
+    seen = parse.pod(pod(status={"conditions": [told]}))
+    at = datetime(2026, 8, 1, 12, tzinfo=UTC)
+    assert (seen.ready_since, seen.unready_since) == ((at, None) if status == "True" else (None, at))
 
 
 def test_the_schedulers_message_counts_only_while_it_says_no() -> None:
