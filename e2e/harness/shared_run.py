@@ -72,6 +72,10 @@ class SharedRun:
         """From now on this cluster is the run's: it is removed when the run ends."""
         (self.folder / f"{name}.cluster").touch()
 
+    def forget_cluster(self, name: str) -> None:
+        """It is removed."""
+        (self.folder / f"{name}.cluster").unlink()
+
     def clusters(self) -> list[str]:
         """The run's clusters."""
         return sorted(path.stem for path in self.folder.glob("*.cluster"))

@@ -5,8 +5,9 @@ share a server, a cluster or the operator. What is alone comes first, beside tes
 scenarios are handed out one by one, but for those with an autoscaler's nodes, of which there can only be so many, the
 longest first, never to more processes than the cluster has lanes: the others
 take what needs no cluster, for a scenario waits more than it computes; there, too, the longest come first, and the
-parts of the simulation's histories one by one. The audit of permissions comes last and judges
-the whole run. Without `-n` the order is the same. Loaded by the repository's conftest.py.
+parts of the simulation's histories one by one. The audit of permissions comes after all scenarios and judges them;
+then the cluster goes, whose kubelets never rest. Without `-n` the order is the same. Loaded by the repository's
+conftest.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LONG = (HISTORIES, "tests/handover/", "tests/property/", "tests/unit/runtime/liv
 """Begun at the end, one of them would leave the other processes idle."""
 AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
-ORDER = (*TOGETHER, *LONGEST, SCENARIOS, *LONG, "")
+ORDER = (*TOGETHER, *LONGEST, SCENARIOS, AUDIT, *LONG, "")
 STANDARD_ERROR = 2
 LANES = 3
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
@@ -54,7 +55,7 @@ def unit(nodeid: str) -> str:
 def place(nodeid: str) -> int:
     """Smaller comes sooner."""
     if nodeid.startswith(AUDIT):
-        return len(ORDER)
+        return ORDER.index(AUDIT)
     return next(number for number, beginning in enumerate(ORDER) if nodeid.startswith(beginning))
 
 
@@ -161,14 +162,20 @@ def _let_go(pipes: Mapping[int, tuple[int, int]]) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The first process ends the run, after all others, and removes the clusters they have shared."""
+    """The first process ends the run, after all others, and removes the clusters that are left."""
     run = config.stash.get(BEGUN_HERE, None)
     if run is None:
         return
+    remove_clusters(run)
+    run.end()
+
+
+def remove_clusters(run: SharedRun) -> None:
+    """Nobody in the run needs them any more."""
     for cluster in run.clusters():
         with locked(f"cluster-{cluster}", Progress()):
             cleanup.remove(cluster)
-    run.end()
+            run.forget_cluster(cluster)  # from now on another run may have one of this name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

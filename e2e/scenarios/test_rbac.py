@@ -1,12 +1,15 @@
-"""The operator's rights are exactly what it uses, by the audit log of all scenarios: that is why this comes last."""
+"""The operator's rights are exactly what it uses, by the audit log of all scenarios: so this comes after them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from e2e.harness import operator
 from e2e.harness.lab import Lab
 from e2e.harness.shared_run import SharedRun
+from e2e.harness.workers import remove_clusters
 from e2e.scenarios.conftest import Train
 from e2e.scenarios.training import Trouble
 from tests.api.rbac import api_audit_logs, audit_rbac
@@ -24,12 +27,15 @@ def test_a_finished_job_is_removed_when_its_time_is_over(train: Train) -> None:
 
 
 @pytest.fixture(scope="module")
-def the_others_are_over(request: pytest.FixtureRequest) -> None:
-    """They may still run in another process."""
+def the_others_are_over(request: pytest.FixtureRequest) -> Iterator[None]:
+    """They may still run in another process. Nobody needs the cluster after the tests of this file."""
+    run = SharedRun.current()
     others = [item.nodeid for item in request.session.items if item.path != request.path]
     seen = [nodeid for nodeid in others if nodeid.startswith(("tests/api/", "e2e/scenarios/"))]
-    left = SharedRun.current().wait_for(seen, seconds=OTHERS_SECONDS)
+    left = run.wait_for(seen, seconds=OTHERS_SECONDS)
     assert not left, f"not over after {OTHERS_SECONDS:g} s, and their requests are part of the audit: {left}"
+    yield
+    remove_clusters(run)
 
 
 @pytest.mark.usefixtures("the_others_are_over")

@@ -96,5 +96,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_one(run: SharedRun) -
 def test_nothing_of_a_run_stays(run: SharedRun) -> None:
     run.add_cluster("scenarios")
     assert run.clusters() == ["scenarios"]
+    run.forget_cluster("scenarios")
+    assert run.clusters() == []
     run.end()
     assert not run.folder.exists()

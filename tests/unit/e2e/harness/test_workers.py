@@ -34,9 +34,9 @@ def test_other_scenarios_and_the_parts_of_the_histories_are_handed_out_one_by_on
     assert unit(PART) == PART
 
 
-def test_what_is_alone_comes_first_then_what_is_long_and_the_audit_last() -> None:
+def test_what_is_alone_comes_first_and_the_audit_as_soon_as_the_scenarios_are_over() -> None:
     collected = [API, UNIT, AUDIT, SCENARIO, *reversed(LONGEST), ALONE, PART]
-    assert sorted(collected, key=place) == [ALONE, API, *LONGEST, SCENARIO, PART, UNIT, AUDIT]
+    assert sorted(collected, key=place) == [ALONE, API, *LONGEST, SCENARIO, AUDIT, PART, UNIT]
 
 
 def test_what_is_said_to_be_long_is_there() -> None:
