@@ -1,36 +1,36 @@
-"""What must hold, looked at after every change and fact: read from raw objects, never through the operator's types.
+"""The promises, checked after every change and fact: read from raw objects, never through the operator's types.
 
-case         what they share, and the first that was broken
+case         what they share, and the first broken promise
 reading      raw status and assignments
 bounds       I8 I10: writes, lists, pods and rounds stay bounded while everything goes wrong
-picture      what the leader takes for the cluster is the cluster
-memory       I8 I11 I12 I13: what status may never take back
-runs         I1 I2 I3 I4 I5 I7: who trains, who is evicted, and the log
+picture      the leader's picture of the cluster is true
+memory       I8 I11 I12 I13: fields that status may never take back
+runs         I1 I2 I3 I4 I5 I7: which members train and are evicted, and the log
 waiting      I9: reasons and deadlines
 settled      I6: once faults stop
 leadership   only the holder of the Lease writes
-looks        whoever was refused looks again, and not too often
-writes       every write follows from what status says
+looks        after a refusal the operator looks again, and not too often
+writes       every write follows from status
 plans        a run's plan can be carried out
 replacing    members of the next run are replaced for a reason
 takeover     the old run trains until the next one is planned; seats and ranks are kept
-offers       live hand-overs that nothing is in the way of come about, and are learned of
-handovers    H1 H2 H8 H10: whoever goes on alive has every vote, and everybody knows in time
-claims       what the operator says is so
-starting     what goes before a trainer is named, and costs whom it belongs to
-told         what people and their tools are told besides
-debts        what it owes by now
-cordons      a mere cordon moves those whose job says so, and nobody has to leave for it where it says otherwise
-evictions    requests to evict are answered, heeded, and said to be done when they are
-outages      members are not given up because nobody sees their nodes
-accounts     what runs have cost: failures, steps lost, what was saved
-ledger       what a job is said to have lost in the end is what it has lost
-recovery     how long it takes to go on
-unasked      nobody stops training unasked
-lost         nobody trains on for a run that is lost
-sizes        I8 for jobs that share a pool: sizes settle, follow the room there is, and nobody holds more than it needs
+offers       live hand-overs that nothing obstructs succeed, and become known
+handovers    H1 H2 H8 H10: a run takes over only with every vote, and every party knows in time
+claims       the operator's statements are true
+starting     status names what happens before a trainer starts, and charges the right failures
+told         the other information for users and their tools
+debts        what the operator owes by now
+cordons      a mere cordon moves members only as their job says
+evictions    eviction requests are answered, heeded, and reported complete in time
+outages      members are not given up because the control plane lost sight of nodes
+accounts     the cost of runs: failures, lost steps, saves
+ledger       a job's losses in status are its true losses
+recovery     how long recovery takes
+unasked      no member stops training unasked
+lost         no trainer continues for a lost run
+sizes        I8 for jobs that share a pool: sizes settle, follow the available room, and no job holds more than it needs
 
-The real trainers' and kubelets' truth comes as facts of the world; `evidence` judges the log.
+The truth about trainers and kubelets comes as facts of the world; `evidence` judges the log.
 """
 
 from __future__ import annotations
@@ -103,15 +103,15 @@ OTHERS: Final[tuple[Callable[[Case], Promise], ...]] = (
 )
 POLL_SECONDS: Final = 1.0
 NEWS_SECONDS: Final = 2.0
-"""Where nothing is suspected."""
+"""Without a suspicion."""
 QUIET_SECONDS: Final = 3.0
-"""Where nothing has changed but the time, it is looked at less often."""
+"""Checks are rarer while only time passes."""
 LEADS_SECONDS: Final = 30.0
-"""So long a leader has worked undisturbed before anything is expected of it."""
+"""A leader must have worked undisturbed for so long before anything is expected of it."""
 
 
 class Checks:
-    """All promises of one history. Raises nothing: the first that is broken is kept and ends the history."""
+    """All promises of one history. Raises nothing: the first broken one is kept and ends the history."""
 
     def __init__(self, scene: Scene, *, everything: bool = False) -> None:
         self._case = Case(scene, everything=everything)
@@ -127,7 +127,7 @@ class Checks:
         self._led_since: float | None = None
         self._looked, self._news = 0.0, True
         self.room_at = 0.0
-        """When a job came to its end last: whoever waits for its room may go on from then."""
+        """When a job last ended: those that wait for its room may continue from then."""
         scene.world.server.observe(self._on_change)
         scene.world.listeners.append(self._on_fact)
         scene.operators.on_call = self._on_call
@@ -146,19 +146,19 @@ class Checks:
 
     @property
     def suspect(self) -> bool:
-        """Whether anything is wrong that need not be, if only it does not last."""
+        """Whether something is wrong that may be wrong for a moment."""
         return any(promise.suspects for promise in self._promises)
 
     def fail(self, check: str, words: str) -> None:
         self._case.fail(check, words)
 
     def judge(self) -> None:
-        """The end: the logs against what was trained."""
+        """At the end: compare the logs with the training."""
         self._runs.judge()
         self._ledger.judge()
 
     def unsettled(self) -> list[str]:
-        """I6: the jobs that neither train nor are finished, each with what its status says."""
+        """I6: the jobs that neither train nor are finished, each with its status."""
         return settled.unsettled(self._case, self._runs)
 
     def unfinished(self) -> list[str]:
@@ -205,7 +205,7 @@ class Checks:
         self._scene.world.after(POLL_SECONDS, self._poll)
 
     def _pause(self) -> float:
-        """What is suspected is looked at again at the next opportunity, once there are news."""
+        """Suspicions are checked again at the next opportunity, once there are news."""
         if not self._news:
             return QUIET_SECONDS
         return 0.0 if self.suspect else NEWS_SECONDS
@@ -219,7 +219,7 @@ class Checks:
                 promise.silence()
 
     def _is_led(self) -> bool:
-        """Whether somebody leads who hears and can write."""
+        """Whether a leader works that gets news and can write."""
         leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
         deaf = self._scene.world.knobs.watches.silent  # until its resync a leader cannot know
         if leader is None or deaf or leader.link.cut:
@@ -228,5 +228,5 @@ class Checks:
 
 
 def _has(promise: Promise, method: Callable[..., object]) -> bool:
-    """Whether it looks at that at all, with a method of its own."""
+    """Whether the check overrides that method."""
     return getattr(type(promise), method.__name__) is not method

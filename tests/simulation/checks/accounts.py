@@ -1,7 +1,7 @@
-"""What a run has cost, as status counts it, against what happened: who died first and of what, which steps are lost.
+"""The cost of a run in status, compared with what happened: which member died first and of what, which steps are lost.
 
-A run is looked at once, in the write that closes it. What is not certain is not judged: whoever was cut off, or died in
-the same breath as a request, leaves the truth to the log.
+A run is checked once, in the write that closes it. Uncertain cases are not judged: if a member was cut off, or died at
+the moment of a request, only the log has the truth.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ UNSURE: Final = (
     "keys-revoked",
     "status-restored",
 )
-"""Somebody lies, or what was done cannot be known."""
+"""Outcomes may be false, or the truth cannot be known."""
 MISSED: Final = ("watch-gone", "watch-drop", "watch-lag", "silent-watch", "lag-of-pods", "force-delete-pod")
-"""Words of a pod that was soon gone may have been missed."""
+"""The last words of a short-lived pod may have been missed."""
 _IN_LOG: Final = frozenset({"checkpointed", "completed", "handed-over", "stopped"})
-"""Ends that the log may tell of."""
+"""Ends that the log may record."""
 _READABLE: Final = _IN_LOG | {"failed", "peer-lost", "fenced", "exit-timeout", "handover-failed"}
 HEARD_SECONDS: Final = 1.0
 BREATH_SECONDS: Final = 3.0
 REFUSED_SECONDS: Final = 45.0
 MEMORY_ROW: Final = 4
-"""Three are allowed, and one more for whom nobody could tell the step."""
+"""Three are allowed, and one more if no member could report the step."""
 
 
 @dataclass
@@ -77,17 +77,17 @@ class Account:
     trainers: list[tuple[float, str]] = field(default_factory=list)
     """When and how each process ended."""
     told: dict[str, Json] = field(default_factory=dict)
-    """By name: the outcome, as the API server had it."""
+    """By name: the outcome, as the API server received it."""
     told_at: dict[str, float] = field(default_factory=dict)
-    """By name: when it had one that everybody can read."""
+    """By name: when it had a readable one."""
     disturbed: set[str] = field(default_factory=set)
-    """Members that somebody has asked to leave in another way, or that were out of sight."""
+    """Members asked to leave in another way, or out of sight."""
     late: set[str] = field(default_factory=set)
-    """Those that the operator has deleted after their time."""
+    """Those that the operator deleted after their deadline."""
     since: int = 0
-    """Steps that were counted as lost once another run was taken for the one that is on, of whichever run they were."""
+    """Steps counted as lost after another run had become the current one, whichever run they belong to."""
     unled: bool = False
-    """Nobody, or somebody new, has led meanwhile: words of a pod that was soon gone may have been missed."""
+    """No leader, or a new one, in between: the last words of a short-lived pod may have been missed."""
 
 
 class Accounts(Promise):
@@ -96,22 +96,22 @@ class Accounts(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._open: dict[tuple[str, int], Account] = {}
-        """By uid of the job and run; one that another has taken over is open until its leavers have left."""
+        """By uid of the job and run; one that was taken over stays open until its leavers have left."""
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, tuple[float, int]] = {}
-        """By uid of the job: when its newest commit was made, and of which step."""
+        """By uid of the job: the time and the step of its newest commit."""
         self._left: dict[tuple[str, int], tuple[float, int]] = {}
-        """By uid of the job and run: that commit when a newer run began, for a run may be closed long after."""
+        """By uid of the job and run: that commit when a newer run began, because a run may be closed long after."""
         self._taken: dict[tuple[str, int], int] = {}
-        """Runs, by uid of the job, whose steps another run has gone on from, and which one."""
+        """Runs, by uid of the job, whose steps another run continued from, and which one."""
         self._broken: set[tuple[str, int]] = set()
-        """Runs, by uid of the job, of which a process has ended without handing over or saving."""
+        """Runs, by uid of the job, with a process that ended without handing over or saving."""
         self._refused: dict[str, tuple[int, float]] = {}
-        """By uid of the job: the run that has refused an emptied log last, and when."""
+        """By uid of the job: the last run that refused an emptied log, and when."""
         self._planned: dict[tuple[str, int], float] = {}
         """By uid of the job and run: since when."""
         self._memory: dict[str, tuple[int, int]] = {}
-        """By uid of the job: kills for want of memory in a row, and the step they came to."""
+        """By uid of the job: out-of-memory kills in a row, and the step that they reached."""
 
     # what happened
 
@@ -141,13 +141,13 @@ class Accounts(Promise):
         elif fact.what == "took-over":
             self._taken[uid, int(fact.facts["before"])] = run[1]
             self._reached[run] = max(step, self._reached.get(run, 0))  # rank 0 may die before it opens it for itself
-        elif fact.what == "opened":  # it may go on from a commit of the job that had the name before
+        elif fact.what == "opened":  # it may continue from a commit of the job that had the name before
             for other in (one for one in self._open.values() if one.job == uid and one.run < run[1]):
                 self._left.setdefault((uid, other.run), self._committed.get(uid, (-1e9, step)))
             self._committed.setdefault(uid, (-1e9, step))
             if step < self._committed[uid][1]:  # the newest commit is damaged
                 self._committed[uid] = self._case.now, step
-            self._reached[run] = max(step, self._reached.get(run, 0))  # taken over, it may be in no commit
+            self._reached[run] = max(step, self._reached.get(run, 0))  # after a take-over it may be in no commit
         else:
             self._committed[uid] = self._case.now, step
 
@@ -166,20 +166,20 @@ class Accounts(Promise):
         for account in self._open.values():
             account.unled = True
 
-    # what the API server was told
+    # the API server's view
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS:
             self._on_pod(change)
         elif change.kind == JOBS and change.old is not None and change.event != "DELETED":
             if change.raw["spec"] != change.old["spec"]:
-                self._refused.pop(uid_of(change.raw), None)  # whoever edits a job wants it to look again
+                self._refused.pop(uid_of(change.raw), None)  # an edit of the job requests another look
             self._on_job(change.raw, change.old)
             if by_operator(change) and not self._case.fired(*UNSURE):
                 self._check_heard(change.raw, change.old)
 
     def _check_heard(self, job: Json, old: Json) -> None:
-        """What a member has left as last words is what status keeps of it, however soon its pod was gone."""
+        """Status keeps a member's last words, however soon its pod was gone."""
         known = {one["name"] for run in _runs(old) for one in run.get("outcomes") or ()}
         for run in _runs(job):
             account = self._open.get((uid_of(job), int(run.get("run") or 0)))
@@ -215,7 +215,8 @@ class Accounts(Promise):
         self._note_refusal(account)
 
     def _note_refusal(self, account: Account) -> None:
-        """Whoever finds an emptied log is not sent to it again at once; a run that was on its way finds it, too."""
+        """A member that finds an emptied log is not sent to it again at once; a run already on its way finds it,
+        too."""
         names = {(one.get("error") or {}).get("name") for one in account.told.values()}
         if "LogLost" not in names:
             return
@@ -239,7 +240,8 @@ class Accounts(Promise):
         closed = [one for one in self._open.values() if one.job == uid and one.run not in on]
         for account in closed:
             del self._open[uid, account.run]
-            # A run and the one that took over from it may end in one breath: then nobody can tell whose a cost is.
+            # A run and the one that took over from it may end at the same moment: then the cost cannot be assigned to
+            # one.
             older = any(one.job == uid and one.run < account.run for one in self._open.values())
             alone = len(closed) == 1 and not older
             if alone and not finished(job) and not terminating(job) and not self._case.fired(*UNSURE):
@@ -265,7 +267,7 @@ class Accounts(Promise):
         status, before = status_of(job), status_of(old)
         code = failures(status)[0] - failures(before)[0]
         infrastructure = failures(status)[1] - failures(before)[1]
-        unseen = int(status.get("run") or 0) - account.run > 1  # one that has taken over from it, and has ended with it
+        unseen = int(status.get("run") or 0) - account.run > 1  # one that has taken over from it, and ended with it
         if code + infrastructure > 1 and not unseen:
             yield "failures", f"costs {code} failures of the code and {infrastructure} of infrastructure"
         if code + infrastructure and not any(death.how == "OOMKilled" for death in account.deaths.values()):
@@ -278,7 +280,7 @@ class Accounts(Promise):
     def _blame(
         self, account: Account, status: Json, before: Json, code: int, infrastructure: int
     ) -> Iterator[tuple[str, str]]:
-        """A member that was killed from outside, before anything else happened, costs one failure of infrastructure."""
+        """A member killed from outside, before anything else happened, costs one failure of infrastructure."""
         killed = [(death.at, name) for name, death in account.deaths.items() if death.how]
         if not killed or account.disturbed or account.late:
             return
@@ -299,9 +301,10 @@ class Accounts(Promise):
                 yield "unnamed", f"a member was killed for want of memory, and status says: {said}"
 
     def _row(self, account: Account, status: Json, old: Json) -> Iterator[tuple[str, str]]:
-        """Kills for want of memory that come no further than the one before; the first may tell of a step less.
+        """Out-of-memory kills that get no further than the one before; the first may report one step less.
 
-        Survivors that go on in their pods tell of no step: where status learns of the first one now, it counts anew.
+        Survivors that go on in their pods report no step: if status learns of the first one now, the count starts
+        again.
         """
         step = self._reached.get((account.job, account.run), 0)
         count, before = self._memory.get(account.job, (0, 0))
@@ -323,10 +326,10 @@ class Accounts(Promise):
         return any(one.get("outcome") in ("completed", "checkpointed") for one in account.told.values())
 
     def _steps(self, account: Account, lost: int, known: int) -> Iterator[tuple[str, str]]:
-        """As many as were trained and are in no commit; fewer where not everybody could tell.
+        """As many as were trained and are in no commit; fewer if not every member could report.
 
-        More where nobody who has ended tells of the newest commit, and who has made it lives on: status counts from
-        the one that was `known`.
+        More if no ended member reports the newest commit, and its maker lives on: status then counts from the one that
+        was `known`.
         """
         yield from self._saved_steps(account, lost)
         run = account.job, self._trained(account)
@@ -340,7 +343,7 @@ class Accounts(Promise):
         untold = max(self._reached.get(run, 0) - known, 0) if len(told) < len(account.members) else 0
         # A rank may end within the step that another has done.
         above = lost > max(truth + 1, self._told_lost(told), untold)
-        # Of a run before, which nobody tells of, counts what it had done as a whole, or nothing.
+        # For an unreported earlier run, its whole progress counts, or none.
         if not told and run[1] != account.run:
             above = lost > 1 and min(abs(lost - truth), abs(lost - untold)) > 1
         if above:
@@ -349,14 +352,14 @@ class Accounts(Promise):
             yield "steps-lost", f"{lost} steps are counted as lost, and {truth} are"
 
     def _is_all_told(self, account: Account, told: list[Json]) -> bool:
-        """Whether all who have told are all there are, and nobody has gone on from the run."""
+        """Whether all members have reported, and no run continued from this one."""
         run = account.job, self._trained(account)
         return run not in self._taken and len(told) == len(account.members) and self._is_heard(account)
 
     def _counts_later(self, account: Account) -> bool:
-        """Whether whoever has ended is a member of the run that is taken for the one that is on, and has never begun.
+        """Whether the ended member belongs to the run that status takes for the current one, and that never began.
 
-        How far these had come counts when that one is closed.
+        Those members' progress counts when that run is closed.
         """
         plan = plan_of(self._case.status(account.job))
         members = {one["name"] for one in plan.get("members") or ()}
@@ -364,7 +367,7 @@ class Accounts(Promise):
         return never and bool(account.told.keys() & members)
 
     def _trained(self, account: Account) -> int:
-        """The run, or where it has never begun the one that its members tell of, or else the one before it."""
+        """The run, or if it never began the one that its members report, or else the one before it."""
         runs = {int(one.get("run") or 0) for one in account.told.values()} - {0}
         if (account.job, account.run) in self._reached:
             return account.run
@@ -372,11 +375,11 @@ class Accounts(Promise):
         return max([run for run in begun if run in runs] or begun, default=account.run)
 
     def _told_lost(self, told: list[Json]) -> int:
-        """Where last words are older than the log, and who lives on leaves none, nobody can know better."""
+        """If last words are older than the log, and living members leave none, the truth cannot be known."""
         return _beyond_commit(told) if self._case.fired("foreign-outcome") else 0
 
     def _saved_steps(self, account: Account, lost: int) -> Iterator[tuple[str, str]]:
-        """What one member knows to be committed is not lost, whatever the others know."""
+        """A commit known to one member is not lost, whatever the others know."""
         told = [one for one in account.told.values() if int(one.get("run") or 0) == account.run]
         if any(one.get("commit") for one in told) and len(told) == len(account.members) and self._is_heard(account):
             most = _beyond_commit(told)
@@ -384,11 +387,11 @@ class Accounts(Promise):
                 yield "steps-lost", f"{lost} steps are counted as lost, and a member tells of {most} at most"
 
     def _is_heard(self, account: Account) -> bool:
-        """Whether a leader has heard all that the members have left as last words."""
+        """Whether a leader has read all last words of the members."""
         return not account.unled and not self._case.fired(*MISSED)
 
     def _saved(self, account: Account, status: Json, cost: int) -> Iterator[tuple[str, str]]:
-        """Whoever has saved costs nothing; whoever was late is said to have been."""
+        """A member that saved costs nothing; a late one is reported as late."""
         said = condition(status, "Saved")
         kinds = [one.get("outcome") for one in account.told.values() if int(one.get("run") or 0) == account.run]
         words = f"{said.get('status')} {said.get('reason')}: {said.get('message')}"
@@ -403,7 +406,7 @@ class Accounts(Promise):
             yield "saved", f"no member has told of its end in the log, and it does not count as lost: {kinds}"
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
         expected = {"ExitTimeout", "CodeFailure", "InfrastructureFailure"}
-        # A kubelet may tell late of one that left in time, and those that stayed were late in the run that took over.
+        # A kubelet may report late one that left in time, and stayers were late in the run that took over.
         if "handed-over" in kinds and (account.job, account.run) in self._taken:
             expected.add("HandedOver")
         if late and said.get("reason") not in expected:
@@ -411,9 +414,9 @@ class Accounts(Promise):
 
 
 def _counted(account: Account, status: Json, before: Json) -> int:
-    """Steps that count as lost, or may be, of this run, beside what is learnt of others in the same write."""
+    """Steps that count as lost, or may be, of this run, including those learnt of other runs in the same write."""
     on = int(plan_of(before).get("run") or 0)
-    own = 0 if on == account.run else on  # what it has cost stands where the run that followed has begun
+    own = 0 if on == account.run else on  # the cost is final once the next run has begun
     known = {int(one["run"]): _may_be_lost(one) for one in before.get("history") or ()}
     now = {int(one["run"]): _may_be_lost(one) for one in status.get("history") or ()}
     learnt = sum(now[run] - known[run] for run in now.keys() & known.keys() - {own})
@@ -425,12 +428,12 @@ def _may_be_lost(one: Json) -> int:
 
 
 def _runs(job: Json) -> tuple[Json, Json]:
-    """The one that is on, and the one before while its leavers leave."""
+    """The current run, and the one before while its leavers leave."""
     status = status_of(job)
     return current(status), previous(status)
 
 
 def _beyond_commit(told: list[Json]) -> int:
-    """Steps that last words tell of beyond the newest commit that they tell of; 0 where they tell of none."""
+    """Steps that last words report beyond the newest commit that they report; 0 if they report none."""
     commits = [(int(one["commit"]["seq"]), int(one["commit"]["step"])) for one in told if one.get("commit")]
     return max(max(int(one.get("step") or 0) for one in told) - max(commits)[1], 0) if commits else 0

@@ -43,20 +43,20 @@ WRITES_A_MINUTE: Final = 150
 LISTS_A_MINUTE: Final = 150
 GETS_A_MINUTE: Final = 60
 GETS_OF_A_MEMBER: Final = 3
-"""More than those for its pod and its node."""
+"""In addition to those for its pod and its node."""
 PODS_A_MINUTE: Final = 12
 """For each member wanted: a back-off from a second makes seven a minute."""
 PODS_A_RUN: Final = 20
 ROUNDS_ALONE: Final = 6
 ROUNDS_FOR_SPARES: Final = 6
-"""More, where one is refused: it is given up and made anew, after pauses that double."""
+"""In addition, if one is refused: it is given up and recreated, after pauses that double."""
 ROUNDS_OF_OLD_NEWS: Final = 20
-"""What happened long ago may be told within seconds."""
+"""Old events may be reported within seconds."""
 PAUSE_AT_MOST_SECONDS: Final = 300
 _OF_THE_ROOT: Final = ("Corrupt", "StorageRefused", "LogLost")
-"""What is found there costs no failure."""
+"""Such a failure costs nothing."""
 KEPT_SECONDS: Final = 30.0
-"""After the status that names a deleted pod no more."""
+"""After the status that no longer names a deleted pod."""
 
 
 class Bounds(Promise):
@@ -73,11 +73,11 @@ class Bounds(Promise):
         self._lists: dict[str, deque[float]] = defaultdict(deque)
         self._gets: dict[str, deque[float]] = defaultdict(deque)
         self._sent: dict[tuple[str, int, str], int] = defaultdict(int)
-        """Pods by job, run and node that goes away."""
+        """Pods by job, run and departing node."""
         self._alone: dict[str, int] = {}
         self._last_round: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
-        """By uid of the job: how long after a member was lost the run that goes on without it was planned."""
+        """By uid of the job: how long after a loss the run without that member was planned."""
 
     def on_change(self, change: Change) -> None:
         if change.kind in (EVENTS, LEASES):
@@ -99,11 +99,11 @@ class Bounds(Promise):
             self._on_new_pod(uid, change.raw)
 
     def _on_others_pod(self, change: Change, old: Json) -> None:
-        """Successors are not sent to a node that goes away, again and again.
+        """Successors are not sent to a departing node again and again.
 
-        Whoever takes away one that is there has made room for all that wait: it may be the one that holds the
-        place, or one that would have held it had an operator been there to see where it came to. Where a quota leaves
-        no room for one more, a pod that held the place would keep its own successor from being created for ever.
+        Removing an existing pod frees room for all that wait: it may be the placeholder, or one that would have become
+        the placeholder had an operator seen where it landed. If a quota leaves no room for one more, a placeholder
+        would keep its own successor from being created forever.
         """
         node, uid = self._world.node(node_of(change.raw)), owner_of(change.raw)
         if node is None or uid not in self._case.jobs or not terminating(node):
@@ -112,19 +112,19 @@ class Bounds(Promise):
         if terminating(change.raw) and not terminating(old) and node_of(old):
             self._sent[where] = 0
         job = self._case.job(uid)
-        if node_of(old) or self._world.server.policy.refuse_patches:  # then none can be marked to hold the place
+        if node_of(old) or self._world.server.policy.refuse_patches:  # then none can be marked as placeholder
             return
-        if job and admitted(self._case, job) < 1:  # then none is kept: whoever holds the place has another's
+        if job and admitted(self._case, job) < 1:  # then none is kept: the placeholder of another is enough
             return
         self._sent[where] += 1
-        if self._sent[where] > 2 * self._case.most[uid]:  # standbys for some, then, as nobody was Ready, for all
+        if self._sent[where] > 2 * self._case.most[uid]:  # standbys for some, then, because none was Ready, for all
             words = f"{self._sent[where]} pods for run {where[1]} come to {where[2]}, which goes away"
             self._case.fail("misplaced", f"{self._case.jobs[uid]}: {words}")
 
     def _check_pause(self, uid: str, before: Json, after: Json) -> None:
-        """The next run is planned in living pods before the one that failed has been counted."""
+        """The next run is planned in living pods before the failed one has been counted."""
         lost, plan = intent(before), plan_of(after)
-        # Whoever says that it was only stopped costs nothing, and what its peers died of they tell when they leave.
+        # A member that reports a mere stop costs nothing, and its peers report their cause when they leave.
         told = any(
             one.get("infrastructure") or one.get("outcome") in ("failed", "fenced", "peer-lost")
             for one in current(before).get("outcomes") or ()
@@ -135,12 +135,12 @@ class Bounds(Promise):
             self._pauses[uid] = self._case.now - seconds_of(lost["since"])
         row, old = (int((one.get("failures") or {}).get("consecutive") or 0) for one in (after, before))
         if row > old and uid in self._pauses:
-            # Two may be counted at once: the run that was planned after the first had died before that was known.
+            # Two may be counted at once: the run planned after the first died before that was known.
             paused, due = self._pauses.pop(uid), min(2**old, PAUSE_AT_MOST_SECONDS)
             if paused < due - 2.0:
                 words = f"{old + 1} failures in a row, and the next run is planned {paused:.0f} s after the last"
                 self._case.fail("no-pause", f"{self._case.jobs[uid]}: {words}")
-        if not previous(after):  # the run that was lost is closed: its members told of one that was counted before
+        if not previous(after):  # the lost run is closed: its members reported one that was counted before
             self._pauses.pop(uid, None)
 
     def _on_round(self, change: Change, uid: str) -> None:
@@ -162,7 +162,7 @@ class Bounds(Promise):
         case, name, most = self._case, self._case.jobs[uid], self._case.most[uid]
         most += spares(case.job(uid))
         status = case.status(uid)
-        runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each begins the back-off anew
+        runs = sum(at > case.now - 60.0 for at in self._planned[uid])  # each restarts the back-off
         if within_a_minute(self._pods[uid], case.now) > (PODS_A_MINUTE + 2 * runs) * most + 2:
             case.fail("storm", f"{name}: {len(self._pods[uid])} pods in a minute for {most} members")
         run = uid, int(status.get("run") or 0)
@@ -177,13 +177,13 @@ class Bounds(Promise):
             if not assignment(one).get("leave")
         ]
         known = [one for one in alive if key_of(one)[1] in named]
-        if len(known) > 2 * most or (len(alive) > 3 * most and not case.fired("late-write")):  # which nobody expects
+        if len(known) > 2 * most or (len(alive) > 3 * most and not case.fired("late-write")):  # which is not expected
             case.fail(
                 "I8", f"{name}: {len(known)} living pods for {most} members, and {len(alive) - len(known)} others"
             )
         job = case.job(uid)
         failed = (status.get("failures") or {}) if job else {}
-        # A pod that was asked for before the failure was counted, and given up since, may be created only now.
+        # A pod requested before the failure was counted, and given up since, may be created only now.
         late = key_of(pod)[1] not in named and case.fired("late-write")
         if failed.get("lastTime") and failed.get("consecutive") and not late:
             pause = min(2 ** (int(failed["consecutive"]) - 1), PAUSE_AT_MOST_SECONDS)
@@ -193,7 +193,7 @@ class Bounds(Promise):
                 case.fail("no-pause", f"{name}: {words}")
 
     def look(self) -> None:
-        """Status is the memory: what it has recorded of a deleted pod nobody keeps beside it, or it grows for ever."""
+        """Status is the memory: nothing keeps its records of a deleted pod beside it, or they grow forever."""
         leader = self._case.scene.operators.leader()
         if leader is None:
             return
@@ -207,7 +207,7 @@ class Bounds(Promise):
             self._lasting("hoard", uid_of(job), bool(kept), self._case.patience(KEPT_SECONDS), words)
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:  # noqa: ARG002
-        if verb == "get" and kind in (PODS, NODES):  # one by one, what the cache lacks
+        if verb == "get" and kind in (PODS, NODES):  # one by one, those missing in the cache
             most = GETS_A_MINUTE + GETS_OF_A_MEMBER * sum(self._case.most.values())
             if within_a_minute(self._gets[who], self._case.now) > most:
                 self._case.fail("gets", f"{who}: {len(self._gets[who])} objects are asked for one by one in a minute")
@@ -218,6 +218,6 @@ class Bounds(Promise):
 
 
 def _number(name: str) -> int:
-    """Of a member, by its name."""
+    """The bound for a member, by its name."""
     end = name.rpartition("-")[2]
     return int(end) if end.isdigit() else 0

@@ -1,4 +1,4 @@
-"""What all promises share: the scene, what excuses whom, what was seen of each job; and the first that was broken."""
+"""What all promises share: the scene, the excuses, the observations of each job; and the first broken promise."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.simulation.scene import Scene
 from tests.simulation.world import Fact
 
 WAITING: Final[dict[str, str]] = {}
-"""Checks that today's operator is known to fail, each with the defect it waits for; `--all` makes them count."""
+"""Checks that today's operator is known to fail, each with its defect; `--all` makes them count."""
 
 DEAF_SECONDS: Final = 420.0
 LATE_SECONDS: Final = 90.0
-"""News that are held up, a request or two without an answer, and the pause after them."""
+"""Delayed news, a request or two without an answer, and the pause after them."""
 
 SLOW_SECONDS: Final = 40.0
-"""Some calls in a row that take their time."""
+"""Some slow calls in a row."""
 _SLOW: Final = ("slow-call",)
 _NEWS: Final = (
     "watch",
@@ -45,12 +45,12 @@ STATUS_UNSURE: Final = (
     "emptied-root",
     "relabel",
 )
-"""Faults after which a job's status may say what never was."""
+"""Faults after which a job's status may be false."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What does not hold."""
+    """A broken promise."""
 
     at: float
     check: str
@@ -61,7 +61,7 @@ class Violation:
 
 
 class Case:
-    """One history before its judges."""
+    """One history and its judges."""
 
     def __init__(self, scene: Scene, *, everything: bool) -> None:
         self.scene = scene
@@ -74,11 +74,11 @@ class Case:
         """The highest number of members ever wanted, by uid."""
         self._waived = () if everything else WAITING
         self._deaf, self._late, self._kinds = False, False, 0
-        """What the kinds of faults that have fired so far, so many, make of `deaf` and `patience`."""
+        """The effect of the kinds of faults that have fired so far on `deaf` and `patience`."""
         self._pods: tuple[int, Mapping[str, list[Json]]] = -1, {}
-        """By owner, and in which version of the cluster."""
+        """By owner and version of the cluster."""
         self._excused: dict[str, float] = {}
-        """Nodes and jobs where something happened that suspends I3 or I5, and until when."""
+        """Nodes and jobs where an event suspends I3 or I5, and until when."""
 
     @property
     def now(self) -> float:
@@ -91,7 +91,7 @@ class Case:
             self.world.tell("CHECK", str(self.violation))
 
     def judge(self, found: list[str]) -> None:
-        """What `evidence` has found: each line names its root and, mostly, the invariant that it breaks."""
+        """Takes the findings of `evidence`: each line names its root and, usually, the broken invariant."""
         for words in found:
             check = words.split(": ")[1].split(" ")[0] if words.count(": ") > 1 else "log"
             self.fail(check if check[:1] in ("I", "H") else "log", words)
@@ -100,11 +100,11 @@ class Case:
         self._excused[what] = max(self._excused.get(what, 0.0), self.now + seconds)
 
     def shorten(self, what: str, seconds: float) -> None:
-        """What excused it is mended."""
+        """The excuse is over."""
         self._excused[what] = min(self._excused.get(what, 0.0), self.now + seconds)
 
     def prolong_excuses(self, seconds: float) -> None:
-        """What people have done to pods and budgets stays as it is while nobody works who could mend it."""
+        """Users' changes to pods and budgets stay while no operator works that could repair them."""
         for what, until in self._excused.items():
             if until >= self.now:
                 self._excused[what] = until + seconds
@@ -126,9 +126,9 @@ class Case:
         return self._deaf
 
     def patience(self, quick: float, deaf: float = DEAF_SECONDS) -> float:
-        """How long something may stay undone that takes `quick` where nothing holds up news and writes.
+        """The longest delay of an action that takes `quick` if nothing delays news and writes.
 
-        A watch that has lost news tells them no more: the next resync does, after `deaf` seconds at most.
+        A watch that has lost news does not repeat them: the next resync does, after `deaf` seconds at most.
         """
         if self.fired("watch-gone"):
             return deaf
@@ -136,7 +136,7 @@ class Case:
         return quick + (LATE_SECONDS if self._late else SLOW_SECONDS if self._deaf else 0.0)
 
     def _count_kinds(self) -> None:
-        """Asked many times between two kinds, and none is ever forgotten."""
+        """Called often between two kinds, and none is ever forgotten."""
         fired = self.world.fired
         if len(fired) != self._kinds:
             self._kinds = len(fired)
@@ -144,14 +144,14 @@ class Case:
             self._late = any(word in fault for fault in fired for word in _NEWS if word not in _SLOW)
 
     def job(self, uid: str) -> Json | None:
-        """As it is stored now."""
+        """The stored one."""
         return next((one for one in self.world.server.each(JOBS) if uid_of(one) == uid), None)
 
     def status(self, uid: str) -> Json:
         return status_of(self.job(uid) or {})
 
     def is_asked_for(self, pod: Json) -> bool:
-        """Whether somebody wants it evicted: an Eviction has the name of its pod's uid."""
+        """Whether an eviction is requested: an Eviction has the name of its pod's uid."""
         return self.world.server.find(EVICTIONS, key_of(pod)[0], uid_of(pod)) is not None
 
     def pods(self, uid: str) -> list[Json]:
@@ -165,7 +165,7 @@ class Case:
 
 
 class Promise:
-    """Something that users may rely on; looked at after every change and fact, and once a second."""
+    """A promise to users; checked after every change and fact, and once a second."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -177,23 +177,23 @@ class Promise:
         """An object was stored."""
 
     def on_fact(self, fact: Fact) -> None:
-        """Something happened that no API server sees."""
+        """An event that no API server sees."""
 
     def on_call(self, who: str, verb: str, kind: str, name: str) -> None:
         """A replica of the operator sends a request; the name of a LIST is its selector."""
 
     def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
-        """It waits for it no longer; `wrong` is "" where the answer is what was asked for."""
+        """It no longer waits for it; `wrong` is "" if the answer is as requested."""
 
     def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
-        """A replica sends a patch, a status or a deletion, and what has to be so for it: paths of the object."""
+        """A replica sends a patch, a status or a deletion, with its preconditions: paths of the object."""
 
     def look(self) -> None:
-        """A second has passed in which a leader has worked, as before for a while."""
+        """A second has passed in which a leader has worked, and a while before."""
 
     @property
     def suspects(self) -> bool:
-        """Whether anything is wrong that need not be, if only it does not last."""
+        """Whether something is wrong that may be wrong for a moment."""
         return bool(self._since)
 
     def silence(self) -> None:
@@ -201,7 +201,7 @@ class Promise:
         self._since.clear()
 
     def _lasting(self, check: str, what: str, holds: bool, seconds: float, words: str) -> None:
-        """Report what stays so, for news take time."""
+        """Report lasting findings only, because news take time."""
         if not holds:
             self._since.pop((check, what), None)
         elif self._case.now - self._since.setdefault((check, what), self._case.now) >= seconds:
@@ -213,7 +213,7 @@ def by_operator(change: Change) -> bool:
 
 
 def within_a_minute(times: deque[float], now: float) -> int:
-    """How many there were in the last minute, with this one."""
+    """Their number in the last minute, including this one."""
     times.append(now)
     while times[0] < now - 60.0:
         times.popleft()

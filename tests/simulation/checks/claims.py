@@ -1,6 +1,6 @@
-"""What the operator says, against what is so: status beside the world, of which it sees only a part.
+"""The operator's claims, compared with the truth: status beside the world, of which it sees only a part.
 
-Each finding is reported only after it has stayed true for a while with a working leader, for news take time.
+A finding is reported only once it has lasted for a while with a working leader, because news take time.
 """
 
 from __future__ import annotations
@@ -59,31 +59,31 @@ STEP_SECONDS: Final = 5.0
 UNCLAIMED_SECONDS: Final = 8.0
 TELLING_SECONDS: Final = 7.0
 UNANSWERED_SECONDS: Final = 45.0
-"""Two requests in a row without an answer take 10 s each, and a Lease may change hands between them."""
+"""Two requests in a row without an answer take 10 s each, and the Lease may change hands between them."""
 ASKING_SECONDS: Final = 25.0
-"""Whoever cannot be told by its assignment is told by SIGTERM."""
+"""A member that its assignment cannot reach gets SIGTERM."""
 FORMER_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 90.0
-"""So long nobody asks again who has refused a change."""
+"""A refused change is not repeated for so long."""
 _GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
 _PAUSES: Final = ("foreign-budget", "webhook-budget")
-"""Rounds fail in a row, each pause is longer than the one before it, and what is refused then is told after it."""
+"""Rounds fail in a row, each pause is longer than the last, and a refusal is reported only after it."""
 _SAVED: Final = ("checkpointed", "completed", "handed-over")
 
 
 class Claims(Promise):
-    """Asked once a second, and when status changes."""
+    """Checked once a second, and when status changes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._stepped: dict[str, float] = {}
         """By uid of the job."""
         self._known: dict[tuple[str, int], int] = {}
-        """By uid of the job and run: the committed step that status knew of before the run was planned."""
+        """By uid of the job and run: the committed step in status before the run was planned."""
         self._words: dict[str, Json] = {}
         """By name of the pod: its last words."""
         self._resumed: dict[str, float] = {}
-        """By uid of the job: when it was resumed last."""
+        """By uid of the job: when it was last resumed."""
         self._gone_nodes: set[str] = set()
         """Nodes whose object was ever deleted."""
 
@@ -125,14 +125,14 @@ class Claims(Promise):
                 self._resumed[uid_of(change.raw)] = self._case.now
 
     def _check_deadline(self, job: Json, old: Json) -> None:
-        """While a job is suspended its deadline does not count, and anew once it is resumed."""
+        """A suspended job's deadline does not run, and starts again when the job is resumed."""
         status, before, name = status_of(job), status_of(old), key_of(job)[1]
         suspended = job["spec"].get("suspend") and old["spec"].get("suspend")
         if status.get("phase") == "Failed" != before.get("phase"):
             reason = condition(status, "Failed").get("reason")
             if reason == "DeadlineExceeded" and suspended:
                 self._case.fail("deadline-suspended", f"{name} is failed by its deadline while it is suspended")
-            restored = self._case.fired("status-restored")  # it alone remembers from when the deadline counts
+            restored = self._case.fired("status-restored")  # only status remembers when the deadline began
             gone = self._case.now - self._resumed.get(uid_of(job), -1e9)
             if (
                 reason == "DeadlineExceeded"
@@ -146,7 +146,7 @@ class Claims(Promise):
             self._case.fail("deadline-suspended", f"{name} is stopped by its deadline, and it is suspended")
 
     def _check_saved(self, job: Json, plan: Json) -> None:
-        """Whoever says that it has; or rank 0, which has closed the log where there was nothing to save."""
+        """A member that reports it; or rank 0, which closed the log because there was nothing to save."""
         told = {one["name"]: self._words.get(one["name"], {}) for one in plan.get("members") or ()}
         saved = any(one.get("outcome") in _SAVED and one.get("run") == plan["run"] for one in told.values())
         closed = bool(told) and next(iter(told.values())).get("outcome") == "stopped"
@@ -155,7 +155,7 @@ class Claims(Promise):
             self._case.fail("made-up", words)
 
     def _check_nodes(self, said: str) -> None:
-        """News of nodes may be late, but are never made up."""
+        """News of nodes may be late, but are never invented."""
         for name in sorted(set(_GONE_NODE.findall(said)) - self._gone_nodes):
             self._case.fail("made-up", f"node {name} is said to be deleted, and it never was: {said}")
 
@@ -188,7 +188,8 @@ class Claims(Promise):
         self._lasting("leftover", uid_of(job), bool(left), 200.0, words)
 
     def _look_at_asking(self, job: Json, status: Json) -> None:
-        """Who is waited for has been asked, or status says why not; who did not go on with this run has been for it."""
+        """A member that is waited for has been asked, or status says why not; one that did not continue with this run
+        was asked to leave for it."""
         run = int(upcoming(status).get("run") or 0) if intent(status).get("leave") else 0
         names, before = (training(status), leaving(status)) if run else (set(), set())
         unasked = [
@@ -235,14 +236,14 @@ class Claims(Promise):
         said = condition(status, "Running")
         waits = intent(status).get("prepare") and not previous(status) and said.get("reason") != "PatchRefused"
         whole = bool(members) and not missing and not any(map(terminating, there))
-        trains = whole and steps and waits  # for standbys, and for nobody's help or end
+        trains = whole and steps and waits  # for standbys only
         words = f"{key_of(job)[1]} trains, and is said not to run: {said.get('reason')}: {said.get('message')}"
         self._lasting(
             "unclaimed", uid_of(job), bool(trains and not claimed), self._case.patience(UNCLAIMED_SECONDS), words
         )
 
     def _look_at_replicas(self, job: Json, status: Json) -> None:
-        """What the scale subresource shows: the members, and nobody else."""
+        """The scale subresource shows the members and no other pods."""
         wanted = dict(part.split("=") for part in str(status.get("selector") or "").split(",") if "=" in part)
         found = [one for one in self._case.pods(uid_of(job)) if wanted and wanted.items() <= labels_of(one).items()]
         others = [key_of(one)[1] for one in found if labels_of(one).get(ROLE) != "member"]
@@ -250,7 +251,7 @@ class Claims(Promise):
         self._lasting("selector", uid_of(job), bool(others), 1.0, words)
 
     def _look_at_formers(self, job: Json, status: Json) -> None:
-        """Whoever was given up is no member any more: neither the budget nor the scale subresource counts it."""
+        """A member that was given up is no longer one: neither the budget nor the scale subresource counts it."""
         known = training(status) | set(upcoming(status).get("members") or ())
         given_up = [
             key_of(one)[1]
@@ -280,6 +281,6 @@ class Claims(Promise):
 
 
 def _protects_own(budget: Json) -> bool:
-    """Whether it selects members of the job whose labels it has: one that was given other pods to protect stays."""
+    """Whether it selects members of the job with their own labels: one that a user gave other pods to protect stays."""
     labels = labels_of(budget)
     return UID in labels and matches(budget["spec"].get("selector"), {**labels, ROLE: "member"})

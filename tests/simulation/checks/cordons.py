@@ -1,7 +1,7 @@
-"""A mere cordon is a wish, and the job says what comes of it (`disruption.onCordon`).
+"""A mere cordon is a wish, and the job decides what follows (`disruption.onCordon`).
 
-Ignore: nobody leaves for it. MoveIfRoom: nobody has to leave for it, and no run gets smaller for it. What else a node
-shows, and whoever is evicted or deleted there, counts as ever.
+Ignore: no member leaves for it. MoveIfRoom: no member has to leave for it, and no run shrinks for it. Other signals of
+the node, evictions and deletions count as usual.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tests.simulation.checks.reading import (
 from tests.simulation.objects import EVICTIONS, JOBS, NODES, PODS, Json, key_of, node_of, owner_of, terminating, uid_of
 
 MEMORY_SECONDS: Final = 90.0
-"""News of a node, of a pod or of a job's annotation may be so old."""
+"""The greatest age of news about a node, a pod or a job's annotation."""
 _UNSURE: Final = ("status-restored",)
-"""Status tells of an older intent."""
+"""Status shows an older intent."""
 
 
 class Cordons(Promise):
-    """Looked at when the operator writes a status."""
+    """Checked when the operator writes a status."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node, or a job by uid, was last seen to have a reason to be left other than a cordon."""
+        """When a node, or a job by uid, last had a reason to leave other than a cordon."""
         self._ended: dict[str, float] = {}
-        """By uid of the job: when one of its pods was last on its way out."""
+        """By uid of the job: when one of its pods was last leaving."""
 
     def on_change(self, change: Change) -> None:
         raw, old = change.raw, change.old
@@ -90,7 +90,7 @@ class Cordons(Promise):
             yield "shrunk", words
 
     def _is_a_wish(self, told: Json) -> bool:
-        """Whether the nodes that members are to leave are cordoned, and nothing else is known of any of them."""
+        """Whether the nodes to leave are cordoned, and show nothing else."""
         nodes = told.get("nodes") or ()
         mere = bool(nodes) and not any(map(self._is_troubled, nodes))
         return mere and told.get("disruption") == "NodeLeaving"

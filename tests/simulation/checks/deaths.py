@@ -1,7 +1,7 @@
-"""D5, D6: a single death costs no finished step. Who is left has the whole state: an image of it becomes the next run's
-first commit, or the lost run's last one where its pod goes.
+"""D5, D6: a single death costs no finished step. The survivors have the whole state: an image of it becomes the next
+run's first commit, or the lost run's last one if its pod goes.
 
-Looked at when a run begins, by what the trainers of the one before it did; nothing here reads status.
+Checked when a run begins, by the actions of the previous run's trainers; nothing here reads status.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from tests.simulation.objects import PODS, Json, key_of, seconds_of
 from tests.simulation.world import Fact
 
 KILLED: Final = frozenset({137, 255})
-"""How a container has ended that was killed, or whose node has lost its power."""
+"""How a container ended that was killed, or whose node lost its power."""
 LAST_SECONDS: Final = 6.0
-"""So shortly before the end of its pod's grace an agent gives up the commit of an image: it has to tell its own end."""
+"""So shortly before the end of its pod's grace an agent gives up the commit of an image: it has to report its own
+end."""
 _NO_LOG: Final = (
     *("emptied-root", "stripped-root", "root-edited", "stranger", "keys-revoked"),
     *("storage-down", "storage-faults", "storage-outage", "partition"),
 )
-"""What is left cannot be committed, or was not known to be ahead."""
+"""The state cannot be committed, or was not known to be ahead."""
 _DISTURBED: Final = (
     *("frozen-trainer", "hung-agent", "hang", "oom", "code-failure", "self-blame", "exit-without-session"),
     *("node-power", "node-object-deleted", "all-kubelets-silent", "kubelet-silent", "stuck-terminating"),
@@ -33,38 +34,38 @@ _DISTURBED: Final = (
     *("announcement", "absurd-outcome", "foreign-outcome", "namespace-deleted", "foreground-job", "orphan-job"),
     *("delete-job", "pool-vanished", "reaper", "autoscaler", "karpenter", "ended-pod-deleted"),
 )
-"""Then it need not be one death alone, or whoever is left may be killed before it can leave anything."""
+"""Then there may be more than one death, or a survivor may be killed before it can leave anything."""
 
 
 @dataclass
 class Life:
-    """One run, as its trainers did it."""
+    """One run, by its trainers' actions."""
 
     pods: set[str] = field(default_factory=set)
     images: dict[str, int] = field(default_factory=dict)
-    """The step of which a pod has left one."""
+    """The step of a pod's image."""
     reached: int = 0
 
 
 class Deaths(Promise):
-    """Looked at when a run opens."""
+    """Checked when a run opens."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._lives: dict[tuple[str, int], Life] = defaultdict(Life)
         """By uid of the job and run."""
         self._killed: set[str] = set()
-        """Pods whose container was killed, those whose time was over, and those gone before it has ended."""
+        """Pods whose container was killed, whose time was over, or that were gone before it ended."""
         self._ended: set[str] = set()
-        """Pods whose container has ended by itself."""
+        """Pods whose container ended by itself."""
         self._overtaken: set[tuple[str, int]] = set()
-        """By name of the pod and run: those whose image came when the next run had begun (docs/decisions/037)."""
+        """By name of the pod and run: those whose image came after the next run had begun (docs/decisions/037)."""
         self._deadlines: dict[str, float] = {}
-        """When the grace of a pod that is being deleted is over."""
+        """When a deleted pod's grace is over."""
         self._damaged: dict[str, set[int]] = defaultdict(set)
-        """By uid of the job: steps of commits that nobody can read any more."""
+        """By uid of the job: steps of commits that can no longer be read."""
         self._suspect: set[str] = set()
-        """Pods that were told that what they have is suspect."""
+        """Pods that learnt that their state is suspect."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != PODS:
@@ -91,7 +92,7 @@ class Deaths(Promise):
                 (self._ended if in_time and facts["code"] not in KILLED else self._killed).add(fact.who)
             case "trainer-started":
                 self._lives[facts["uid"], int(facts["run"])].pods.add(fact.who)
-            case "took-over":  # it holds what the older run had come to
+            case "took-over":  # it holds the older run's progress
                 life = self._lives[facts["uid"], int(facts["run"])]
                 life.pods.add(fact.who)
                 life.reached = max(life.reached, int(facts["step"]))
@@ -117,7 +118,7 @@ class Deaths(Promise):
         if lost <= 0 or life.pods & self._suspect:
             return
         if life.reached in self._damaged[uid]:
-            return  # nobody keeps what a commit holds
+            return  # a state that is already in a commit need not be kept
         words = f"run {run} goes on from step {step}, and run {last[1]} had come to step {life.reached}"
         for pod in sorted(pod for pod, of in life.images.items() if of == life.reached and pod not in self._killed):
             if pod in new.pods or (pod in self._ended and (pod, last[1]) not in self._overtaken):

@@ -1,8 +1,7 @@
 """What the operator owes by now: announcements heeded, members labelled and protected.
 
-Where `claims` looks at what the operator says, this module looks at what it leaves undone. Each debt is counted from
-the moment the world shows it, while a leader works, and is generous: news take time, more so where a watch is slow,
-silent or cut.
+`claims` checks the operator's statements; this module checks its omissions. Each debt counts from the moment the world
+shows it, while a leader works, and is generous: news take time, more so if a watch is slow, silent or cut.
 """
 
 from __future__ import annotations
@@ -50,25 +49,26 @@ from tests.simulation.objects import (
 
 SECONDS: Final = 60.0
 QUICK: Final = {"unlabelled": 20.0, "unnoticed": 20.0, "successors": 8.0, "suspended": 8.0}
-"""Evictions ask for the label, peers wait for who has ended, and for who comes, people for devices: seconds count."""
+"""Seconds count: evictions look at the label, peers wait for the ended and for the new member, users wait for
+devices."""
 PACED: Final = 3
-"""From so many replacements in a row on the pause before the next one is long."""
+"""From so many replacements in a row on, the pause before the next one is long."""
 _HARMLESS: Final = frozenset(
     {"drain", "eviction-refused", "scale", "delete-pod", "cordon-for-a-moment", "noisy-pods", "watch-duplicate"}
 )
 _TAINTS: Final = {"ToBeDeletedByClusterAutoscaler": "cluster-autoscaler", "karpenter.sh/disrupted": "karpenter"}
-"""Each with the row of the table by whose name a job may say what it does about it."""
+"""Each with the row of the table by whose name a job may choose its reaction."""
 _MOVES: Final = ("Move", "Vacate")
 _MOVES_IF_ROOM: Final = ("MoveIfRoom", "VacateIfRoom")
 
 
 class Debts(Promise):
-    """Asked while a leader works."""
+    """Checked while a leader works."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._created: set[tuple[str, str]] = set()
-        """The job that owned it, and the name, of each pod that there ever was: others may have had the name."""
+        """The owning job, and the name, of each pod that ever existed: names may be shared."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS and change.event == "ADDED":
@@ -117,7 +117,7 @@ class Debts(Promise):
                 yield name
 
     def _unasked(self, job: Json) -> Iterator[Json]:
-        """All leave a job that is suspended, whatever else was going on; nobody can be told by a refused patch."""
+        """All members leave a suspended job, whatever else was going on; a refused patch reaches no member."""
         if not job["spec"].get("suspend") or self._case.fired("webhook-patch"):
             return
         for pod in self._case.pods(uid_of(job)):
@@ -126,7 +126,7 @@ class Debts(Promise):
                 yield pod
 
     def _lacks_successors(self, job: Json, status: Json) -> bool:
-        """Standbys are named as soon as it is known who cannot go on."""
+        """Standbys are named as soon as it is known which members cannot continue."""
         following = upcoming(status)
         paced = int((following.get("replacements") or {}).get("count") or 0) > PACED
         if following.get("plan") or paced or not self._world.fired.keys() <= _HARMLESS:
@@ -144,7 +144,8 @@ class Debts(Promise):
         return node is not None and is_ready(node) and not any(one in _MOVES for one in _reactions(job, node))
 
     def _is_to_be_left(self, job: Json, node: Json) -> bool:
-        """An announcement counts as the job says: always, while there is room for one more elsewhere, or not at all."""
+        """An announcement counts as the job decides: always, while there is room for one more elsewhere, or not at
+        all."""
         words = list(_reactions(job, node))
         if any(one in _MOVES for one in words):
             return True
@@ -171,7 +172,7 @@ class Debts(Promise):
         budget = next((one for one in budgets if owner_of(one) == uid), None)
         taken = any(key_of(one)[1] == f"{key_of(job)[1]}-{uid[:4]}" for one in budgets)
         if budget is None and (taken or self._world.server.policy.refuse_budgets):
-            return condition(status_of(job), "Protected").get("status") == "False"  # it cannot be, and that is said
+            return condition(status_of(job), "Protected").get("status") == "False"  # it cannot be, and status says so
         labels = {"perdure.dev/job": key_of(job)[1], UID: uid, ROLE: "member"}
         if not matches(((budget or {}).get("spec") or {}).get("selector"), labels):
             return False
@@ -184,7 +185,7 @@ class Debts(Promise):
 
 
 def _reactions(job: Json, node: Json) -> Iterator[str]:
-    """What the job does about each thing that the node shows."""
+    """The job's reaction to each thing that the node shows."""
     if terminating(node):
         yield "Move"
     if node["spec"].get("unschedulable"):

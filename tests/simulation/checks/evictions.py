@@ -1,7 +1,6 @@
-"""What is owed to whoever asks for a pod by an EvictionRequest: an answer at once and then every minute, in no other
-entry than the operator's own; a move, unless the job says otherwise; and the word that it is done when the pod has
-ended, and not before. What is withdrawn while nobody was asked to leave is over. That nothing is lost is I4, as ever.
-"""
+"""What the operator owes to an EvictionRequest: an answer at once and then every minute, in no entry but its own; a
+move, unless the job says otherwise; and the report of completion once the pod has ended, not before. A request
+withdrawn before any member was asked to leave is over. I4 covers that nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ OPERATOR: Final = "perdure.dev/operator"
 PRIORITY: Final = 10000
 ANSWERED_SECONDS: Final = 10.0
 BEAT_SECONDS: Final = 80.0
-"""Every 60 s, and who is to be asked may be busy for a moment."""
+"""Every 60 s, and the operator may be busy for a moment."""
 APART_SECONDS: Final = 18.0
 """Two answers are 20 s apart; their times have whole seconds."""
 DONE_SECONDS: Final = 20.0
@@ -51,19 +50,19 @@ REFUSED_SECONDS: Final = 120.0
 HEEDED_SECONDS: Final = 60.0
 WITHDRAWN_SECONDS: Final = 20.0
 NEWS_SECONDS: Final = 3.0
-"""What has been so for that long is known, where nothing holds up the news."""
+"""A state this old is known, if nothing delays the news."""
 _PAUSES: Final = ("foreign-budget", "webhook-budget")
 PAUSED_SECONDS: Final = 60.0
-"""A round that fails for the budget again and again waits so long at most, and what is withdrawn meanwhile with it."""
+"""The longest pause of a round that fails for the budget again and again, and of withdrawals meanwhile."""
 A_MINUTE: Final = 8
-"""Requests about one Eviction: answers, and those that were refused."""
+"""Requests about one Eviction: answers, including refused ones."""
 _HELD_UP: Final = ("late-write", "lost-answer", "timeout")
-"""An answer may arrive, or be known, long after it was sent."""
+"""An answer may arrive, or become known, long after it was sent."""
 _CAUSE: Final = re.compile(r"(\S+) is to be evicted")
 
 
 class Evictions(Promise):
-    """Where Kubernetes has them; looked at when they change, and once a second."""
+    """If Kubernetes has them; checked when they change, and once a second."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -92,14 +91,14 @@ class Evictions(Promise):
             self._check_cause(change.raw, change.old)
 
     def _check_named(self, pod: Json) -> None:
-        """Each new member names the operator where that can be asked, beside whom its template names."""
+        """Each new member names the operator if the API supports it, beside its template's responders."""
         named = {one["name"]: one["priority"] for one in pod["spec"].get("evictionResponders") or ()}
         served = self._world.server.evictions
         if served and named.get(OPERATOR) != PRIORITY and not self._case.fired("api-changes"):
             self._case.fail("unnamed", f"{key_of(pod)[1]} names {named}, and not the operator")
 
     def _wrong(self, new: Json, old: Json) -> Iterator[tuple[str, str]]:
-        """About an answer."""
+        """A write that answers."""
         if _without_own(new) != _without_own(old):
             yield "foreign-answer", "the operator has changed more than its own answer"
         mine, before = _own(new), _own(old)
@@ -124,7 +123,7 @@ class Evictions(Promise):
         return not given_up and not finished(job)
 
     def _check_cause(self, job: Json, old: Json) -> None:
-        """Nobody is asked to leave for a request that nobody has made, or where the job ignores them."""
+        """No member is asked to leave for a request that does not exist, or that the job ignores."""
         told, before = intent(status_of(job)).get("cause", ""), intent(status_of(old)).get("cause", "")
         there = {_target(one)["name"] for one in self._world.server.each(EVICTIONS) if not is_over(one)}
         for pod in set(_CAUSE.findall(told)) - set(_CAUSE.findall(before)):
@@ -160,7 +159,7 @@ class Evictions(Promise):
             return
         job = self._case.job(owner_of(pod)) if pod else None
         if pod is None or job is None or terminating(job):
-            return  # whose pods they were nobody can tell any more
+            return  # whose owner is no longer known
         last = mine.get("heartbeatTime")
         if not last:
             yield "unanswered", ANSWERED_SECONDS, f"it is the operator's turn since {mine.get('startTime')}"
@@ -174,7 +173,7 @@ class Evictions(Promise):
             yield "unheeded", HEEDED_SECONDS, f"it trains in run {plan_of(status_of(job))['run']}, and nobody moves it"
 
     def _patience(self, quick: float) -> float:
-        """An answer that is refused is tried again after 20 s."""
+        """A refused answer is tried again after 20 s."""
         return self._case.patience(quick) + (REFUSED_SECONDS if self._case.fired("conflict") else 0.0)
 
     def _trains(self, job: Json, pod: Json) -> bool:
@@ -182,7 +181,7 @@ class Evictions(Promise):
         return not finished(job) and not terminating(pod) and uid_of(pod) in members
 
     def _clings(self, job: Json) -> bool:
-        """Standbys are made, and nobody was told yet, for requests alone that are all over, or taken back."""
+        """Standbys were made, and no member was asked yet, only for requests that are all over or withdrawn."""
         status = status_of(job)
         told = intent(status)
         pods = _CAUSE.findall(told.get("cause", ""))
@@ -195,7 +194,7 @@ class Evictions(Promise):
     def _is_wanted(self, namespace: str, name: str) -> bool:
         pod = self._world.server.find(PODS, namespace, name)
         if pod is None or terminating(pod) or terminated(pod):
-            return True  # it goes by itself
+            return True  # it leaves by itself
         eviction = self._world.server.find(EVICTIONS, namespace, uid_of(pod))
         return eviction is not None and not is_over(eviction)
 
@@ -210,7 +209,7 @@ class Evictions(Promise):
 
 
 def _word(job: Json) -> str:
-    """What the job does about requests to evict."""
+    """The job's reaction to eviction requests."""
     word = (job["spec"]["disruption"].get("signals") or {}).get("eviction-request", "Vacate")
     return "Ignore" if word in ("Avoid", "Ignore") else str(word)
 

@@ -1,7 +1,7 @@
-"""Live hand-overs, by what the parties do, by the log, and by status: H1, H2, H8, H10, and what is told of them.
+"""Live hand-overs, by the parties' actions, the log, and status: H1, H2, H8, H10, and the reports about them.
 
-H3, H4 and H9 are read from the log alone (`evidence`), and that an announced end after go saves is I4. Nothing here
-asks the operator, or a machine, what it believes.
+H3, H4 and H9 are read from the log alone (`evidence`), and I4 covers that an announced end after go saves. Nothing here
+asks the operator, or a machine, for its opinion.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ STANDING: Final = frozenset({"moving", "telling", "voted", "deciding", "asking",
 UNDECIDED: Final = frozenset({"voted", "deciding", "asking"})
 BACK: Final = frozenset({"aborted", "round", "saving"})
 STOP_SECONDS: Final = 14.0
-"""So long the ranks stand still at most where everything answers: a newcomer may not come to its first batch."""
+"""The longest time that the ranks stand still if everything answers: a newcomer may not get to its first batch."""
 LATE_SECONDS: Final = 3.0
 HEARD_SECONDS: Final = 3.0
-"""After a pod has ended, and whoever leads knows."""
+"""After a pod has ended, and the leader knows."""
 TOLD_SECONDS: Final = 60.0
 OVERSTAY_SECONDS: Final = 90.0
-"""What a leaver's deletion takes, the grace of its pod included, when its time is over."""
+"""The time of a leaver's deletion, including its pod's grace, after its deadline."""
 _HARMLESS: Final = frozenset({"drain", "scale", "suspend", "noisy-pods", "cordon-for-a-moment", "watch-duplicate"})
 _GONE: Final = ("emptied-root",)
-"""There is no log any more to judge by."""
+"""There is no longer a log to judge by."""
 
 
 @dataclass
 class Seen:
-    """One party, as it is now."""
+    """One party's present state."""
 
     pod: str
     part: str
     phase: str
     since: float
     until: float
-    """When its process is to have ended, or to know."""
+    """When its process must have ended, or must know."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Attempted:
     went: bool = False
     """Whether any party acts as if the newer run had begun."""
     back: bool = False
-    """Whether any that had voted acts as if it never would."""
+    """Whether any party that voted acts as if it never would."""
 
 
 class Handovers(Promise):
@@ -77,7 +77,7 @@ class Handovers(Promise):
         self._attempts: dict[tuple[str, int], Attempted] = {}
         """By uid of the job and number of the newer run."""
         self._read: dict[str, int] = defaultdict(int)
-        """By root: how many entries were looked at."""
+        """By root: how many entries were read."""
         self._taken: dict[tuple[str, int], Line] = {}
         """Entries that say go, by uid and the newer run."""
         self._frozen: dict[str, float] = {}
@@ -86,9 +86,9 @@ class Handovers(Promise):
         """By pod: when a process of it last ended."""
         self._pauses: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._never: dict[tuple[str, int], float] = {}
-        """Runs of which somebody's last words tell that they never take over, and since when."""
+        """Runs that never take over, by last words, and since when."""
 
-    # what their pods tell
+    # by their pods' reports
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS and (attempt := outcome(change.raw).get("attempt") if terminated(change.raw) else None):
@@ -98,14 +98,14 @@ class Handovers(Promise):
             self._look_at_run(change.raw, change.old)
 
     def _look_at_run(self, job: Json, old: Json) -> None:
-        """A run of which it is known that it never takes over never is the one that is on."""
+        """A run known to never take over is never the current one."""
         run, before = (int(current(status_of(one)).get("run") or 0) for one in (job, old))
         since = self._never.get((uid_of(job), run), self._case.now)
         if run != before and self._case.now - since > HEARD_SECONDS and not self._case.deaf:
             self._case.fail("never", f"{key_of(job)[1]}: run {run} is on, and {self._case.now - since:.0f} s ago a "
                                      f"member has told that it never takes over")  # fmt: skip
 
-    # what the parties do
+    # the parties' actions
 
     def on_fact(self, fact: Fact) -> None:
         if fact.what == "party":
@@ -156,7 +156,7 @@ class Handovers(Promise):
                     party.phase = "ended"
 
     def _check_kill(self, fact: Fact, run: int) -> None:
-        """H8: whoever has voted is killed by its agent only if both runs are lost, or its pod ends."""
+        """H8: an agent kills a party that has voted only if both runs are lost, or its pod ends."""
         pod = self._world.server.find(PODS, "team", fact.who)
         lost = set(assignment(pod).get("lost") or ()) if pod else set()
         if pod is None or terminating(pod) or {int(fact.facts["run"]), run} <= lost or self._case.fired("oom"):
@@ -164,7 +164,7 @@ class Handovers(Promise):
         self._case.fail("H8", f"{fact.who} is killed by its agent after it has voted for run {run}")
 
     def _look_at_log(self) -> None:
-        """H2: whoever takes over has every vote."""
+        """H2: a run takes over only with every vote."""
         self._case.judge(self._case.evidence.look())
         for root, reader in self._case.evidence.readers.items():
             for line in reader.lines[self._read[root] :]:
@@ -176,7 +176,7 @@ class Handovers(Promise):
                         self._case.fail("H2", f"run {line.run[1]} has taken over, and {voted} alone had voted")
             self._read[root] = len(reader.lines)
 
-    # what lasts
+    # lasting states
 
     def look(self) -> None:
         self._look_at_waiting()
@@ -191,7 +191,7 @@ class Handovers(Promise):
         self._look_at_waiting()
 
     def _look_at_waiting(self) -> None:
-        """H10: everybody knows in time, or has ended."""
+        """H10: every party knows in time, or has ended."""
         undisturbed = self._world.fired.keys() <= _HARMLESS
         for (_, run), attempt in self._attempts.items():
             for party in attempt.seen.values():
@@ -206,7 +206,7 @@ class Handovers(Promise):
                     self._case.fail("H10", f"{words}, and nothing is in its way")
 
     def _look_at_history(self, job: Json) -> None:
-        """What status tells of how runs took over is what the log tells."""
+        """Status agrees with the log on how runs took over."""
         uid = uid_of(job)
         for entry in status_of(job).get("history") or ():
             run, how = (uid, int(entry["run"])), entry.get("how")
@@ -226,7 +226,7 @@ class Handovers(Promise):
                 self._case.fail("history", f"{words}live, with a pause of {pause} s, and it was {known}")
 
     def _look_at_leavers(self, job: Json) -> None:
-        """Whoever leaves has ended when its time is over."""
+        """A leaver has ended by its deadline."""
         status = status_of(job)
         for plan in (upcoming(status).get("plan") or {}, current(status).get("plan") or {}):
             if not plan.get("handover"):

@@ -1,6 +1,6 @@
-"""Only one replica of the operator works, whoever holds the Lease and while it lasts; and one round of a job at a time.
+"""Only one replica of the operator works, the holder of the Lease while it lasts; and one round of a job at a time.
 
-A round is over when each of its writes has been answered: the next one would not see what is still under way.
+A round is over when each of its writes has been answered: the next one would not see those still in flight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ READS: Final = ("get", "list", "dry-run")
 
 
 class Leadership(Promise):
-    """Looked at when a write is sent: what is under way when a Lease ends may still arrive."""
+    """Checked when a write is sent: one in flight when a Lease ends may still arrive."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -24,7 +24,7 @@ class Leadership(Promise):
         self._waiting: dict[tuple[str, str], list[tuple[str, str, str, float]]] = defaultdict(list)
         """By replica and job: verb, kind, name and time of writes without an answer."""
         self._jobs: dict[str, str] = {}
-        """By pod: whose it was when it was last written to."""
+        """By pod: its owner at the last write to it."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != LEASES:
@@ -51,12 +51,12 @@ class Leadership(Promise):
         self._check_rounds(who, verb, kind, name)
 
     def _check_rounds(self, who: str, verb: str, kind: str, name: str) -> None:
-        """What is sent together is sent at one moment; before anything else is, all of it has been answered."""
+        """Writes sent together are sent at one moment; all of them have been answered before any other is sent."""
         if kind not in (JOBS, PODS):
             return
         if kind == PODS:
             pod = next((one for one in self._world.server.each(PODS) if key_of(one)[1] == name), None)
-            named = labels_of(pod).get("perdure.dev/job") if pod else None  # a stranger's may have the name
+            named = labels_of(pod).get("perdure.dev/job") if pod else None  # another owner's may have the name
             self._jobs[name] = named or name.rsplit("-", 2)[0]
         waiting = self._waiting[who, self._jobs.get(name, name)]
         others = [one for one in waiting if self._case.now - one[3] > 0.0]
@@ -66,7 +66,8 @@ class Leadership(Promise):
         waiting.append((verb, kind, name, self._case.now))
 
     def _check_look(self, who: str, job: str) -> None:
-        """A round begins with a look, once all that the one before has sent is answered: else it looks too early."""
+        """A round begins with a look, once everything that the last round sent is answered: otherwise it looks too
+        early."""
         waiting = [one for one in self._waiting.get((who, job), ()) if self._case.now - one[3] > 0.0]
         if waiting:
             words = f"{who} looks at the pods of {job} while its {waiting[0][0]} of {waiting[0][2]} is under way"

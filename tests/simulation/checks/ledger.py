@@ -1,7 +1,7 @@
-"""What status says that a job has lost, at the end of its history, against what its trainers have done.
+"""A job's losses in status at the end of its history, compared with its trainers' actions.
 
-What nobody could tell status must not claim to know: fewer steps than were lost are wrong where it says that they are
-all, and more are wrong always.
+Status must not claim what no member could report: too few lost steps are wrong if it says that they are all, and too
+many are always wrong.
 """
 
 from __future__ import annotations

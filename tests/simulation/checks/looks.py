@@ -1,7 +1,6 @@
-"""Who has written in vain, or has deleted something, looks at the cluster again before its next status; and not at once
-where the server has no time: every piece of news would be one more call. Who has been told of everything does not ask
-again: an idle job costs no calls.
-"""
+"""After a failed write, or a deletion, the operator looks at the cluster again before its next status; but not at once
+if the server is overloaded, where every piece of news would be one more call. If it knows everything it does not ask
+again: an idle job costs no calls."""
 
 from __future__ import annotations
 
@@ -14,42 +13,42 @@ from tests.simulation.objects import BUDGETS, EVENTS, JOBS, LEASES, PODS, key_of
 
 REFUSED_AT_MOST: Final = 20
 WINDOW_SECONDS: Final = 12.0
-"""A pause that doubles makes six in twelve seconds, and news bring it forward twice and once in six seconds; a round
-that is let through between them begins anew."""
+"""A doubling pause makes six in twelve seconds, and news bring it forward twice and once in six seconds; a round
+allowed between them starts again."""
 TOGETHER_SECONDS: Final = 0.02
 ROUND_SECONDS: Final = 1.0
-"""A round takes no longer where every call is quick."""
+"""The longest round if every call is quick."""
 IDLE_SECONDS: Final = 5.0
-"""After a change everybody has looked, where nothing holds up the news."""
+"""The longest time until every replica has looked after a change, if nothing delays the news."""
 EARLY_SECONDS: Final = 0.1
-"""A clock of seconds, and calls that are under way."""
+"""A clock of seconds, and calls in flight."""
 _WRITES: Final = ("create", "patch", "replace", "status", "delete")
 _EXPECTED: Final = {"delete": ("", "404"), "create": ("", "409"), "patch": ("", "403")}
-"""Answers after which a round goes on: somebody was faster, or refuses what has changed nothing."""
+"""Answers after which a round continues: another write was faster, or the refusal changed nothing."""
 _OVERLOADED: Final = "429"
 _FORBIDDEN: Final = ("403", "create")
 """By a quota, by admission, or because the namespace is being deleted."""
 
 
 class Looks(Promise):
-    """Looked at when requests are sent and answered."""
+    """Checked when requests are sent and answered."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._blind: dict[tuple[str, str], str] = {}
-        """By replica and job: after what it has not looked again."""
+        """By replica and job: after which event it has not looked again."""
         self._read_at: dict[tuple[str, str], float] = {}
-        """By replica and job: when it was last answered what the job is, by a read or by its own status."""
+        """By replica and job: when it last received the job, by a read or by its own status."""
         self._refused: dict[tuple[str, str], deque[float]] = defaultdict(deque)
-        """By replica and job: when the server had no time for it, or let nothing be made, of late."""
+        """By replica and job: when the server last was too busy, or refused a creation."""
         self._let_alone: dict[tuple[str, str], float] = {}
-        """By replica and job: until when the server wants to hear nothing of it."""
+        """By replica and job: until when the server wants no requests for it."""
         self._changed = 0.0
-        """When anything has changed that a round may rest on."""
+        """When anything last changed that a round may depend on."""
         self._failed: set[tuple[str, str]] = set()
-        """Replicas and jobs of which a call was ever answered with an error."""
+        """Replicas and jobs with a call that was ever answered with an error."""
         self._seen: set[tuple[str, str]] = set()
-        """Replicas and the jobs whose pods they have looked at."""
+        """Replicas and the jobs whose pods they have read."""
 
     def on_change(self, change: Change) -> None:
         if change.kind not in (EVENTS, LEASES):
@@ -74,8 +73,8 @@ class Looks(Promise):
                 self._case.fail("unread", words)
 
     def _check_patience(self, who: str, verb: str, kind: str, name: str) -> None:
-        """Whoever was told when to come again looks no sooner; a round whose other calls are answered is finished, and
-        leftovers of an earlier job of that name are nobody's round."""
+        """A replica that was told when to retry looks no sooner; a round whose other calls are answered is finished,
+        and leftovers of an earlier job of that name belong to no round."""
         job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
         left = self._let_alone.get((who, job), 0.0) - self._case.now
         if verb == "list" and kind == PODS and left > EARLY_SECONDS:
@@ -83,7 +82,7 @@ class Looks(Promise):
             self._case.fail("impatient", words)
 
     def _check_first_ask(self, who: str, name: str) -> None:
-        """Of a job that is as it was made the watch has told everything: there never was one of its name before."""
+        """The watch has reported everything about an unchanged new job: there never was one of its name before."""
         job = next((one for one in self._world.server.each(JOBS) if key_of(one)[1] == name), None)
         earlier = list(self._case.jobs.values()).count(name) > 1
         if job is None or earlier or self._case.deaf or job.get("status") or job["metadata"]["generation"] > 1:
@@ -122,7 +121,7 @@ class Looks(Promise):
 
     def _note_refusal(self, who: str, job: str, what: str) -> None:
         times, now = self._refused[who, job], self._case.now
-        if not times or times[-1] < now - TOGETHER_SECONDS:  # else they were sent together
+        if not times or times[-1] < now - TOGETHER_SECONDS:  # otherwise they were sent together
             times.append(now)
         while times[0] < now - WINDOW_SECONDS:
             times.popleft()

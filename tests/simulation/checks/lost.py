@@ -1,6 +1,5 @@
-"""What becomes of those who have lost a peer: their trainers end at once, for they can save no more and the next run
-waits for it; their pods stay, so that it begins in them; and nobody who is on the way out is a member of it.
-"""
+"""After the loss of a peer the other trainers end at once, because they can save no more and the next run waits for it;
+their pods stay, so that it begins in them; and no leaving member joins it."""
 
 from __future__ import annotations
 
@@ -13,10 +12,11 @@ from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, termi
 from tests.simulation.world import Fact
 
 END_SECONDS: Final = 3.5
-"""What the kubelet takes to show the pod its assignment, a thread to leave an image, and the agent to kill."""
+"""The time for the kubelet to show the pod its assignment, for a thread to leave an image, and for the agent to
+kill."""
 SEAT_SECONDS: Final = 25.0
 KNOWN_SECONDS: Final = 3.0
-"""What has been so for that long is known, where nothing holds up the news."""
+"""A state this old is known, if nothing delays the news."""
 _SEATED: Final = ("checkpointed", "peer-lost", "stopped")
 _DEAF: Final = (
     *(
@@ -35,23 +35,23 @@ _LIES: Final = ("foreign-outcome", "absurd-outcome")
 
 
 class Lost(Promise):
-    """Looked at when a process or a container ends, and when a run is planned."""
+    """Checked when a process or a container ends, and when a run is planned."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._told: dict[tuple[str, int], float] = {}
-        """By name of the pod and run: when it was told that the run is lost."""
+        """By name of the pod and run: when it learnt that the run is lost."""
         self._begun: dict[tuple[str, int, int], float] = {}
         """By name of the pod, run and rank: when a process was started."""
         self._parties: set[str] = set()
-        """Pods that take part in a hand-over: whoever has voted is killed only if both runs are lost."""
+        """Pods that take part in a hand-over: a party that has voted is killed only if both runs are lost."""
 
         self._ended: dict[str, float] = {}
         """By name of the pod: when its last process ended."""
         self._started: dict[str, float] = {}
-        """By name of the pod: when that was started; there may be another pod of this name since."""
+        """By name of the pod: when that was started; another pod may have this name since."""
         self._newest: dict[str, int] = {}
-        """By uid of the pod: the newest run it was ever told of, which its agent does not forget."""
+        """By uid of the pod: the newest run that it was assigned, which its agent does not forget."""
         self._going: dict[str, float] = {}
         """By uid of the pod: since when it is being deleted."""
 
@@ -72,10 +72,10 @@ class Lost(Promise):
             self._check_seat(pod)
 
     def _check_seat(self, pod: Json) -> None:
-        """Whoever could go on in its pod waits there for what comes next."""
+        """A member that could continue in its pod waits there for the next run."""
         told, name = outcome(pod), key_of(pod)[1]
         if self._started.get(name, 0.0) < seconds_of(pod["metadata"]["creationTimestamp"]) - 1.0:
-            return  # this one has never trained
+            return  # this one never trained
         seated = self._case.now - self._ended.get(name, -1e9)
         newer = self._newest[uid_of(pod)] > int(told.get("run") or 0)
         if told.get("outcome") in _SEATED and not newer and seated < SEAT_SECONDS and not self._case.fired(*_LIES):

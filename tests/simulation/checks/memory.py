@@ -1,4 +1,4 @@
-"""What status may never take back or change, and names that are never used twice: I8, I11, I12, I13."""
+"""Status fields that may never be taken back or changed, and names that are never reused: I8, I11, I12, I13."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RUNS_AT_MOST: Final = 2**52
 
 
 class Memory(Promise):
-    """Only what an operator writes counts; others may edit what they like."""
+    """Only the operator's writes count; others may edit anything."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._names: set[str] = set()
         self._plans: dict[tuple[str, int], str] = {}
         self._most: dict[tuple[str, str], int] = {}
-        """By uid and field, what it has come to."""
+        """By uid and field: its value so far."""
 
     def on_change(self, change: Change) -> None:
         if change.by == "backup":
@@ -38,7 +38,7 @@ class Memory(Promise):
             self._check(uid_of(change.raw), key_of(change.raw)[1], status_of(change.raw))
 
     def _forget(self, uid: str) -> None:
-        """What a backup does not know has not happened."""
+        """Events that a backup does not know have not happened."""
         self._most = {key: value for key, value in self._most.items() if key[0] != uid}
         self._plans = {key: value for key, value in self._plans.items() if key[0] != uid}
 

@@ -1,6 +1,6 @@
-"""What becomes of offers to hand a run over, by status and the log.
+"""The results of offers to hand a run over, by status and the log.
 
-One that nothing is in the way of is taken, one that was taken is learned of in time, and nobody is asked for ever.
+An offer that nothing obstructs is taken, a taken one becomes known in time, and no offer lasts forever.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tests.simulation.objects import JOBS, PODS, Json, key_of, seconds_of, termi
 from tests.simulation.world import Fact
 
 ATTEMPTS: Final = 2
-"""So often a move is tried live, not counting those whose newcomers have failed by themselves."""
+"""How often a move is tried live, not counting attempts whose newcomers failed by themselves."""
 _BY_ITSELF: Final = ("failed", "exit", "killed")
-"""Ends of a trainer that tell of what it is or where it is: a healthy run is never stopped for such a newcomer."""
+"""Ends of a trainer that are due to itself or its place: a healthy run is never stopped for such a newcomer."""
 LEARNED_SECONDS: Final = 60.0
 """After the time in which every party knows: a living newcomer is evidence then."""
 _HARMLESS: Final = frozenset(
@@ -26,23 +26,23 @@ _HARMLESS: Final = frozenset(
 
 
 class Offers(Promise):
-    """Looked at when status changes, and once a second."""
+    """Checked when status changes, and once a second."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._tried: dict[tuple[str, int, str], set[int]] = defaultdict(set)
-        """By uid of the job, its run and when the move began: the runs that were to take over."""
+        """By uid of the job, its run and when the move began: the runs offered to take over."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
         self._stepped: set[tuple[str, int]] = set()
         """Runs, by uid, that have trained."""
         self._opened: dict[tuple[str, int], float] = {}
-        """When they were opened: before that nobody can be handed over."""
+        """When they were opened: before that they cannot be handed over."""
         self._read: dict[str, int] = defaultdict(int)
-        """By root: how many entries were looked at."""
+        """By root: how many entries were read."""
         self._went: set[tuple[str, int]] = set()
         self._failed: set[tuple[str, int]] = set()
-        """Runs, by uid, with a trainer that has failed by itself."""
+        """Runs, by uid, with a trainer that failed by itself."""
 
     def on_fact(self, fact: Fact) -> None:
         if fact.what == "step":
@@ -75,7 +75,7 @@ class Offers(Promise):
             self._case.fail("attempts", words)
 
     def _check_beginning(self, job: Json, plan: Json) -> None:
-        """Nobody is asked to hand over what it has not heard of."""
+        """A member is not asked to hand over a run that it does not know."""
         for member in plan_of(status_of(job)).get("members") or ():
             pod = self._world.server.find(PODS, key_of(job)[0], member["name"])
             if pod is not None and uid_of(pod) == member["uid"] and run_told(pod) < int(plan["takesOver"]):
@@ -83,7 +83,7 @@ class Offers(Promise):
                 self._case.fail("early-offer", f"{key_of(job)[1]}: {words}")
 
     def _check_end(self, job: Json, plan: Json) -> None:
-        """Where nothing is in the way the offer comes to go."""
+        """If nothing obstructs the offer, it succeeds."""
         uid, offered = uid_of(job), seconds_of(plan["assignedTime"])
         script, run = self._world.behaviours["/".join(key_of(job))], (uid, int(plan["takesOver"]))
         trains = run in self._stepped and self._opened.get(run, offered) <= offered
@@ -121,7 +121,7 @@ class Offers(Promise):
 
 
 def _offered(status: Json) -> Json:
-    """The plan that the run that is on is asked to hand over to, {} where there is none."""
+    """The plan offered to the current run; {} without one."""
     plan: Json = upcoming(status).get("plan") or {}
     return plan if plan.get("handover") and current(status) else {}
 

@@ -1,6 +1,6 @@
 """Members are not given up because the control plane has lost sight of nodes: not soon, not all at once.
 
-Looked at when status first counts a member as ended whose pod is there, and on a node that is not Ready.
+Checked when status first counts a member as ended whose pod exists, on a node that is not Ready.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MOMENT_SECONDS: Final = 5.0
 MARGIN_SECONDS: Final = 10.0
 NEWS_SECONDS: Final = 30.0
 UNDER_WAY_SECONDS: Final = 1.0
-"""Who decided a moment ago did not know of the node that made it an outage."""
+"""A decision made a moment ago did not know the node that made it an outage."""
 DEAF_SECONDS: Final = 60.0
-"""Nor for longer where the news are held up."""
+"""Nor for longer if the news are delayed."""
 
 
 class Outages(Promise):
@@ -29,13 +29,13 @@ class Outages(Promise):
         super().__init__(case)
         self._outage_since: float | None = None
         self._none_since: float | None = None
-        """Since when no node is Ready at all."""
+        """Since when no node has been Ready."""
         self._dark_since: dict[str, float] = {}
         """Since when a node has not been Ready, or was gone."""
         self._went_dark: set[str] = set()
         """Nodes that were Ready once, and then were not, or were deleted."""
         self._lit_at: dict[str, float] = {}
-        """Since when a node has been Ready; absent where it is not."""
+        """Since when a node has been Ready; absent if it is not."""
         self._over_at = -1e9
         """When the last outage ended."""
         self._given_up: dict[str, tuple[float, str]] = {}
@@ -48,16 +48,16 @@ class Outages(Promise):
         elif change.kind == JOBS and change.old is not None and by_operator(change) and not finished(change.raw):
             gone = training(status_of(change.old)) - training(status_of(change.raw))
             if terminating(change.raw):
-                gone -= leaving(status_of(change.old))  # nobody waits for them, for no run follows
+                gone -= leaving(status_of(change.old))  # not waited for, because no run follows
             for name in sorted(gone):
                 pod = self._world.server.find(PODS, key_of(change.raw)[0], name)
                 if pod is None or uid_of(pod) not in _uids(status_of(change.old)):
-                    continue  # another of its name is not the member
+                    continue  # another pod of its name is not the member
                 if not terminal(pod) and not terminated(pod):
                     self._on_given_up(change.raw, name, node_of(pod))
 
     def _note_light(self, change: Change) -> None:
-        """A node that is Ready for a moment only may not be seen to be."""
+        """A node that is Ready for only a moment may go unnoticed."""
         name, lit = key_of(change.raw)[1], is_ready(change.raw) and change.event != "DELETED"
         if change.event == "DELETED" or (not lit and change.old is not None and is_ready(change.old)):
             self._went_dark.add(name)
@@ -89,9 +89,7 @@ class Outages(Promise):
         if none or (unready > 2 and unready >= 0.55 * len(nodes)):
             self._outage_since = now if self._outage_since is None else self._outage_since
         elif self._outage_since is not None:
-            if (
-                now - self._outage_since > MOMENT_SECONDS
-            ):  # else a node was added, and had not told yet that it is Ready
+            if now - self._outage_since > MOMENT_SECONDS:  # otherwise a node was added, and had not reported Ready yet
                 self._over_at = now
             self._outage_since = None
             self._given_up.clear()
@@ -119,5 +117,5 @@ class Outages(Promise):
 
 
 def _uids(status: Json) -> set[str]:
-    """Of those who are in a run, or were and leave."""
+    """Members of a run, and those leaving one."""
     return {one["uid"] for run in (plan_of(status), previous(status)) for one in run.get("members") or ()}

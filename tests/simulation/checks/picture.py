@@ -1,8 +1,8 @@
-"""What the leader takes for the cluster becomes the cluster again: nothing that is gone is believed to be there,
-nothing that is there is missed, and nothing stays as it was before its last change.
+"""The leader's picture of the cluster converges to the cluster: nothing gone is believed to exist, nothing existing is
+missing, and nothing stays as it was before its last change.
 
-News may overtake one another, come twice, and come after the object's end; a watch that has lost some tells them no
-more, and the next resync does.
+News may overtake one another, come twice, and come after the object's end; a watch that has lost some does not repeat
+them, but the next resync does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WATCHED: Final = (JOBS, PODS, NODES, BUDGETS)
 
 
 class Picture(Promise):
-    """Asked while a leader works."""
+    """Checked while a leader works."""
 
     def look(self) -> None:
         leader = self._case.scene.operators.leader()
@@ -33,7 +33,7 @@ class Picture(Promise):
             self._lasting(kind, "/".join(key), True, self._case.patience(NEWS_SECONDS), words)
 
     def _cluster(self) -> dict[tuple[str, Key], int]:
-        """Versions of all that is watched; a pod whose job is gone is nobody's."""
+        """Versions of all watched objects; a pod whose job is gone has no owner."""
         server = self._world.server
         jobs = {key_of(job) for job in server.each(JOBS)}
         return {

@@ -1,6 +1,5 @@
-"""A run's plan can be carried out: its members are there and protected, its address is rank 0's own, its number is new,
-and nobody else writes to its root.
-"""
+"""A run's plan can be carried out: its members exist and are protected, its address is rank 0's own, its number is new,
+and no other job writes to its root."""
 
 from __future__ import annotations
 
@@ -40,35 +39,35 @@ from tests.simulation.objects import (
 )
 
 KNOWN_SECONDS: Final = 2.0
-"""What has been so for that long is known, where nothing holds up the news."""
+"""A state this old is known, if nothing delays the news."""
 NUMBERS_AT_MOST: Final = 2**31 - 1
-"""Higher ones are nobody's: a pod's owner may write anything."""
+"""Higher ones do not count: a pod's owner may write anything."""
 SAVE_SECONDS: Final = 10
-"""An attempt to hand over that nobody ends leaves as long to save, where there is twice as long for both."""
+"""A hand-over attempt that no member ends leaves as long to save, if the time for both is twice as long."""
 CLAIM: Final = "claim"
-"""What `_since_when` knows of a job's spec."""
+"""The part of a job's spec that `_since_when` tracks."""
 _HIDDEN: Final = ("orphan-job",)
-"""A pod that has lost its owner belongs to nobody, and is ended."""
+"""A pod that has lost its owner belongs to no job, and is ended."""
 
 
 class Plans(Promise):
-    """Looked at when status first has them."""
+    """Checked when status first has them."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._ports: dict[str, tuple[int, str]] = {}
         """By uid of the job: run and port of its newest plan."""
         self._opened: dict[str, int] = defaultdict(int)
-        """By uid of the job: the highest run that the last words of its pods know to be in the log."""
+        """By uid of the job: the highest run in the log that its pods' last words report."""
         self._committed: dict[str, int] = defaultdict(int)
-        """By uid of the job: the newest commit, by its number in the log, that the last words of its pods know of."""
+        """By uid of the job: the newest commit, by its number in the log, that its pods' last words report."""
         self._floors: dict[tuple[str, int], int] = {}
-        """By uid of the job and run: the newest commit that was known when status first had the run's plan."""
+        """By uid of the job and run: the newest known commit when status first had the run's plan."""
         self._since_when: dict[tuple[str, str], float] = {}
-        """By kind and uid: since when a job holds its root, a pod lives, a budget protects so many."""
+        """By kind and uid: since when a job has held its root, a pod has lived, a budget has protected so many."""
 
     def on_change(self, change: Change) -> None:
-        if change.by == "backup":  # who told it is forgotten
+        if change.by == "backup":  # the source of that report is forgotten
             self._opened.pop(uid_of(change.raw), None)
             self._committed.pop(uid_of(change.raw), None)
             self._floors = {key: floor for key, floor in self._floors.items() if key[0] != uid_of(change.raw)}
@@ -100,8 +99,8 @@ class Plans(Promise):
         if change.kind == JOBS and (change.old is None or change.raw["spec"] != change.old["spec"]):
             self._since_when[CLAIM, uid_of(change.raw)] = self._case.now
         if change.kind == PODS and by_operator(change) and change.old is not None and terminated(change.old):
-            opened = outcome(change.old).get("opened")  # whoever deletes a pod has read its last words
-            told = "run" in assignment(change.old)  # a standby knows of no run, whatever its owner makes it say
+            opened = outcome(change.old).get("opened")  # a deletion comes after reading the last words
+            told = "run" in assignment(change.old)  # a standby knows no run, whatever its owner makes it say
             if told and isinstance(opened, int) and opened <= NUMBERS_AT_MOST:
                 job = owner_of(change.raw)
                 self._opened[job] = max(self._opened[job], opened)
@@ -117,7 +116,7 @@ class Plans(Promise):
         address, _, port = str(plan["master"]).rpartition(":")
         first = self._world.server.find(PODS, namespace, plan["members"][0]["name"])
         if first is not None and uid_of(first) != plan["members"][0]["uid"]:
-            first = None  # somebody has made another one of its name since
+            first = None  # another of its name was made since
         stored = str(((first or {}).get("status") or {}).get("podIP") or "")
         if not address or (stored and address != stored):
             words = f"run {run} is to meet at {plan['master']}, its first member is at {stored or 'no address yet'}"
@@ -134,7 +133,7 @@ class Plans(Promise):
             self._case.fail("master", f"{name}: run {run} has the ranks {[one['rank'] for one in plan['members']]}")
 
     def _check_claim(self, job: Json) -> None:
-        """Of two live jobs that have one root the younger, which never had a member, waits for the other."""
+        """Of two live jobs with one root, the younger, which never had a member, waits for the other."""
         for other in self._world.server.each(JOBS):
             older = other["metadata"]["creationTimestamp"] < job["metadata"]["creationTimestamp"]
             alive = not (finished(other) or terminating(other) or other["spec"].get("suspend"))
@@ -143,7 +142,7 @@ class Plans(Promise):
                 self._case.fail("shared-root", f"{key_of(job)[1]}: {words}")
 
     def _check_offer(self, name: str, plan: Json) -> None:
-        """The time of an attempt is a part of the time to save: who has tried in vain still has to save."""
+        """The time of an attempt is part of the time to save: after a failed attempt a member still has to save."""
         limit, seconds = int((plan.get("handover") or {}).get("limit") or 0), int(plan.get("seconds") or 0)
         if limit > max(seconds - SAVE_SECONDS, SAVE_SECONDS):
             words = f"run {plan['run']} may be tried for {limit} s of the {seconds} s that there are for the save"
@@ -154,7 +153,7 @@ class Plans(Promise):
         if new and run <= self._opened[uid]:
             yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
         floor, known = int((plan.get("floor") or {}).get("seq") or 0), self._floors[uid, run]
-        if floor < known:  # a run that is to take over is planned, and its members are told, before the other one ends
+        if floor < known:  # a run that takes over is planned, and its members assigned, before the other one ends
             yield "floor", f"and need not find commit {known}, of which an outcome has told: {floor}"
         if self._case.deaf:
             return
@@ -164,23 +163,23 @@ class Plans(Promise):
         if self._world.server.policy.refuse_patches:
             mended = False  # rounds fail and pause for longer than that: this one is the first to see the budget
         if plan.get("takesOver") and self._world.server.policy.refuse_budgets:
-            mended = False  # it was planned, and told, while there was one
+            mended = False  # it was planned, and assigned, while there was one
         if self._case.fired("foreign-budget"):
-            mended = False  # somebody else's has the name that the job's is to have
+            mended = False  # another owner's object has the name of the job's
         budget = next((one for one in self._world.server.each(BUDGETS) if owner_of(one) == uid), None)
         least = ((budget or {}).get("spec") or {}).get("minAvailable", 0)
-        protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted before they are told
+        protected = len(plan["members"]) if not plan.get("takesOver") else 1  # joiners are counted early
         if mended and (not isinstance(least, int) or least < protected):
             yield "bare", f"and the budget asks for {least} of {len(plan['members'])} members"
 
     def _writes_to(self, uri: str, member: Json) -> bool:
-        """A pod keeps the root that it was made with, whatever its job has by now."""
+        """A pod keeps the root that it was created with, whatever its job's root is now."""
         pod = next((one for one in self._world.server.each(PODS) if uid_of(one) == member["uid"]), None)
         variables = trainer_of(pod).get("env") or () if pod else ()
         return any(one.get("value") == uri for one in variables if one["name"] == Env.ROOT)
 
     def _rivals(self, job: Json) -> Iterator[tuple[str, str]]:
-        """Whoever may write to the root beside it."""
+        """Other jobs that may write to the root."""
         uid, (namespace, name) = uid_of(job), key_of(job)
         for other in self._world.server.each(JOBS):
             same = uid_of(other) != uid and root_of(other) == root_of(job)
@@ -193,7 +192,7 @@ class Plans(Promise):
                 yield "two-jobs", f"and {key_of(pod)[1]} of an earlier job of its name lives"
 
     def _is_elsewhere(self, job: Json) -> bool:
-        """Whether its root was edited after its members were made: they write to the one of before."""
+        """Whether its root was edited after its members were created: they write to the earlier one."""
         uids = {one["uid"] for one in plan_of(status_of(job))["members"]}
         members = [_root_given(one) for one in self._case.pods(uid_of(job)) if uid_of(one) in uids]
         return bool(members) and job["spec"]["checkpoint"]["uri"] not in members

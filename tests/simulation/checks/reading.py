@@ -1,4 +1,4 @@
-"""Reads what the operator has written, as anybody could: raw status and assignments, never through its own types."""
+"""Reads the operator's writes as any client could: raw status and assignments, never through its own types."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ASSIGNMENT: Final = "perdure.dev/assignment"
 ROLE: Final = "perdure.dev/role"
 UID: Final = "perdure.dev/job-uid"
 LONGEST_REST_SECONDS: Final = 3600
-"""Between two attempts at a larger run, where one does not take longer itself."""
+"""Between two attempts at a larger run, unless one takes longer itself."""
 LATE_SECONDS: Final = 5.0
-"""By the time a pause is over so long ago, another attempt has begun."""
+"""This long after a pause another attempt has begun."""
 FINISHED: Final = ("Completed", "Failed")
 
 
@@ -37,18 +37,18 @@ def sizes(spec: Json) -> list[int]:
 
 
 def wanted(spec: Json) -> int:
-    """How many members the job ought to have."""
+    """The wanted number of members."""
     allowed = sizes(spec)
     return max((size for size in allowed if size <= int(spec.get("replicas", 1))), default=allowed[0])
 
 
 def on_cordon(job: Json) -> str:
-    """What its members do whose node is cordoned, and announces nothing else: Move, MoveIfRoom or Ignore."""
+    """The reaction of members whose node is cordoned and announces nothing else: Move, MoveIfRoom or Ignore."""
     return str(job["spec"]["disruption"].get("onCordon") or "Move")
 
 
 def spares(job: Json | None) -> int:
-    """How many standbys are to be kept beside its run."""
+    """The number of standbys to keep beside its run."""
     return int(((job or {}).get("spec", {}).get("elastic") or {}).get("spares") or 0)
 
 
@@ -63,7 +63,7 @@ def rests(job: Json, now: float) -> bool:
 
 
 def root_of(job: Json) -> tuple[str, ...]:
-    """Where it writes: a bucket's name means another place at another endpoint, a folder on another volume."""
+    """Where it writes: a bucket's name at another endpoint is another place, as is a folder on another volume."""
     checkpoint, pod = job["spec"]["checkpoint"], job["spec"]["template"]["spec"]
     volumes = [json.dumps(one, sort_keys=True) for one in pod.get("volumes") or ()]
     return checkpoint["uri"], (checkpoint.get("s3") or {}).get("endpoint", ""), *sorted(volumes)
@@ -74,12 +74,12 @@ def finished(job: Json) -> bool:
 
 
 def condition(status: Json, kind: str) -> Json:
-    """{} where it is absent."""
+    """{} if absent."""
     return next((one for one in status.get("conditions") or () if one.get("type") == kind), {})
 
 
 def announces(raw: Json) -> bool:
-    """Whether a node or a pod says that something is wrong with it, or a person wants the node left."""
+    """Whether a node or a pod shows a problem, or a user wants the node vacated."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     if vacate(raw) or {*(metadata.get("labels") or {}), *(metadata.get("annotations") or {})} & _MARKS:
         return True
@@ -90,13 +90,13 @@ def announces(raw: Json) -> bool:
 
 
 def troubled(node: Json) -> bool:
-    """Whether it shows anything that may make members leave, or keep others away, beside a cordon."""
+    """Whether it shows anything beside a cordon that may make members leave, or keep others away."""
     taints = {one["key"] for one in (node.get("spec") or {}).get("taints") or ()} - {UNSCHEDULABLE}
     return bool(taints) or terminating(node) or announces(node) or not is_ready(node)
 
 
 def vacate(raw: Json) -> str:
-    """What a person wants left, by an annotation of a node or a job."""
+    """What a user wants vacated, by an annotation of a node or a job."""
     return str((raw["metadata"].get("annotations") or {}).get("perdure.dev/vacate") or "")
 
 
@@ -104,37 +104,37 @@ _OF_THE_WELL: Final = frozenset({"Ready", "PodScheduled"})
 _GOOD: Final = frozenset(
     {row.key for row in DEFAULT_SIGNALS if row.source is Source.CONDITION and row.value == "False"}
 )
-"""Conditions that are True of what is well."""
+"""Conditions whose True is healthy."""
 _MARKS: Final = frozenset({row.key for row in DEFAULT_SIGNALS if row.source in (Source.LABEL, Source.ANNOTATION)})
 
 
 def current(status: Json) -> Json:
-    """The run that is on, {} between two."""
+    """The current run; {} between two."""
     return status.get("current") or {}
 
 
 def plan_of(status: Json) -> Json:
-    """Of the run that is on, {} between two."""
+    """The plan of the current run; {} between two."""
     return current(status).get("plan") or {}
 
 
 def intent(status: Json) -> Json:
-    """The decision that the current run ends."""
+    """The decision to end the current run."""
     return current(status).get("intent") or {}
 
 
 def previous(status: Json) -> Json:
-    """The run before the one that is on, while those who did not go on are leaving; {} otherwise."""
+    """The run before the current one, while its leavers leave; {} otherwise."""
     return status.get("previous") or {}
 
 
 def upcoming(status: Json) -> Json:
-    """The run that comes next, {} where none is prepared."""
+    """The next run; {} if none is prepared."""
     return status.get("next") or {}
 
 
 def to_come(status: Json) -> set[str]:
-    """Names of pods that are made without a rank: for the next run, and beside the one that is on."""
+    """Names of pods created without a rank: for the next run, and beside the current one."""
     beside = (status.get("spares") or {}).get("names") or ()
     return {*(upcoming(status).get("members") or ()), *beside}
 
@@ -155,7 +155,7 @@ def training(status: Json) -> set[str]:
 
 
 def leaving(status: Json) -> set[str]:
-    """Those of them who did not go on with the run that is on."""
+    """Those of them that did not continue with the current run."""
     return _alive(previous(status), previous(status))
 
 
@@ -165,23 +165,23 @@ def _alive(run: Json, list_of: Json) -> set[str]:
 
 
 def failures(status: Json) -> tuple[int, int]:
-    """Of the code and of infrastructure."""
+    """Failures of the code and of infrastructure."""
     found = status.get("failures") or {}
     return int(found.get("code") or 0), int(found.get("infrastructure") or 0)
 
 
 def assignment(pod: Json) -> Json:
-    """What the operator has told the pod; {} where it cannot be read."""
+    """The pod's assignment; {} if it cannot be read."""
     return _object((pod["metadata"].get("annotations") or {}).get(ASSIGNMENT))
 
 
 def run_told(pod: Json) -> int:
-    """The newest run that the pod has been told of."""
+    """The newest run that the pod was assigned."""
     return int(assignment(pod).get("run") or 0)
 
 
 def terminated(pod: Json) -> Json:
-    """How container 0 has ended, {} while it has not; of a pod without containers, why it has none."""
+    """How container 0 ended; {} while it has not; of a pod without containers, why it has none."""
     status = pod.get("status") or {}
     states = status.get("containerStatuses") or [{}]
     if status.get("phase") == "Failed" and not states[0]:
@@ -190,13 +190,13 @@ def terminated(pod: Json) -> Json:
 
 
 def outcome(pod: Json) -> Json:
-    """What the pod's agent has left as its last words; {} where there are none that can be read."""
+    """The last words of the pod's agent; {} if there are no readable ones."""
     return _object(terminated(pod).get("message"))
 
 
 @lru_cache(maxsize=1024)
 def _object(text: Any) -> Json:
-    """The same text is asked for again and again; nobody changes what it says."""
+    """Called with the same text again and again; callers do not change the result."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):

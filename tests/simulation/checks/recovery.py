@@ -1,4 +1,4 @@
-"""How long it takes to go on: after a lost member, after a lost node, and until a run that may begin does."""
+"""How long recovery takes: after a lost member, after a lost node, and until a possible run begins."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.simulation.world import Fact
 
 RECOVERY_SECONDS: Final = 120.0
 START_SECONDS: Final = 75.0
-"""Pods of the job that had the name before may take their grace."""
+"""Pods of the earlier job of the name may take their grace."""
 OPENING_SECONDS: Final = 25.0
 """From the moment when all ranks run, and none of the run before, until the log is open."""
 LOST_NODE_SECONDS: Final = 60.0
-"""More than the job's own patience."""
+"""In addition to the job's own patience."""
 _HARMLESS: Final = frozenset(
     {
         "kill-pod",
@@ -47,11 +47,11 @@ _HARMLESS: Final = frozenset(
         "delete-job",
     }
 )
-"""Nothing that these do is in the way of a run that begins."""
+"""Nothing these do obstructs a run that begins."""
 
 
 class Recovery(Promise):
-    """Asked while a leader works."""
+    """Checked while a leader works."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -97,7 +97,7 @@ class Recovery(Promise):
             self._look_at_nodes(job, nodes)
 
     def _look_at_start(self, job: Json, *, idle: bool) -> None:
-        """A job that nothing is in the way of begins to prepare a run."""
+        """A job that nothing obstructs begins to prepare a run."""
         status, uid = status_of(job), uid_of(job)
         prepared = plan_of(status) or upcoming(status).get("members")
         others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
@@ -107,13 +107,13 @@ class Recovery(Promise):
         self._lasting("start", uid, free and not prepared, START_SECONDS, words)
 
     def _rests(self, job: Json) -> bool:
-        """Whether it has let go of nodes that others may need, and pauses: it does not look for room meanwhile."""
+        """Whether it released nodes that others may need, and pauses: it does not look for room meanwhile."""
         until = (status_of(job).get("gang") or {}).get("until")
         longest = 2 * int(job["spec"].get("startTimeoutSeconds") or 600)
         return until is not None and 0 < seconds_of(until) - self._case.now <= longest
 
     def _look_at_opening(self, job: Json, *, healthy: bool) -> None:
-        """Nobody waits for a run whose processes are all dead."""
+        """The operator does not wait for a run whose processes are all dead."""
         uid, plan = uid_of(job), plan_of(status_of(job))
         run = uid, int(plan.get("run") or 0)
         ranks = self._started.get(run, {})
@@ -124,7 +124,7 @@ class Recovery(Promise):
         self._lasting("opening", uid, waits, OPENING_SECONDS, words)
 
     def _look_at_steps(self, job: Json, *, idle: bool) -> None:
-        """A member that dies, and nothing else: the next run steps soon, but for the pause after failures."""
+        """A member dies, and nothing else happens: the next run steps soon, except for the pause after failures."""
         uid, failed = uid_of(job), status_of(job).get("failures") or {}
         pause = min(2 ** max(int(failed.get("consecutive") or 0) - 1, 0), 300)
         pods = self._case.pods(uid)
@@ -134,7 +134,7 @@ class Recovery(Promise):
         self._lasting("recovery", uid, still, RECOVERY_SECONDS - 30.0 + pause, words)
 
     def _look_at_nodes(self, job: Json, nodes: dict[str, Json]) -> None:
-        """Members on a node that nobody reaches are given up, so long as other nodes are reached."""
+        """Members on an unreachable node are given up, if other nodes are reachable."""
         status, lost = status_of(job), int(job["spec"]["failure"]["lostNodeSeconds"])
         down = [node for node in nodes.values() if not is_ready(node)]
         outage = len(down) == len(nodes) or (len(down) > 2 and len(down) >= 0.55 * len(nodes))

@@ -1,7 +1,6 @@
-"""A member of the next run is replaced for a reason: its pod has ended or is being deleted, its node goes away, the
-template is another. Nobody gives up a pod that is well because a read was overtaken by the watch. Or all are let go for
-want of room, before a run has begun, and once they have held theirs for as long as the job may.
-"""
+"""A member of the next run is replaced only for a reason: its pod has ended or is being deleted, its node is leaving,
+or the template changed. A read overtaken by the watch never costs a healthy pod. All may also be released for lack of
+room, before a run has begun, once they have held theirs for as long as the job may."""
 
 from __future__ import annotations
 
@@ -37,24 +36,24 @@ from tests.simulation.objects import (
 )
 
 MEMORY_SECONDS: Final = 90.0
-"""News of a node, or of the spec, may be so old."""
+"""The greatest age of news about a node, or the spec."""
 NEWS_SECONDS: Final = 1.0
 CLOCK_SECONDS: Final = 3.0
 _UNSURE: Final = ("late-write", "lost-answer", "timeout", "relabel", "orphan-job", "status-restored")
-"""A pod may appear after it was given up for not having appeared, or be there unseen."""
+"""A pod may appear after it was given up for not appearing, or exist unseen."""
 
 _OF_THE_ROOT: Final = ("StorageRefused", "CheckpointsDamaged", "LogLost")
-"""Only a person can mend it."""
+"""Only a user can fix it."""
 
 
 class Replacing(Promise):
-    """Looked at when status drops a name."""
+    """Checked when status drops a name."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node was last seen, or left, in another state than well, whoever may be put there; and by a pod's uid
-        when its Eviction last changed."""
+        """When a node was last seen in, or left, a state other than healthy, whichever pods may use it; and by a pod's
+        uid when its Eviction last changed."""
         self._cordoned: dict[str, float] = {}
         """When it was last seen, or left, cordoned."""
         self._edited: dict[str, float] = {}
@@ -72,7 +71,7 @@ class Replacing(Promise):
         if not by_operator(change) or change.event == "DELETED" or intent(status_of(change.old)).get("prepare"):
             return
         if terminating(change.raw):
-            return  # nobody is made any more, and who has no run goes
+            return  # no more are created, and those without a run go
         before, after = (
             int((status_of(one).get("gang") or {}).get("attempts") or 0) for one in (change.old, change.raw)
         )
@@ -89,7 +88,7 @@ class Replacing(Promise):
             self._cordoned[name] = self._case.now
 
     def _check_release(self, job: Json, before: Json) -> None:
-        """Somebody has held room for long enough, and nobody trains."""
+        """It has held room for long enough, and does not train."""
         name, most = key_of(job)[1], float(job["spec"]["startTimeoutSeconds"])
         pods = (self._world.server.find(PODS, key_of(job)[0], one) for one in upcoming(before).get("members") or ())
         ages = [
@@ -111,7 +110,7 @@ class Replacing(Promise):
             return
         status = status_of(job)
         if not after.get("members") and condition(status, "Running").get("reason") in _OF_THE_ROOT:
-            return  # without a run, and waiting for a person: others may need their room
+            return  # without a run, and waiting for a user: others may need their room
         for name in sorted(set(before.get("members") or ()) - set(after.get("members") or ())):
             pod = self._world.server.find(PODS, key_of(job)[0], name)
             if pod is not None and owner_of(pod) == uid_of(job) and self._is_fit(job, pod):

@@ -1,4 +1,4 @@
-"""What room there is for a job's pods: counted from nodes, pods and quotas as they are stored."""
+"""The room for a job's pods: counted from nodes, pods and quotas as stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fits(case: Case, job: Json) -> int:
 
 
 def admitted(case: Case, job: Json) -> float:
-    """How many more of its pods a quota leaves room for, now."""
+    """How many more of its pods a quota allows now."""
     hard = case.world.server.policy.hard.get(key_of(job)[0])
     if hard is None:
         return math.inf

@@ -1,4 +1,4 @@
-"""Who trains and who is evicted: I3, I5, and what the log says of it (I1, I2, I4, I7)."""
+"""Which members train and which are evicted: I3, I5, and the log's part (I1, I2, I4, I7)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.simulation.objects import (
 from tests.simulation.world import Fact
 
 GIVEN_UP_SECONDS: Final = 300.0
-"""So long a node may be out of sight: whoever trains there is asked when it is seen again, and another run is on."""
+"""How long a node may be out of sight: a trainer there is asked when it is seen again, and another run is current."""
 
 
 @dataclass
 class Training:
-    """Who steps at a root."""
+    """The members stepping at a root."""
 
     run: int = 0
     uid: str = ""
@@ -41,26 +41,26 @@ class Training:
 
 
 class Runs(Promise):
-    """Keeps what it knows of steps for `settled`, too."""
+    """Also keeps the known steps for `settled`."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.training: dict[str, Training] = defaultdict(Training)
-        """By the job's name: the root outlives the job."""
+        """By the job's name, because the root outlives the job."""
         self._emptied: set[str] = set()
         self._unready: dict[str, float] = {}
-        """When a node was last told not to be Ready."""
+        """When a node was last reported not Ready."""
 
     def on_change(self, change: Change) -> None:
         operator, case = by_operator(change), self._case
-        if operator and change.kind == BUDGETS:  # what a user has done to it is mended
+        if operator and change.kind == BUDGETS:  # the user's change is repaired
             case.shorten("/".join(key_of(change.raw)), 5.0)
         if change.kind == NODES and change.old is not None and not is_ready(change.raw):
             self._unready[key_of(change.raw)[1]] = case.now
         if change.kind == JOBS and change.event == "DELETED":
             root = change.raw["spec"]["checkpoint"]["uri"]
             if root in self._emptied:
-                case.evidence.emptied(root, 0)  # its memory goes with it
+                case.evidence.emptied(root, 0)  # its memory is deleted with it
         if change.kind == PODS:
             self._on_pod(change, operator)
         if change.by == "user" and change.kind == PODS:
@@ -72,7 +72,7 @@ class Runs(Promise):
         case, node = self._case, node_of(change.raw)
         former = operator and change.old is not None and labels_of(change.raw).get(ROLE) == "former"
         if former and case.now - self._unready.get(node, -1e9) < 150.0:
-            # A node that is given up costs steps: the news of it may be old, but never made up.
+            # Giving up a node costs steps: news of it may be old, but never invented.
             case.evidence.excuse(case.now, "its node was given up", seconds=GIVEN_UP_SECONDS)
         ended = change.old is not None and terminal(change.old) and change.by != "pod-gc"
         if not operator and change.event == "DELETED" and node and not ended:
@@ -102,7 +102,7 @@ class Runs(Promise):
             self._check_step(fact)
 
     def _check_eviction(self, pod: Json) -> None:
-        """I5: nobody who is assigned, Ready and running."""
+        """I5: no member that is assigned, Ready and running is evicted."""
         job, namespace = self._case.job(owner_of(pod)), key_of(pod)[0]
         if job is None or terminating(job) or terminating(pod) or self._case.is_excused(namespace):
             return
@@ -132,13 +132,13 @@ class Runs(Promise):
         return other in order and order.index(uid) < order.index(other)
 
     def _may_be_zombie(self, pod: Json | None) -> bool:
-        """Whether the world has been told not to count on this pod: its node was lost, or its object is gone."""
+        """Whether the world knows not to count on this pod: its node was lost, or its object is gone."""
         if pod is None:
             return True
         kubelet = self._case.scene.kubelets.get(node_of(pod))
         job = self._case.job(owner_of(pod))
         if job and job["spec"]["checkpoint"]["uri"] in self._emptied and kubelet and kubelet.holds(uid_of(pod)):
-            return True  # nothing of its run is in the log any more, and its agent ends it no sooner than its pod does
+            return True  # its run is no longer in the log, and its agent ends it no sooner than its pod ends
         lost = kubelet is None or not kubelet.hears or self._case.ever_excused(kubelet.name)
         return lost or labels_of(pod).get(ROLE) == "former"
 

@@ -1,4 +1,4 @@
-"""I6: once faults have stopped, every job trains or is finished, and what is finished holds nothing."""
+"""I6: once faults have stopped, every job trains or is finished, and a finished job holds nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.simulation.objects import Json, key_of, terminal, uid_of
 
 
 def unsettled(case: Case, runs: Runs) -> list[str]:
-    """The jobs that neither train nor are finished, each with what its status says; of a pool those not finished."""
+    """The jobs that neither train nor are finished, each with its status; in a pool those not finished."""
     return [words for user in case.scene.users if (words := _unsettled(case, runs, user.job))]
 
 
 def unfinished(case: Case) -> list[str]:
-    """The jobs that were told to stop and go on, or have pods that do."""
+    """The jobs that were asked to stop and continue, or have pods that do."""
     found = []
     for user in case.scene.users:
         job = user.job
@@ -49,17 +49,18 @@ def _said(status: Json) -> str:
 
 
 def _has_its_size(case: Case, job: Json) -> bool:
-    """There is room for everybody now; after attempts in vain a larger run is tried later."""
+    """There is room for all now; after failed attempts a larger run is tried later."""
     return len(plan_of(status_of(job))["members"]) == wanted(job["spec"]) or rests(job, case.now)
 
 
 def _has_moved(case: Case, job: Json) -> bool:
-    """Whether its owner had it train at another's root for a while: what it knows of is there, and its own lacks it."""
+    """Whether its owner made it train at another's root for a while: its known commits are there, and missing in its
+    own."""
     readers, uid = case.evidence.readers, uid_of(job)
     others = (reader for root, reader in readers.items() if root != job["spec"]["checkpoint"]["uri"])
     return case.fired("root-edited") and any(line.run[0] == uid for reader in others for line in reader.lines)
 
 
 def _asks_about_root(status: Json) -> bool:
-    """What was deleted below a root only people can bring back, or take away whole: an append under way is left."""
+    """Only users can restore what was deleted below a root, or remove it whole: an append in flight is left."""
     return condition(status, "Running").get("reason") in ("LogLost", "CheckpointsDamaged")

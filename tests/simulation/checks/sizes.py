@@ -1,7 +1,7 @@
-"""Sizes of jobs that share a pool: none but those that the job may have, as large as there is room for, and settled.
+"""Sizes of jobs that share a pool: only allowed ones, as large as there is room for, and settled.
 
-Causes from outside are nodes that come, go or change, people's edits, faults, and jobs that come to an end. Between
-two of them sizes change a few times at most. A job does not hold room that it has no use for.
+Causes from outside are nodes that come, go or change, users' edits, faults, and jobs that end. Between two of them
+sizes change a few times at most. A job does not hold unused room.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from tests.simulation.objects import (
 from tests.simulation.world import Fact
 
 CHANGES: Final = 5
-"""Of one job's size without a cause from outside: one for each member of the largest, and one for whom it made room."""
+"""Of one job's size without a cause from outside: one for each member of the largest, and one for the job that it made
+room for."""
 MEMORY_SECONDS: Final = 1200.0
-"""A run begins with a size that was right when it was planned; a store that is down keeps it from that for long."""
+"""A run begins with a size that was right when it was planned; a store outage may delay it for long."""
 GROWN_SECONDS: Final = 120.0
-"""Beside growAfterSeconds: new members start, and one run becomes the next, by an exit save where it has to be."""
+"""Beside growAfterSeconds: new members start, and one run becomes the next, by an exit save if necessary."""
 IDLE_SECONDS: Final = 60.0
 CLOCK_SECONDS: Final = 3.0
 
 
 class Sizes(Promise):
-    """Asked once a second after faults have stopped, and when status changes."""
+    """Checked once a second after faults have stopped, and when status changes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -62,7 +63,7 @@ class Sizes(Promise):
         self._allowed: dict[str, list[tuple[float, set[int]]]] = defaultdict(list)
         """By uid of the job: until when it had other sizes, in processes, the last ones without an end."""
         self._read: dict[str, int] = defaultdict(int)
-        """By root: how many entries of the log were looked at."""
+        """By root: how many entries of the log were read."""
 
     def on_fact(self, fact: Fact) -> None:
         if fact.what == "heals":
@@ -92,7 +93,7 @@ class Sizes(Promise):
         allowed.append((1e9, {size * each for size in sizes(job["spec"])}))
 
     def _check_worlds(self) -> None:
-        """What was begun, by the log: looked at often, for no fact tells of an entry whose writer has had no answer."""
+        """What began, by the log: read often, because no fact reports an entry whose writer got no answer."""
         self._case.judge(self._case.evidence.look())
         for root, reader in self._case.evidence.readers.items():
             new = reader.lines[self._read[root] :]
@@ -116,7 +117,7 @@ class Sizes(Promise):
             self._case.fail("unsettled-size", f"{key_of(job)[1]} changes its size without a cause: {changes}")
 
     def _check_rest(self, job: Json, old: Json) -> None:
-        """Attempts in vain are repeated after as long, then twice as long each time, up to an hour."""
+        """Failed attempts are repeated after as long, then twice as long each time, up to an hour."""
         growth, before = (status_of(one).get("growth") or {} for one in (job, old))
         elastic = job["spec"].get("elastic")
         if not elastic or not growth or growth == before or self._case.fired("status-restored"):
@@ -124,7 +125,7 @@ class Sizes(Promise):
         least = int(elastic["growTimeoutSeconds"])
         longest = max(least, LONGEST_REST_SECONDS)
         rest, due = seconds_of(growth["until"]) - self._case.now, min(least * 2 ** (growth["attempts"] - 1), longest)
-        early = due - rest > self._case.patience(CLOCK_SECONDS)  # the write may have been on its way for a while
+        early = due - rest > self._case.patience(CLOCK_SECONDS)  # the write may have been in flight for a while
         if (early or rest - due > CLOCK_SECONDS) and growth["generation"] == job["metadata"]["generation"]:
             words = f"attempt {growth['attempts']} was in vain, the next one is {rest:.0f} s later, and not {due} s"
             self._case.fail("growth-pause", f"{key_of(job)[1]}: {words}")
@@ -143,7 +144,7 @@ class Sizes(Promise):
                 self._look_at_excess(job)
 
     def _look_at_growth(self, job: Json) -> None:
-        """A run that is too small, and there is room for a larger one."""
+        """A run that is too small, although there is room for a larger one."""
         status, elastic = status_of(job), job["spec"].get("elastic")
         members = {one["uid"] for one in plan_of(status).get("members") or ()}
         larger = [size for size in sizes(job["spec"]) if len(members) < size <= wanted(job["spec"])]
@@ -158,7 +159,7 @@ class Sizes(Promise):
         self._lasting("growth", uid_of(job), room, patience, words)
 
     def _look_at_excess(self, job: Json) -> None:
-        """Pods that are no members and become none keep others out."""
+        """Pods that are no members, and do not become any, keep others out."""
         size = len(plan_of(status_of(job)).get("members") or ())
         holding = self._holding(job)
         most = max(size, wanted(job["spec"])) + spares(job)

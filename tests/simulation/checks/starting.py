@@ -1,7 +1,6 @@
-"""What goes before a trainer is told as it is: status names the container that keeps a member from starting; an init
-container's exit is a failure of the code, SIGKILL one of infrastructure, and a native sidecar's end is nobody's. A run
-that has begun starts no more.
-"""
+"""Status reports the start before a trainer correctly: it names the container that keeps a member from starting; an
+init container's exit is a failure of the code, SIGKILL one of infrastructure, and a native sidecar's end neither. A run
+that has begun starts no more."""
 
 from __future__ import annotations
 
@@ -26,28 +25,28 @@ from tests.simulation.objects import JOBS, NODES, PODS, Json, is_ready, key_of, 
 
 NAMED_SECONDS: Final = 5.0
 BEGUN_SECONDS: Final = 10.0
-"""In which it is seen that all are Ready."""
+"""The time to notice that all are Ready."""
 _WAITS: Final = ("ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff")
 _TOLD: Final = ("ImagePullFailed", "ContainerEnded")
 _UNSURE: Final = ("status-restored", "absurd-outcome", "foreign-outcome")
-"""Somebody lies."""
+"""Outcomes may be false."""
 _SIGNALLED: Final = (137, 143)
 _ENDED: Final = re.compile(r"init container (\S+) ended")
 
 
 class Starting(Promise):
-    """Looked at when pods and status change, and once a second."""
+    """Checked when pods and status change, and once a second."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._ends: dict[str, set[str]] = defaultdict(set)
-        """By uid of the job: how pods ended since a failure was counted last.
+        """By uid of the job: how pods ended since a failure was last counted.
 
         `code` and `killed` before their trainers, and `other`.
         """
 
         self._begun: dict[tuple[str, int], float] = {}
-        """By uid of the job and run: since when all its members were ever Ready at once."""
+        """By uid of the job and run: since when all its members have been Ready at once."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS:
@@ -126,12 +125,12 @@ def _end(pod: Json) -> str:
 
 
 def _sidecars(pod: Json) -> list[str]:
-    """The native ones."""
+    """The native sidecars."""
     return [one["name"] for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") == "Always"]
 
 
 def _has_run(pod: Json) -> bool:
-    """Whether its trainer was ever started."""
+    """Whether its trainer ever started."""
     states = [one.get("state") or {} for one in (pod.get("status") or {}).get("containerStatuses") or ()]
     return any("running" in state or "terminated" in state for state in states)
 
@@ -143,6 +142,6 @@ def _waiting(pod: Json) -> Iterator[str]:
 
 
 def _of_others(pod: Json) -> bool:
-    """Whether its trainer, or what stands beside that, waits too."""
+    """Whether its trainer, or a container beside it, waits too."""
     states = [one.get("state") or {} for one in (pod.get("status") or {}).get("containerStatuses") or ()]
     return any((state.get("waiting") or {}).get("reason") in _WAITS for state in states)

@@ -1,6 +1,5 @@
-"""Make before break: the old run trains until the next one is planned, who can stay keeps the seat and the rank, a
-standby is no member before it has one, and whoever falls back to leaving first says why.
-"""
+"""Make before break: the old run trains until the next one is planned, members that can stay keep seat and rank, a
+standby is no member before it has one, and a fallback to leaving first has a stated reason."""
 
 from __future__ import annotations
 
@@ -42,27 +41,27 @@ from tests.simulation.objects import (
 )
 
 MEMORY_SECONDS: Final = 90.0
-"""News of a node, of a pod, or of the spec may be so old."""
+"""The greatest age of news about a node, a pod, or the spec."""
 PULLING_SECONDS: Final = 600.0
 CLOCK_SECONDS: Final = 2.0
 """The operator takes the time from the API server's answers, whose Date has whole seconds."""
 _ALL_LEAVE: Final = ("Suspend", "Stop", "MemberLost", "MemberDeleted")
-"""Nobody goes on, or somebody is gone before standbys could be there."""
+"""No member continues, or one is gone before standbys could exist."""
 _HARMLESS: Final = frozenset({"drain", "eviction-refused", "scale", "noisy-pods", "watch-duplicate"})
 _UNSURE: Final = ("status-restored", "relabel", "late-write", "orphan-job")
 
 
 class Takeover(Promise):
-    """Looked at when the operator writes."""
+    """Checked when the operator writes."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node, or a pod by uid, was last seen in another state than well."""
+        """When a node, or a pod by uid, was last seen in a state other than healthy."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
         self._refusing: float | None = None
-        """Since when no new pod is admitted; None while pods are."""
+        """Since when no new pod has been admitted; None while pods are."""
 
     def look(self) -> None:
         policy = self._world.server.policy
@@ -87,12 +86,12 @@ class Takeover(Promise):
                     self._case.fail(check, f"{key_of(raw)[1]}: {words}")
 
     def _check_pod(self, pod: Json, old: Json) -> None:
-        """Before the plan nobody of the run that is on is asked to leave, and no standby is called a member."""
+        """Before the plan no member of the current run is asked to leave, and no standby counts as a member."""
         owners = {uid for uid in self._case.jobs if f"-{uid[:4]}-" in key_of(pod)[1]}
         status = next((self._case.status(uid) for uid in owners), {})
         if self._case.fired(*_UNSURE) or self._case.deaf or not intent(status).get("prepare"):
             return
-        if upcoming(status).get("plan"):  # it is offered to the run that is on
+        if upcoming(status).get("plan"):  # it is offered to the current run
             return
         ended = {one.get("name") for one in current(status).get("outcomes") or ()}
         members = {one["uid"] for one in plan_of(status).get("members") or () if one["name"] not in ended}
@@ -105,7 +104,7 @@ class Takeover(Promise):
 
     def _broken(self, job: Json, before: Json, after: Json) -> Iterator[tuple[str, str]]:
         allotted = upcoming(after).get("members") or ()
-        told = upcoming(after).get("plan")  # made for another size, and never changed
+        told = upcoming(after).get("plan")  # created for another size, and never changed
         if not told and len(allotted) > wanted(job["spec"]):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
@@ -127,7 +126,7 @@ class Takeover(Promise):
             yield from self._falls(job, now)
 
     def _falls(self, job: Json, leaving: Json) -> Iterator[tuple[str, str]]:
-        """Everybody leaves only where standbys have had their time, or something was in their way."""
+        """All leave only if standbys have had their time, or something obstructed them."""
         had = self._case.now - seconds_of(leaving["since"])
         words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fallbackReason']}"
         patience = int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30))
@@ -163,7 +162,7 @@ class Takeover(Promise):
             yield "seats", f"{both} are members of run {new['run']} and leave it"
 
     def _stayers(self, job: Json, plan: Json) -> list[dict[str, Any]]:
-        """Members of this plan for which nothing has been wrong for long."""
+        """Members of this plan that have been healthy for long."""
         if self._is_recent(self._edited, uid_of(job)) or self._case.deaf:
             return []
         return [one for one in plan.get("members") or () if self._is_fit(key_of(job)[0], one)]
@@ -194,6 +193,7 @@ def _is_well(node: Json) -> bool:
 
 
 def _kept_size(before: Json) -> int:
-    """A job that was to grow goes on with the members that it had, once a larger run was offered in vain; else 0."""
+    """A job that wanted to grow continues with its present members, once a larger run was offered in vain; otherwise
+    0."""
     in_vain = upcoming(before).get("attempts") and intent(before).get("disruption") == "SizeChange"
     return len(plan_of(before).get("members") or ()) if in_vain else 0

@@ -1,6 +1,5 @@
-"""What people and their tools are told besides the reason to wait: that members are protected, how many there are, when
-a condition changed, and what a container beside the trainer will do.
-"""
+"""What users and their tools learn besides the reason to wait: that members are protected, their number, when a
+condition changed, and what a container beside the trainer will do."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ WARNED_SECONDS: Final = 10.0
 CLOCK_SECONDS: Final = 30.0
 """A decision is written within seconds."""
 LATE_SECONDS: Final = 32.0
-"""An agent ends what it has asked in vain by then."""
+"""By then an agent ends a trainer that it has asked in vain."""
 _UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
-"""Who counts is a matter of labels and names, and somebody plays with them."""
+"""Labels and names decide which pods count, and a fault changes them."""
 _OF_LAST_RUN: Final = "Saved"
-"""Tells of the run that ended last: two may end in one breath, one of them saved."""
+"""Describes the run that ended last: two may end at the same moment, one of them saved."""
 _OF_THE_ROOT: Final = {"CheckpointsDamaged": "Corrupt", "StorageRefused": "StorageRefused", "LogLost": "LogLost"}
-"""Reasons to wait, and the error that members name."""
+"""Reasons to wait, and the errors that members report."""
 _OTHERS_CLOCK: Final = ("operator-clock", "unknown-status", "status-restored")
 
 
@@ -65,9 +64,9 @@ class Told(Promise):
         self._warned: dict[str, set[str]] = defaultdict(set)
         """By uid of the job: reasons of the events about it."""
         self._beside: dict[str, float] = {}
-        """By uid of the job: when the first of its pods was created, where that has a container beside the trainer."""
+        """By uid of the job: when the first of its pods with a container beside the trainer was created."""
         self._errors: dict[str, set[str]] = defaultdict(set)
-        """By uid of the job: the errors that its pods have named as last words."""
+        """By uid of the job: the errors in its pods' last words."""
         self._begun: set[str] = set()
         """Jobs, by uid, that have had a pod."""
         self._words: dict[str, str] = defaultdict(str)
@@ -110,7 +109,7 @@ class Told(Promise):
             self._ended.setdefault((owner_of(pod), key_of(pod)[1], pod["status"]["reason"]), self._case.now)
 
     def _check_times(self, job: Json, old: Json) -> None:
-        """Times in status are everybody's: of the API server, whatever a replica's own clock says."""
+        """Times in status are the API server's, whatever a replica's own clock says."""
         if self._case.fired("late-write", "status-restored"):
             return
         before = {int(plan["run"]) for plan in plans(status_of(old))}
@@ -121,7 +120,7 @@ class Told(Promise):
                 self._case.fail("clock", f"{key_of(job)[1]}: {words}")
 
     def _check_founded(self, job: Json) -> None:
-        """What is said of the root a member has said."""
+        """A statement about the root comes from a member."""
         said = condition(status_of(job), "Running")
         wanted = _OF_THE_ROOT.get(said.get("reason", ""), "")
         if wanted and wanted not in self._errors[uid_of(job)]:
@@ -129,7 +128,7 @@ class Told(Promise):
             self._case.fail("unfounded", f"{key_of(job)[1]}: {words}")
 
     def _check_disruption(self, pod: Json) -> None:
-        """Before a member is asked to leave people are told that it will be, and why."""
+        """Before a member is asked to leave, status announces that and why."""
         job = self._case.job(owner_of(pod))
         if job is None or terminating(job) or finished(job) or self._case.fired(*_UNSURE, "late-write"):
             return
@@ -154,7 +153,7 @@ class Told(Promise):
                 self._case.fail("transition", f"{key_of(job)[1]}: {words}")
 
     def _check_deadline(self, job: Json, old: Json) -> None:
-        """Who does not go on with a run is waited for as long as it was told, and a moment longer."""
+        """A leaver is waited for as long as it was promised, and a moment longer."""
         status, plan = status_of(job), plan_of(status_of(job))
         left = previous(status)
         if left.get("run") == previous(status_of(old)).get("run") or plan.get("takesOver") != left.get("run"):
@@ -187,7 +186,7 @@ class Told(Promise):
                 self._case.fail("untold", f"a kubelet has ended {name} for {reason}, and nobody is told")
 
     def _look_at_protection(self, job: Json) -> None:
-        """That nobody is protected is said where it is so, and only there."""
+        """Missing protection is reported if and only if it is missing."""
         said = condition(status_of(job), "Protected")
         words = f"{key_of(job)[1]} is said not to be protected ({said.get('reason')}), and its budget is in place"
         wrong = said.get("status") == "False" and self._is_protected(job)
@@ -203,7 +202,7 @@ class Told(Promise):
         return isinstance(least, int) and least >= members and budgets[0]["spec"].get("maxUnavailable") is None
 
     def _look_at_count(self, job: Json) -> None:
-        """`kubectl get ptj` and autoscalers of pods read status.replicas; one run may be about to follow another."""
+        """`kubectl get ptj` and pod autoscalers read status.replicas; one run may be about to follow another."""
         status = status_of(job)
         alive = {uid_of(one) for one in self._case.pods(uid_of(job)) if not terminated(one)}
         there = {sum(one["uid"] in alive for one in plan["members"]) for plan in plans(status)}
@@ -212,7 +211,7 @@ class Told(Promise):
         self._lasting("replicas", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
 
     def _look_at_sidecar(self, job: Json) -> None:
-        """An event is lost with the replica that was to send it, or with the call."""
+        """An event is lost with its replica, or with the call."""
         since = self._beside.get(uid_of(job))
         if since is None or self._case.deaf or self._case.now - since < WARNED_SECONDS:
             return

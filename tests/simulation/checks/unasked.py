@@ -1,4 +1,4 @@
-"""Nobody stops training unasked: who saves and leaves was asked to, or one of its peers was."""
+"""No member stops training unasked: one that saves and leaves was asked to, or one of its peers was."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tests.simulation.objects import PODS, owner_of, terminating, uid_of
 from tests.simulation.world import Fact
 
 _ANNOUNCED: Final = ("checkpointed", "handed-over")
-"""Ends that nobody comes to by himself."""
+"""Ends that do not happen by themselves."""
 
 
 class Unasked(Promise):
-    """Looked at when a trainer ends."""
+    """Checked when a trainer ends."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._asked: dict[str, int] = defaultdict(int)
         """By uid of the job: the newest run of which a member was asked to leave."""
         self._told: dict[str, int] = defaultdict(int)
-        """By uid of a pod the newest run that it was told of: an agent does not go back to an older one."""
+        """By uid of a pod: the newest run that it was assigned. An agent does not return to an older one."""
         self._jobs: dict[str, str] = {}
-        """By uid of a pod the uid of the job that it was made for."""
+        """By uid of a pod: the uid of the job that it was created for."""
 
     def on_change(self, change: Change) -> None:
         if change.kind != PODS:
             return
         pod = change.raw
         told = self._told[uid_of(pod)] = max(run_told(pod), self._told[uid_of(pod)])
-        going = change.event == "DELETED" or terminating(pod)  # SIGTERM is a request to whatever it trains in
+        going = change.event == "DELETED" or terminating(pod)  # SIGTERM is a request to any run that it trains in
         uid = self._jobs.setdefault(uid_of(pod), owner_of(pod))  # it may lose its owner, and trains on
         self._asked[uid] = max(self._asked[uid], told if going else told - 1)
 

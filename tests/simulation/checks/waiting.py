@@ -1,4 +1,4 @@
-"""I9: every waiting state says what it waits for, and until when; no deadline that has long passed."""
+"""I9: every waiting state says what it waits for, and until when; no deadline is long past."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ STAYS_SECONDS: Final = 30.0
 SILENT_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 66.0
 FREE_SECONDS: Final = 4.0
-"""Another job's deletion is news to whoever waits for it."""
+"""A job learns of another job's deletion if it waits for it."""
 LOOKED_SECONDS: Final = 15.0
-"""Of one that is there, finished or suspended, it learns when it looks again."""
+"""If the other one exists, but is finished or suspended, it learns that when it looks again."""
 QUIET_SECONDS: Final = 15.0
-"""An intent is given up, or members are told, within five seconds."""
+"""An intent is given up, or members are asked, within five seconds."""
 
 FLAGGED_SECONDS: Final = 15.0
 _HELD: Final = {"SharedRoot", "WaitingForPredecessor"}
-"""The second is told first."""
+"""The second is reported first."""
 
 _TIME: Final = re.compile(r"(?:until|by|before|at) ((?:\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(?:\.\d+)?Z)")
 
 
 class Waiting(Promise):
-    """Asked while a leader works."""
+    """Checked while a leader works."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._dead_since: dict[str, float] = {}
-        """By job and run: when status first knew that a member had died while all were to save."""
+        """By job and run: when status first knew that a member had died while all had to save."""
 
     def look(self) -> None:
         due: set[tuple[str, str]] = set()
@@ -60,7 +60,7 @@ class Waiting(Promise):
         self._look_at_root(job, said)
 
     def _look_at_root(self, job: Json, said: Json) -> None:
-        """Of two live jobs that have one root one waits for the other, says so, and only as long as it has to."""
+        """Of two live jobs with one root, one waits for the other, says so, and only as long as necessary."""
         uid, name = uid_of(job), key_of(job)[1]
         others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
         free = said.get("reason") == "SharedRoot" and all(finished(one) or self._rests(one) for one in others)
@@ -83,12 +83,12 @@ class Waiting(Promise):
     def _is_preparing(self, status: Json) -> bool:
         """Standbys start, and their time is not over."""
         if upcoming(status).get("plan"):
-            return True  # somebody was told
+            return True  # a member was asked
         until = intent(status).get("readyBy")
         return bool(intent(status).get("prepare")) and not (until and seconds_of(until) < self._case.now)
 
     def _look_at_patience(self, job: Json, status: Json) -> None:
-        """Once a member has died nobody can save any more: the others are not waited for as if they could."""
+        """Once a member has died no other can save: they are not waited for as if they could."""
         uid, leaving = f"{uid_of(job)} {current(status).get('run')}", intent(status)
         ended = current(status).get("outcomes") or ()
         dead = any(one.get("infrastructure") or one.get("outcome") in ("failed", "peer-lost") for one in ended)
@@ -102,9 +102,9 @@ class Waiting(Promise):
         self._lasting("patience", uid, late > PATIENCE_SECONDS, 3.0, words)
 
     def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
-        """When the members of the run that ends have to be gone, while one of them is not: late ones have their grace.
+        """When the members of the ending run have to be gone, while one of them is not: late ones have their grace.
 
-        Once a person is asked to look at a pod that does not end, no time is promised any more.
+        Once status asks a user to look at a pod that does not end, it promises no time any more.
         """
         if condition(status, "Running").get("reason") == "MemberStuck":
             return
@@ -122,7 +122,7 @@ def _is_live(job: Json) -> bool:
 
 
 def _promises(status: Json) -> Iterator[str]:
-    """Moments in what Running and Disrupted say of what is waited for."""
+    """The times in the messages of Running and Disrupted."""
     for one in status.get("conditions") or ():
         if one["type"] in ("Running", "Disrupted") and (one["type"], one["status"]) != ("Running", "True"):
             for text in _TIME.findall(one.get("message", "")):

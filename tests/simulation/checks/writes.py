@@ -1,7 +1,6 @@
-"""Every write follows from what status says already: no pod without an allotted number, no word of an older run.
+"""Every write follows from status: no pod without an allotted number, no assignment of an older run.
 
-A write may be under way while status changes, so what status said a moment ago counts as well; more than a moment where
-the network is slow.
+A write may be in flight while status changes, so a recent status counts as well; for longer if the network is slow.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SLOW_SECONDS: Final = 60.0
 IDLE_GRACE_SECONDS: Final = 10
 EARLY_SECONDS: Final = 5.0
 SEEN_SECONDS: Final = 0.1
-"""A watch tells sooner than that."""
+"""A watch reports sooner than that."""
 _UID: Final = ("/metadata/uid",)
 _VERSION: Final = ("/metadata/resourceVersion",)
 _TOLD: Final = ("/metadata/annotations/perdure.dev~1assignment", *_VERSION)
@@ -68,7 +67,7 @@ _SLOW: Final = ("slow-call", "lost-answer", "timeout", "late-write")
 
 
 class Said(NamedTuple):
-    """What a status has said, and until when."""
+    """The content of a status, and until when it held."""
 
     until: float
     status: Json
@@ -77,7 +76,7 @@ class Said(NamedTuple):
 
 
 class Writes(Promise):
-    """Looked at when the API server takes them."""
+    """Checked when the API server accepts them."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -88,9 +87,9 @@ class Writes(Promise):
         self._freed: dict[str, float] = {}
         """When a pod, by uid, lost its owner."""
         self._of_people: set[str] = set()
-        """Pods, by uid, that a user has made, and not from one of a job's."""
+        """Pods, by uid, that a user made, and not from one of a job's."""
         self._disturbed: dict[str, float] = {}
-        """When somebody else last changed the budget or the labels of a job's pods."""
+        """When another client last changed the budget or the labels of a job's pods."""
 
     def on_change(self, change: Change) -> None:
         self._note(change)
@@ -110,7 +109,7 @@ class Writes(Promise):
                 self._check_budget(change.raw)
 
     def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
-        """It is meant for that very object, and for what that was when it was decided about: else it is refused."""
+        """It is meant for that very object, in the state of the decision: otherwise it is refused."""
         needs = _NEEDS.get((verb, kind), ())
         lacks = [one for one in needs if not any(path in rests for path in one)]
         if lacks:
@@ -172,7 +171,7 @@ class Writes(Promise):
             self._check_promotion(pod)
 
     def _check_deletion(self, pod: Json) -> None:
-        """Nobody deletes a pod that is Ready and assigned to the newest run while nothing asks that run to end."""
+        """A pod that is Ready and assigned to the newest run is not deleted while nothing asks that run to end."""
         job = self._case.job(owner_of(pod))
         if job is None or terminating(job) or not is_ready(pod) or phase_of(pod) != "Running" or finished(job):
             return
@@ -184,7 +183,7 @@ class Writes(Promise):
             self._case.fail("stray-delete", f"{key_of(pod)[1]} trains in run {plan['run']} and the operator deletes it")
 
     def _check_orphan(self, pod: Json) -> None:
-        """`kubectl delete --cascade=orphan`: pods that are to outlive their job are left alone while it goes."""
+        """`kubectl delete --cascade=orphan`: pods that should outlive their job are left alone while it goes."""
         job = self._case.job(labels_of(pod).get(UID, "")) if not owner_of(pod) else None
         seen = self._case.now - self._freed.get(uid_of(pod), self._case.now) > UNDER_WAY_SECONDS / 2
         going = job is not None and "orphan" in (job["metadata"].get("finalizers") or ())
@@ -192,7 +191,7 @@ class Writes(Promise):
             self._case.fail("orphan", f"{key_of(pod)[1]} is to outlive its job, and the operator changes it")
 
     def _check_grace(self, pod: Json, old: Json) -> None:
-        """Whoever has no work has nothing to save; whoever has been given time may use it."""
+        """A pod without work has nothing to save; one that was given time may use it."""
         name, grace = key_of(pod)[1], int(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
         job = self._case.job(owner_of(pod))
         planned = job is not None and name in training(status_of(job))
@@ -208,11 +207,11 @@ class Writes(Promise):
             self._case.fail("hasty", f"{name} is deleted {left:.0f} s before its time to save is over")
 
     def _check_request(self, pod: Json, told: Json) -> None:
-        """The time to save ends with the first who has to go; of a run that lost a member nothing can be saved."""
+        """The time to save ends with the first member that has to go; a run that lost a member can save nothing."""
         status = self._case.status(owner_of(pod))
         plan, name = plan_of(status), key_of(pod)[1]
         if told.get("handover"):
-            return  # an offer: its plan was made before, and those who live see by themselves that nobody answers
+            return  # an offer: its plan was made before, and living members notice the silence themselves
         members = {one["uid"] for one in plan.get("members") or ()}
         lost = (
             intent(status).get("disruption") == "MemberLost" and uid_of(pod) in members
@@ -238,7 +237,7 @@ class Writes(Promise):
     def _check_promotion(self, pod: Json) -> None:
         """The budget counts a member before it has the label: in between it could be evicted.
 
-        A word that was held up may come when the job is gone, whose budget goes with it or is deleted after it.
+        A delayed write may arrive when the job is gone, whose budget goes with it or is deleted after it.
         """
         uid, now = owner_of(pod), self._case.now
         if self._case.job(uid) is None and self._case.deaf:
@@ -273,12 +272,12 @@ def _said(until: float, job: Json) -> Said:
 
 
 def _end_of(pod: Json) -> str:
-    """When a pod's grace is over, "" while nobody has deleted it."""
+    """When a pod's grace is over; "" while it is not deleted."""
     return str(pod["metadata"].get("deletionTimestamp") or "")
 
 
 def _follows(told: Json, name: str, uid: str, status: Json) -> bool:
-    """Whether this status is a reason to say that to this pod."""
+    """Whether this status justifies sending that to this pod."""
     told_by = [plan for plan in plans(status) if int(plan["run"]) == int(told["run"])]
     if not told.get("leave"):
         return any(uid in {one["uid"] for one in plan["members"]} for plan in told_by)
