@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from perdure.checkpoint.background import arena
+from perdure.checkpoint.background.state import Commit
 from perdure.errors import UserError
 from perdure.loop import background_saves
 from perdure.loop.leaving import Exit
@@ -94,10 +95,22 @@ class Uploads:
 
     def wait(self) -> None:
         """Until this rank's part is in the store, or has failed. What the ranks say then they read at later steps."""
-        until, known = time.monotonic() + PATIENCE_SECONDS, self._background
-        while self.under_way and not (known._known.durable or known._known.failed) and time.monotonic() < until:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while self._uploads and time.monotonic() < until:
             self._background.words()
             time.sleep(0.01)
+
+    @property
+    def _uploads(self) -> bool:
+        known = self._background._known
+        return known.save is not None and known.save.number > max(known.durable, known.failed)
+
+    def settle(self) -> None:
+        """Until what is under way goes on only by a vote: neither the process nor the store has anything to answer."""
+        self.wait()
+        while self._background._known.commit in (Commit.PREPARING, Commit.SENT):
+            self._background.words()
+            time.sleep(0.001)
 
     def wait_for_pause(self) -> None:
         """Until a save that failed is due again."""

@@ -1,0 +1,133 @@
+"""Saves in the background of one rank, in this process: what the loop makes of them, act by act."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from perdure import Session
+from perdure.checkpoint.background import arena
+from perdure.loop import background_saves
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.background import Uploads
+
+SECONDS = 30.0
+"""More than anything takes here, on a machine that is busy."""
+EVERY = 10
+"""Steps between two saves. From 10 to 20 a save that nobody disturbs is made."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    environ = {"BACKGROUND_BYTES": "0", "CHECK_SECONDS": "0", "KEEP": "1", "EVERY_STEPS": str(EVERY)}
+    for name, value in environ.items():
+        monkeypatch.setenv(f"PERDURE_{name}", value)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_saves, "DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr(background_saves, "SLOWEST", 2**60)
+
+
+def stepping(root: Path, steps: int, epochs: int = 1, loops: int = 1) -> Iterator[tuple[Uploads, int]]:
+    """Trains so many steps in each epoch, and asks for a save between two of them. Yields the number of each step as it
+    ends: what the caller does then comes before the rank votes, and before a save of this step begins."""
+    behind = set[int | None]()
+    with Session.from_env(root) as session:
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        session.register(net=net, optimizer=optimizer)
+        uploads = Uploads(session)
+        for _ in range(loops):
+            for epoch in session.epochs(epochs):
+                if epoch:
+                    session.save()
+                for (inputs,) in session.loader(TensorDataset(torch.randn(4 * steps, 4)), 4):
+                    behind.add(uploads.under_way)
+                    optimizer.zero_grad()
+                    session.weighted(net(inputs).square().mean()).backward()
+                    optimizer.step()
+                    yield uploads, session.steps_done + 1
+                    session.step()
+    assert EVERY in behind, "training has stood until the first save was made"
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.001)
+
+
+def commits(root: Path) -> list[int]:
+    """Steps, oldest first."""
+    return [entry["step"] for entry in entries(root) if entry["kind"] == "Committed"]
+
+
+def found(root: Path, step: int, what: str) -> list[Path]:
+    """Such objects of the saves of a step."""
+    return [*root.glob(f"data/1/{step}-*/{what}")]
+
+
+@pytest.mark.parametrize("steps", range(11, 16))
+def test_what_the_script_asks_for_is_saved_wherever_the_commit_before_it_is_told(root: Path, steps: int) -> None:
+    """That commit is told as early as can be: before the epoch's end, or there, or after it."""
+    for uploads, _ in stepping(root, steps, epochs=2):
+        uploads.settle()
+    assert commits(root) == [10, steps, 20, 2 * steps]
+
+
+def test_older_commits_are_removed_while_training_goes_on(root: Path) -> None:
+    for uploads, step in stepping(root, 29):
+        uploads.settle()
+        if step == 29:
+            assert commits(root) == [10, 20]
+            until(lambda: not found(root, 10, "*"))
+
+
+def test_what_a_failed_save_has_uploaded_is_removed_after_the_next_one(root: Path) -> None:
+    for uploads, step in stepping(root, 39):
+        if step == 11:
+            until(lambda: found(root, 10, "index-*"))
+            found(root, 10, "index-*")[0].unlink()
+        uploads.settle()
+        if step == 19:
+            assert found(root, 10, "shard-*")
+            uploads.wait_for_pause()
+        if step == 39:
+            assert commits(root)[0] == 19
+            until(lambda: not found(root, 10, "*"))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_save_that_takes_too_long_has_failed_in_a_later_loop_too(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for uploads, step in stepping(root, 12, loops=2):
+        if step in (2, 14):
+            uploads.freeze()
+    for step in (10, 20):
+        assert f"checkpoint of step {step} failed, training goes on: not uploaded by its deadline" in caplog.text
+    assert commits(root) == [12, 12, 24]
+
+
+def test_a_part_that_cannot_be_copied_is_saved_at_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for uploads, step in stepping(root, 15):
+        match step:
+            case 10:
+                monkeypatch.setattr(arena, "free_memory", lambda: 0)
+            case 13:
+                uploads.wait_for_pause()
+    assert "checkpoint of step 10 failed, training goes on: 268 MB of memory are missing for a copy" in caplog.text
+    assert commits(root) == [13, 15]
