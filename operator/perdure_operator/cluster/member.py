@@ -24,8 +24,9 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _MOST_RESPONDERS: Final = 10
 """The API server's limit for a pod."""
-_WARM_SECONDS: Final = 1800
-"""The kubelet kills a container that is not warm by then: its agent will never read its assignment."""
+_WARM_TRIES: Final = 1800
+"""The kubelet kills a container that is not warm by then: its agent will never read its assignment. Each lasts as
+long as `perdure warm` waits, 5 s, or 1 s in an image with an older Perdure."""
 
 
 def pod(
@@ -183,7 +184,7 @@ def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
             "exec": {"command": ["perdure", "warm"]},
             "periodSeconds": 1,
             "timeoutSeconds": 10,
-            "failureThreshold": _WARM_SECONDS,
+            "failureThreshold": _WARM_TRIES,
         },
     }
 

@@ -1,7 +1,7 @@
 """The command `perdure`: the agent of a member, its probe and hook, and tools for checkpoint roots.
 
     perdure run [options] -- COMMAND...    PID 1 of a member: follows the assignment, runs COMMAND, writes an outcome
-    perdure warm [--state FOLDER]          succeeds once the agent has read an assignment: the startup probe
+    perdure warm [--state FOLDER]          waits until the agent has read an assignment and imported: the startup probe
     perdure stop [--state FOLDER]          tells the agent that its pod is being deleted: the preStop hook
     perdure describe [--json] -- COMMAND... what a training command would do; it ends before its first batch
     perdure log | verify [--json] ROOT     list what a checkpoint root's log says, verify all of the root
@@ -14,9 +14,9 @@
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
     perdure import FROM ROOT NAME          make a root of a file of torch.save, of dcp or of safetensors
 
-Modules are imported where they are used, because `perdure warm` runs every second in a starting pod. A user's mistake
-is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a difference that `diff`
-finds is status 1.
+Modules are imported where they are used, because `perdure warm` runs again and again beside a starting pod's
+imports. A user's mistake is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a
+difference that `diff` finds is status 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from perdure.errors import PerdureError, UserError
 
@@ -55,6 +55,21 @@ NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
 """Packages of the extra `runtime`."""
 
 
+WARM_SECONDS: Final = 5.0
+"""Half of what the kubelet gives its probe. One that fails at once would be executed anew each second."""
+WARM_POLL_SECONDS: Final = 0.1
+
+
+class _Version(argparse.Action):
+    """As argparse's own, which is told the version before anybody asks: finding it is half of the command's start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        print(f"perdure {version('perdure')}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of `perdure ARGV`."""
     options = _parser().parse_args(argv)
@@ -79,13 +94,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perdure", description="The runtime of Perdure training jobs.")
-    parser.add_argument("--version", action="version", version=f"perdure {version('perdure')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a training command as this member's assignment says")
     run.add_argument("--assignment", type=Path, metavar="FILE", help="default: the pod's downward-API file")
     run.add_argument("--termination-log", type=Path, metavar="FILE", help="where the outcome is written")
     run.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
-    warm = commands.add_parser("warm", help="succeed if the agent has read an assignment")
+    warm = commands.add_parser("warm", help="wait until the agent has read an assignment and imported")
+    seconds = f"fail after so long, default: {WARM_SECONDS:g}"
+    warm.add_argument("--seconds", type=float, default=WARM_SECONDS, metavar="SECONDS", help=seconds)
     stop = commands.add_parser("stop", help="tell the agent that its pod is being deleted")
     for command in (run, warm, stop):
         command.add_argument("--state", type=Path, metavar="FOLDER", help="default: perdure below $TMPDIR")
@@ -154,10 +171,13 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
 def _warm(options: argparse.Namespace) -> int:
     from perdure.agent.paths import default_scratch, warm_marker  # noqa: PLC0415
 
-    if warm_marker(options.state or default_scratch(os.environ)).exists():
-        return 0
-    print("not warm yet: the agent waits for its assignment, or imports what the script needs")  # the event Unhealthy
-    return 1
+    marker, deadline = warm_marker(options.state or default_scratch(os.environ)), time.monotonic() + options.seconds
+    while not marker.exists():
+        if time.monotonic() >= deadline:
+            print("not warm yet: the agent waits for its assignment, or imports what the script needs")  # in an event
+            return 1
+        time.sleep(WARM_POLL_SECONDS)
+    return 0
 
 
 def _stop(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -361,7 +362,7 @@ def test_warm_succeeds_once_an_assignment_has_been_read_and_says_before_what_it_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The kubelet puts its words into the event `Unhealthy`."""
-    question = ["warm", "--state", str(tmp_path / "state")]
+    question = ["warm", "--state", str(tmp_path / "state"), "--seconds", "0"]
     assert main(question) == 1
     assert (
         capsys.readouterr().out
@@ -371,6 +372,15 @@ def test_warm_succeeds_once_an_assignment_has_been_read_and_says_before_what_it_
         member.assign(Standby())
         member.hears("waiting as a standby")
         assert main(question) == 0
+
+
+def test_warm_waits_for_the_agent(tmp_path: Path) -> None:
+    """The kubelet has to execute no process each second beside the imports."""
+    member = Member(tmp_path, *TRAINER, "drained")
+    with ThreadPoolExecutor() as beside, member:
+        answer = beside.submit(main, ["warm", "--state", str(tmp_path / "state"), "--seconds", "600"])
+        member.assign(Standby())
+        assert answer.result() == 0
 
 
 def test_a_request_can_be_made_more_urgent(tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ class TestInAMember:
         gate = tmp_path / "gate"
         os.mkfifo(gate)
         (tmp_path / "slow.py").write_text(f"open({str(gate)!r}).read()")
-        question = ["warm", "--state", str(tmp_path / "state")]
+        question = ["warm", "--state", str(tmp_path / "state"), "--seconds", "0"]
         shutil.copy(HERE / "trainer.py", tmp_path)
         with Member(tmp_path, sys.executable, str(tmp_path / "trainer.py"), "drained", modules=["slow"]) as member:
             member.assign(Standby())
