@@ -95,7 +95,7 @@ def play_all(requests: list[Request], cores: int, *, digests: bool = False) -> I
     """Without their facts, which are large; in the order of the requests."""
     play = partial(play_briefly, with_digest=digests)
     gc.collect()
-    gc.freeze()  # what is there now stays: only histories leave garbage behind
+    gc.freeze()  # existing objects stay: only histories leave garbage behind
     if cores == 1:
         yield from map(play, requests)
         return
@@ -115,7 +115,7 @@ def play_briefly(request: Request, *, with_digest: bool = False) -> Result:
 
 
 def _keep_quiet() -> None:
-    """Errors reach who listens to a history, and nobody's terminal."""
+    """Errors reach the listener of a history, not the terminal."""
     logging.disable(logging.WARNING)
     logging.lastResort = None
 

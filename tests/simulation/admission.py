@@ -1,4 +1,4 @@
-"""What the API server does to an object before it is stored: defaults, validation, quotas and webhooks' refusals."""
+"""The API server's admission of an object before it is stored: defaults, validation, quotas and webhooks' refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREEMPTS: Final = "PreemptLowerPriority"
 
 
 class PriorityClass(NamedTuple):
-    """What the name of one means for a pod."""
+    """What a PriorityClass's name means for a pod."""
 
     value: int
     preemption: str = PREEMPTS
@@ -35,21 +35,21 @@ _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 
 
 def _nothing(_: str) -> None:
-    """Nobody wants to know."""
+    """Does nothing."""
 
 
 @dataclass
 class Policy:
-    """What is refused at the moment; faults change it."""
+    """The present refusals; faults change them."""
 
     pods_quota: int | None = None
     """At most so many pods that are not terminal in a namespace."""
     hard: dict[str, dict[str, float]] = field(default_factory=dict)
-    """A ResourceQuota by namespace: what all pods there that are not terminal may request together."""
+    """A ResourceQuota by namespace: the total that its non-terminal pods may request."""
     refuse_creates: str = ""
-    """A webhook's words for every new pod; "" lets them pass."""
+    """A webhook's message for every new pod; "" lets them pass."""
     refuse_patches: str = ""
-    """A webhook's words for every patch of a pod."""
+    """A webhook's message for every patch of a pod."""
     refuse_budgets: str = ""
     dry_run_passes: bool = False
     """The webhook lets dry runs pass."""
@@ -60,7 +60,7 @@ class Policy:
     pod_security: bool = False
     """The namespace enforces a level that no pod meets."""
     on_refusal: Callable[[str], object] = _nothing
-    """Is told who has refused: a fault that never refuses anything has not fired."""
+    """Called with the source of each refusal: a fault that never refuses anything has not fired."""
 
     def heal(self) -> None:
         """Everything is admitted again that quotas leave room for."""
@@ -137,7 +137,7 @@ def _validate_pod(raw: Json) -> None:
 
 
 def _prioritise(spec: Json) -> None:
-    """The admission plugin Priority: a pod has the value and the policy of its class, for good."""
+    """The admission plugin Priority: a pod has the value and the policy of its class, permanently."""
     name = str(spec.get("priorityClassName") or "")
     if name not in CLASSES:
         raise Refused(403, "Forbidden", f"pods are forbidden: no PriorityClass with name {name} was found")

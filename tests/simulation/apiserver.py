@@ -1,8 +1,7 @@
-"""The simulated API server: what is stored, by which rules it changes, and what it tells to whom.
+"""The simulated API server: what it stores, the rules of change, and its events to each watch.
 
-Everything here happens at one moment; networks, delays and faults are the clients' and the watches' matter. Stored
-objects are never changed in place, so whoever has read one may keep it. It passes the contract cases that a real
-kube-apiserver passes.
+Everything here happens at one moment; networks, delays and faults belong to the clients and the watches. Stored objects
+are never changed in place, so a reader may keep them. It passes the contract cases that a real kube-apiserver passes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Change:
     raw: Json
     old: Json | None
     by: str
-    """Who has written it: for checks and the trace."""
+    """Its writer: for checks and the trace."""
 
 
 class ApiServer:
@@ -190,7 +189,7 @@ class ApiServer:
         grace: int | None = None,
         finalizer: str = "",
     ) -> None:
-        """`finalizer` is what the propagation policy puts on it: ORPHAN or FOREGROUND."""
+        """The propagation policy adds `finalizer`: ORPHAN or FOREGROUND."""
         old = self.get(kind, namespace, name)
         metadata = old["metadata"]
         if uid is not None and metadata["uid"] != uid:

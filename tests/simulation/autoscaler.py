@@ -1,10 +1,10 @@
-"""Karpenter, as far as pods and nodes see it: nodes for pods that find none, and the end of nodes that nobody needs.
+"""Karpenter, as pods and nodes see it: nodes for pods that fit nowhere, and the removal of unneeded nodes.
 
-What it does, and how long it takes, was seen of version 1.14 with its kwok provider: pods that the scheduler has called
-Unschedulable are collected for some seconds, and packed onto nodes that are there or on their way; for the rest nodes
-are launched, up to the pool's limit. Pods on a node that is being deleted count among them, so that its replacement is
-under way before anybody is evicted. A node without pods is tainted and deleted about 40 seconds after its last one;
-one with a member under a blocking budget is no candidate, and is never touched.
+Behaviour and times were observed in version 1.14 with its kwok provider. Pods that the scheduler has called
+Unschedulable are collected for some seconds, and packed onto existing or expected nodes; for the rest nodes are
+launched, up to the pool's limit. Pods on a node that is being deleted count among them, so that its replacement is
+under way before any pod is evicted. A node without pods is tainted and deleted about 40 seconds after its last one; one
+with a member under a blocking budget is no candidate, and is never touched.
 """
 
 from __future__ import annotations

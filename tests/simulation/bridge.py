@@ -1,9 +1,10 @@
-"""What is between the parties of one attempt to hand over: the decider's store, state, votes, words, and closed links.
+"""The connections between the parties of one attempt to hand over: the decider's store, state, votes, words, and closed
+links.
 
-Modelled after perdure.live.keys and .bridge, as far as the parties can tell: everybody finds the decider at its
-address and by the token, all wait until all are warm, what all do together fails where somebody is gone, is out of
-reach, or is silent for too long; words go to the decider and from it. A link that closes is noticed where its reset
-arrives. What the parties make of it is the real machines' own: see `driving`.
+Modelled after perdure.live.keys and .bridge, as far as the parties can notice: each finds the decider at its address
+and by the token, all wait until all are warm, and a collective fails if a party is gone, out of reach, or silent for
+too long; words go to the decider and from it. A closed link is noticed where its reset arrives. The parties' reactions
+are those of the real machines: see `driving`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Link:
     seat: Seat | None = None
     """In the newer run; a leaver has none."""
     told: Told | None = None
-    """What the newer run's rank 0 tells of it."""
+    """What the newer run's rank 0 publishes about it."""
     mark: str = ""
     """How that rank marks its entries."""
     connected: bool = False
@@ -72,14 +73,14 @@ class Bridge:
         self.links: dict[int, Link] = {}
         self.changed = Changes()
         self.early: on.Heard | None = None
-        """What was said before the parties were connected."""
+        """The word said before the parties were connected."""
         self.stopped = False
         """Whether the old ranks stand still."""
         self.header: Header | None = None
         self.entry: Slot | None = None
         """The log's entry that the decider's go is about."""
         self.torn: set[int] = set()
-        """Parties for whom what all do together next fails, although everybody lives: the others have their part."""
+        """Parties for which the next collective fails although all live: the others have their part."""
         self._name, self._network, self._behaviour = name, network, behaviour
         self._said: dict[str, set[int]] = defaultdict(set)
         self._gang: Gang | None = None
@@ -111,7 +112,7 @@ class Bridge:
         return here and other is not None and self._network.reachable(other.ip, link.ip)
 
     def missing(self) -> set[int]:
-        """Who has never come."""
+        """The parties that never came."""
         return {party.number for party in self.attempt.parties} - self.links.keys()
 
     @property
@@ -124,7 +125,7 @@ class Bridge:
         self.stopped = True
         self.changed.tell()
 
-    # what all do together
+    # collectives
 
     async def together(self, link: Link, what: str, takes: tuple[float, float]) -> bool:
         """Whether all parties have done it; False where one is gone, or silent for too long."""
@@ -140,7 +141,7 @@ class Bridge:
         if link.party.number in self.torn:
             self.torn.discard(link.party.number)
             return False
-        # Who was quick has the others' part already, who was slow has not.
+        # Fast parties already have the others' part, slow ones have not.
         return not self._lost_by(link) or link.rng.random() < 0.5
 
     def connect(self, link: Link) -> Gang:
@@ -161,7 +162,7 @@ class Bridge:
     # words and ends
 
     def say(self, link: Link, heard: on.Heard) -> None:
-        """The decider to all others, everybody else to the decider."""
+        """The decider sends to all others, every other party to the decider."""
         if not link.connected:
             self.early = heard
             self.changed.tell()
@@ -191,14 +192,14 @@ class Bridge:
                 self._send(link, other, on.Gone(link.party.number))
 
     def _whole(self) -> bool:
-        """Whether everybody lives and hears everybody."""
+        """Whether all parties live and reach each other."""
         links, reach = list(self.links.values()), self._network.reachable
         if any(link.gone for link in links):
             return False
         return all(reach(one.ip, other.ip) for one, other in pairwise(links))
 
     def _lost_by(self, link: Link) -> bool:
-        """Whether somebody is gone, as far as this party can know."""
+        """Whether a party is gone, as far as this one can know."""
         return any(other.gone and self._network.reachable(other.ip, link.ip) for other in self.links.values())
 
     def _send(self, sender: Link, receiver: Link, event: on.Event) -> None:
@@ -206,7 +207,7 @@ class Bridge:
         asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, event, context=OUTSIDE)
 
     def _arrive(self, sender: Link, receiver: Link, event: on.Event) -> None:
-        """What is out of reach is sent again, as long as there is somebody to send it."""
+        """Messages out of reach are sent again, as long as their sender lives."""
         if receiver.gone:
             return
         if self._network.reachable(sender.ip, receiver.ip):

@@ -263,7 +263,7 @@ class Checkpoints:
                 return
 
     def retire(self) -> None:
-        """What newer commits have made superfluous goes, at one instant: nobody races for it."""
+        """Deletes everything that newer commits supersede, at one instant: nothing races for it."""
         if self._own_writer is None:
             return
         store = AtOnce(self._access, self._rng, self._host.bucket)
@@ -365,7 +365,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Membership:
-    """What a process is a rank of."""
+    """The rank and the world of a process."""
 
     settings: Settings
     gang: Gang
@@ -374,7 +374,7 @@ class Membership:
 
 
 async def _result_of(act: Act) -> Any:
-    """What it returns, or the error that the other ranks have to hear."""
+    """What it returns, or the error for the other ranks."""
     try:
         return await act()
     except PeerLost:

@@ -1,8 +1,8 @@
 """Virtual time: an event loop that never sleeps, and processes in it that can be killed, frozen and thawed.
 
-Time jumps to the next timer; what is due at one moment runs in the order in which it was asked for, so that a seed
-always gives the same history. Everything that a task starts belongs to its process, by its context: a killed process
-runs not one instruction more, whatever its `finally` would like; a frozen one gets its timers and answers late.
+Time jumps to the next timer; callbacks of one moment run in the order of their requests, so a seed always gives the
+same history. Everything that a task starts belongs to its process, by its context: a killed process runs not one more
+instruction, not even its `finally`; a frozen one gets its timers and answers late.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stuck(Exception):
 
 
 class Process:
-    """Whatever runs on behalf of one simulated process."""
+    """All code that runs on behalf of one simulated process."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Process:
         self._backlog = []
 
     def admits(self, handle: events.Handle) -> bool:
-        """Whether the handle may run now; keeps it for later, or for ever, where it may not."""
+        """Whether the handle may run now; otherwise keeps it for later, or forever."""
         if not self.alive:
             return False
         if self._frozen:
@@ -84,7 +84,7 @@ class Process:
 
 
 class _Handle(events.Handle):
-    """Without the constructor of its base, which takes longer than all else that a call costs."""
+    """Skips its base's constructor, which takes longer than the rest of a call."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class _Handle(events.Handle):
 
 
 class _Timer(events.TimerHandle):
-    """Without the constructors of its bases, and without what they do at a cancellation."""
+    """Skips its bases' constructors, and their work at a cancellation."""
 
     __slots__ = ()
 
@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> events.TimerHandle:
-        """As every loop has it; of one moment's timers the first that was asked for is the first to run."""
+        """As in every loop; of one moment's timers the first requested runs first."""
         timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._asked), timer))
         return timer
@@ -161,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> events.TimerHandle:
-        """As every loop has it."""
+        """As in every loop."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_soon(
@@ -170,7 +170,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> events.Handle:
-        """As every loop has it."""
+        """As in every loop."""
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -184,14 +184,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.create_task(work, context=self._outside.copy())
 
     def enqueue(self, handles: list[events.Handle]) -> None:
-        """They are to run now, in this order."""
+        """Run these now, in this order."""
         self._ready.extend(handles)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run until `work` is done; what others have not finished by then never is.
+        """Run until `work` is done; unfinished work of others is dropped.
 
-        The garbage collector rests meanwhile: when it runs depends on what the process has done before, and it may
-        close coroutines and tell of errors that nobody has taken.
+        The garbage collector is off meanwhile: its runs depend on the earlier work of the process, and it may close
+        coroutines and log errors that were never retrieved.
         """
         events.set_event_loop(None)
         self.set_task_factory(self._remember)
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _drop(self) -> None:
-        """End what is left: its coroutines are closed, not cancelled, and nobody is told any more."""
+        """End the rest: its coroutines are closed, not cancelled, and no callback runs."""
         for task in self._left:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -224,7 +224,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.close()
 
     def _run_once(self) -> None:
-        """All that is ready, and all that becomes so, until somebody stops the loop."""
+        """Run everything that is ready, or becomes so, until the loop is stopped."""
         while not self._stopping:
             if not self._ready:
                 self._advance()
@@ -264,11 +264,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
 
     def _write_to_self(self) -> None:
-        """Nobody else runs: there is nobody to wake."""
+        """Nothing else runs, so there is nothing to wake."""
 
     def _process_events(self, event_list: Any) -> None:
         """There is no selector."""
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Does nothing."""

@@ -156,7 +156,7 @@ def _take_disruption(world: World, pod: Json, budget: Json) -> None:
 
 
 class Garbage:
-    """Dependents of what is gone are deleted; those of an orphaning owner lose their reference."""
+    """Dependents of deleted objects are deleted; those of an orphaning owner lose their reference."""
 
     def __init__(self, world: World) -> None:
         self._world = world

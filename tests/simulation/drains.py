@@ -1,7 +1,7 @@
-"""Whoever takes nodes away: `kubectl drain`, an autoscaler, Karpenter, a cloud that deletes a node object.
+"""Everything that takes nodes away: `kubectl drain`, an autoscaler, Karpenter, a cloud that deletes a node object.
 
-Each behaves as the real one does towards budgets: kubectl evicts by *name* and asks again every 5 seconds, Karpenter
-backs off, the cluster autoscaler gives up after two minutes and takes its taint back.
+Each treats budgets as the real one does: kubectl evicts by *name* and retries every 5 seconds, Karpenter backs off, the
+cluster autoscaler gives up after two minutes and removes its taint.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
 SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION}
-"""What a node, each pod there, or their jobs show for as long as somebody wants it to."""
+"""A signal of a node, of each pod there, or of their jobs, for as long as its source wants."""
 _CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
 
 async def kubectl_drain(world: World, node: str, *, back_after: float | None) -> bool:
-    """Cordon, evict, wait; later somebody uncordons it again. False where it did not end in time."""
+    """Cordon, evict, wait; later uncordon. False if it did not end in time."""
     world.fire("drain")
     world.tell("kubectl", "drain", node=node)
     cordon(world, node, True)
@@ -94,7 +94,7 @@ async def autoscaler_removes(world: World, node: str) -> None:
 
 
 async def karpenter_removes(world: World, rng: random.Random, node: str, *, taints: bool) -> None:
-    """Somebody deletes a node that Karpenter looks after, or one of a cloud whose deletions nobody announces."""
+    """Delete a node that Karpenter manages, or one of a cloud whose deletions are not announced."""
     world.fire("karpenter" if taints else "node-deletion-without-taint")
     await terminate_node(world, rng, node, taints=taints)
 
@@ -102,10 +102,10 @@ async def karpenter_removes(world: World, rng: random.Random, node: str, *, tain
 async def terminate_node(
     world: World, rng: random.Random, node: str, *, taints: bool = True, within: float | None = None
 ) -> None:
-    """Delete the node behind a finalizer, taint it, evict, and let it go once it is empty.
+    """Delete the node behind a finalizer, taint it, evict, and release it once it is empty.
 
-    `within` is the claim's terminationGracePeriod: a pod's own grace before it is over the pod is deleted, whatever
-    its budget says. A node whose kubelet is silent is let go as it is; pod GC deletes what was there.
+    `within` is the claim's terminationGracePeriod: a pod's own grace before its end the pod is deleted, whatever its
+    budget says. A node with a silent kubelet is released as it is; pod GC deletes its pods.
     """
     if world.node(node) is None:
         return
@@ -169,7 +169,7 @@ def taint(world: World, node: str, what: Json, on: bool) -> None:
 
 
 def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
-    """Show on the node, or on what has to do with it, what the row matches, or take it back."""
+    """Show what the row matches, on the node or an object related to it, or withdraw it."""
     if world.node(node) is None:
         return
     world.tell("monitor", row.name, node=node, on=on)
@@ -187,7 +187,7 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
 
 
 def announce_nothing(world: World) -> None:
-    """What whoever watches has announced, and a person has asked for, is taken back."""
+    """Withdraw the announcements of watchers and the requests of users."""
     for node in [key_of(raw)[1] for raw in world.server.all(NODES)]:
         for row in DEFAULT_SIGNALS:
             if row.source in SHOWN and _is_shown(world, node, row):
@@ -267,6 +267,6 @@ def _ask_jobs(world: World, node: str, on: bool) -> None:
 
 
 def delete_node(world: World, node: str) -> None:
-    """The node object goes, whatever still runs there."""
+    """The node object is deleted, whatever still runs there."""
     if world.node(node) is not None:
         world.server.delete(NODES, "", node, by="cloud")

@@ -38,7 +38,7 @@ CONNECT_SECONDS: Final = (0.005, 0.1)
 STATE_SECONDS: Final = (0.02, 0.6)
 VOTE_SECONDS: Final = (0.001, 0.02)
 SCRIPT_SECONDS: Final = (0.01, 0.4)
-"""What a newcomer's script does between its `restore` and its first batch."""
+"""The work of a newcomer's script between its `restore` and its first batch."""
 BALKS: Final = "a DeviceMesh of the script's own"
 
 Main = on.Install | on.TrainOn | on.SaveAndExit | on.JoinInPlace | on.Exit
@@ -165,7 +165,7 @@ class Driver:
         asyncio.get_running_loop().call_later(seconds, self._thaw)
 
     def tear(self) -> None:
-        """A link of it is reset in the midst of what all do together next, and nobody dies."""
+        """One of its links is reset in the middle of the next collective, and no party dies."""
         if self._bridge:
             self._bridge.torn.add(self.party.number)
 
@@ -255,9 +255,9 @@ class Driver:
             self.feed(on.StoreSeen(await self._store_answers()))
 
     async def _hear(self) -> None:
-        """Everybody says once a second that it is there: to the decider, and this to all by answering.
+        """Each party sends a heartbeat once a second to the decider, which answers and so shows all that it lives.
 
-        A newcomer waits for nobody, nor anybody for it, before the old ranks stand still.
+        A newcomer waits for no party, and none for it, before the old ranks stand still.
         """
         bridge, decider, own = self.bridge, self.attempt.decider, self.party.number
         others = {party.number for party in self.attempt.parties} - {own} if self.party.decides else {decider}
@@ -282,7 +282,7 @@ class Driver:
             await self._ask_log(on.ReadLog())
 
     async def _find(self) -> Bridge | None:
-        """Once the decider listens; None where nobody waits for that any more."""
+        """Once the decider listens; None if that is no longer awaited."""
         host, settings, fabric = self.ground.host, self.ground.settings, Fabric.of(self.ground.host.network)
         bridges = Bridges.of(host.network)
         if self.party.decides:
@@ -302,7 +302,7 @@ class Driver:
         return None
 
     async def _awaits(self, come: Callable[[], bool], awaited: str) -> bool:
-        """Whether it comes; else the party is told why not."""
+        """Whether it comes; otherwise the party gets the reason."""
         bridge = self.bridge
         while not come():
             if bridge.early:

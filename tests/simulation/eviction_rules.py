@@ -1,7 +1,8 @@
-"""What an API server with the feature gate EvictionRequestAPI takes: by `k8s.io/api/lifecycle/v1alpha1` of 1.37.
+"""The rules of an API server with the feature gate EvictionRequestAPI: by `k8s.io/api/lifecycle/v1alpha1` of 1.37.
 
-A pod names responders for good. An EvictionRequest may be withdrawn, and nothing else of it changes. Of an Eviction's
-status the controller's part only moves on; each responder's entry is its own, while it is its turn, and tells of now.
+A pod's responders are fixed. An EvictionRequest may be withdrawn, and does not change otherwise. In an Eviction's
+status the controller's part only moves on; each responder's entry is its own, while it is its turn, and describes the
+present.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Who turns EvictionRequests into Evictions and hands them from responder to responder, and the responders of others.
+"""The controller that turns EvictionRequests into Evictions and passes them from responder to responder, and other
+responders.
 
-Written from KEP-4563: 1.37.0 has no such controller. One Eviction for each pod that somebody wants gone, called by the
-pod's uid; responders have their turns by priority, Kubernetes' own comes last and evicts by way of the budget. Whoever
-is silent for too long has had its turn, all withdrawals together cancel it, and a pod that has ended ends it.
+Written from KEP-4563: 1.37.0 has no such controller. There is one Eviction for each pod with a request, named after the
+pod's uid. Responders take turns by priority; Kubernetes' own comes last and evicts by way of the budget. A responder
+that is silent for too long loses its turn, withdrawing all requests cancels the Eviction, and the end of the pod ends
+it.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ BY: Final = "evictor"
 PATIENCE: Final = (90.0, 1200.0)
 """Of the controller with a responder: the KEP has 20 minutes, which few histories last; the operator promises one."""
 LATE_SECONDS: Final = 60.0
-"""So long after the pod's end whoever has its turn may say that it is done."""
+"""The time after the pod's end in which the responder whose turn it is may report completion."""
 KEPT_SECONDS: Final = 30.0
 """So long an Eviction stays that is over."""
 RETRY_SECONDS: Final = 10.0
 OTHERS_SECONDS: Final = (2.0, 30.0)
-"""What another responder takes for its part."""
+"""The time that another responder takes for its part."""
 
 
 class Evictor:
@@ -141,7 +143,7 @@ class Evictor:
             self._hand_on(status, active)
 
     def _may_end(self, status: Json, active: Json, since: float) -> bool:
-        """Whoever has its turn as the pod ends says that it is done, or is too late."""
+        """The responder whose turn it is as the pod ends reports completion, or is too late."""
         said = _answer_of(status, active["name"])
         if not said.get("completionTime") and since <= LATE_SECONDS:
             return False
@@ -196,7 +198,7 @@ class Evictor:
 
 
 SILENT: Final = "example.com/silent"
-"""A responder that nobody runs."""
+"""A responder without a process."""
 
 
 def is_over(eviction: Json) -> bool:
@@ -205,13 +207,13 @@ def is_over(eviction: Json) -> bool:
 
 
 def withdraw_all(world: World) -> None:
-    """Nobody wants anybody gone any more."""
+    """All requests are withdrawn."""
     for request in world.server.all(REQUESTS):
         withdraw(world, request)
 
 
 def withdraw(world: World, request: Json) -> None:
-    """As its requester does; whoever has deleted it has done so too."""
+    """As its requester does, or as a requester that deleted it."""
     if world.server.find(REQUESTS, *key_of(request)) is not None:
         world.server.change(
             REQUESTS, *key_of(request), lambda raw: raw["spec"].update(intent="Withdrawn"), by="requester"

@@ -1,4 +1,4 @@
-"""Reads a log as anybody could: objects, JSON and checksums, by code that shares nothing with those who write it.
+"""Reads a log as any client could: objects, JSON and checksums, by code that shares nothing with its writers.
 
 `LogReader` looks at each new entry once, so it may be asked after every event; `verdict` compares the whole log with
 what the trainers really did. Each finding is one line that begins with the invariant it breaks:
@@ -109,12 +109,12 @@ class LogReader:
     """The newest."""
     _told: int | None = None
     _damaged: set[int] = field(default_factory=set)
-    """Commits of which somebody has changed or deleted an object, on purpose of the history."""
+    """Commits of which the history changed or deleted an object on purpose."""
     _bare: int = 0
-    """Up to this entry commits have lost what they hold, and not by anybody who retires them."""
+    """Up to this entry commits have lost their content, and not by retention."""
 
     def advance(self) -> list[str]:
-        """What is wrong with the entries that are new."""
+        """What is wrong with the new entries."""
         if self._told is not None:
             return self._begun_anew(self._told)
         found: list[str] = []
@@ -124,22 +124,22 @@ class LogReader:
         return [*found, *self._newest_is_whole(before), *self._newest_is_there()]
 
     def emptied(self, told: int) -> None:
-        """Somebody has emptied the root, on purpose of the history; commit `told` was known from outcomes by then.
+        """The history emptied the root on purpose; commit `told` was known from outcomes by then.
 
-        What still appends goes on beyond a gap, so the rest of the log is not judged: only that no run begins anew.
+        Further appends continue beyond a gap, so the rest of the log is only checked for runs that begin from nothing.
         """
         self._told = told
 
     def forgotten(self, told: int) -> None:
-        """A backup is written over the status of the job of an emptied root: it knows commit `told`, or 0 for none.
+        """The status of an emptied root's job is restored from a backup: it knows commit `told`, or 0 for none.
 
-        Status was the last that remembered more: the log is gone, and pods that have ended may be, too.
+        Status was the last to remember more: the log is gone, and ended pods may be, too.
         """
         if self._told is not None:
             self._told = min(self._told, told)
 
     def stripped(self) -> None:
-        """Somebody has deleted, on purpose of the history, what the commits hold that are there by now."""
+        """The history deleted the contents of all present commits on purpose."""
         self._bare = len(self.lines)
 
     def lost(self, line: Line) -> bool:
@@ -147,12 +147,12 @@ class LogReader:
         return line.seq <= self._bare
 
     def damaged(self, seq: int) -> None:
-        """Somebody has changed or deleted what this commit holds, on purpose of the history."""
+        """The history changed or deleted this commit's content on purpose."""
         self._damaged.add(seq)
 
     @property
     def harmed(self) -> bool:
-        """Whether what a run has saved may not have been there any more."""
+        """Whether a run's saved content may have been gone."""
         return bool(self._damaged)
 
     def is_usable(self, line: Line) -> bool:
@@ -287,7 +287,7 @@ class LogReader:
         return self._whole(new[-1].body["manifest"]) if new else ()
 
     def _newest_is_there(self) -> Iterable[str]:
-        """Whoever retires commits, the newest stays."""
+        """Whichever commits are retired, the newest stays."""
         if (
             self._commit
             and not self.lost(self._commit)
@@ -316,11 +316,10 @@ def verdict(
     announced: Iterable[Run] = (),
     done: bool = False,
 ) -> list[str]:
-    """What is wrong with the whole history: the log against what was trained.
+    """What is wrong with the whole history: the log compared with the training.
 
-    `keep`: so many of the newest commits are there. `announced`: runs that a disruption ended which was announced in
-    time for a save, beside those that `asked_in_time` finds. `done`: the job is said to be completed, so the log must
-    say so too.
+    `keep`: so many of the newest commits exist. `announced`: runs ended by a disruption that was announced in time for
+    a save, beside those that `asked_in_time` finds. `done`: the job counts as completed, so the log must say so too.
     """
     found = [*reader.intact(), *_resumptions(reader, witness), *_takeovers(reader, witness), *_samples(reader, witness)]
     found += _retired(reader, keep)
@@ -357,7 +356,7 @@ def steps_lost(reader: LogReader, witness: Witness) -> dict[Run, int]:
     opened = [line.run for line in reader.lines if line.kind == "Opened"]
     base = _begun_at(witness)
     reached = dict(base)
-    """One that has taken over, and has not done a step of its own, has what the one before it had."""
+    """A run that has taken over, and has not done a step of its own, has the progress of the one before it."""
     for each in witness.trained:
         run = each.uid, each.run
         reached[run] = max(each.step, reached.get(run, 0))
@@ -488,7 +487,7 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
 
 
 def _led_from(reader: LogReader) -> dict[Run, TakenOver]:
-    """Runs that went on where another one stood, in whichever commit that is: alive, or from an image of it."""
+    """Runs that continued from where another one stood, in whichever commit that is: live, or from an image of it."""
     found = dict[Run, TakenOver]()
     for line in reader.lines:
         image, before = line.body.get("image"), line.body.get("takesOver")
@@ -538,7 +537,7 @@ def _walk(records: list[Trained | None], samples: int) -> Iterable[str]:
 
 
 class Evidence:
-    """All roots of one history, for whoever checks it while it goes on."""
+    """All roots of one history, for checks during it."""
 
     def __init__(self, objects: Mapping[str, bytes], network: Network) -> None:
         self._objects, self._network = objects, network
@@ -546,7 +545,7 @@ class Evidence:
         """By root."""
 
     def look(self) -> list[str]:
-        """What is wrong with the entries that are new on any root."""
+        """What is wrong with the new entries on any root."""
         return [f"{root}: {text}" for root, reader in self._all() for text in reader.advance()]
 
     def verdict(self, done: Collection[str] = (), goals: Mapping[str, int] | None = None) -> list[str]:
@@ -560,24 +559,25 @@ class Evidence:
         return found
 
     def excuse(self, at: float, what: str, *, seconds: float = 0.0) -> None:
-        """The engine has done what no announced save survives: a pod's object is gone before its container, say."""
+        """The engine did something that no announced save survives: a pod's object was gone before its container, for
+        example."""
         for root in roots(self._network):
             Witness.of(self._network, root).trouble.append(Trouble(at, what, until=at + seconds))
 
     def emptied(self, root: str, told: int) -> None:
-        """The engine has emptied this root; `told` is the newest commit (its seq) that an outcome had told, or 0."""
+        """The engine emptied this root; `told` is the newest commit (its seq) that an outcome had reported, or 0."""
         self.look()
         if root in self.readers:
             self.readers[root].emptied(told)
 
     def forgotten(self, root: str, told: int) -> None:
-        """The engine has restored the status of an emptied root's job, which knows commit `told`, or 0 for none."""
+        """The engine restored the status of an emptied root's job, which knows commit `told`, or 0 for none."""
         self.look()
         if root in self.readers:
             self.readers[root].forgotten(told)
 
     def stripped(self, root: str) -> None:
-        """The engine has deleted what the commits below this root hold."""
+        """The engine deleted the contents of the commits below this root."""
         self.look()
         if root in self.readers:
             self.readers[root].stripped()

@@ -1,9 +1,9 @@
 """The ranks of one run, together: how they find each other, their collectives, and the steps they train.
 
-Modelled after `perdure.group` and the real session, as far as other pods can tell: rank 0 listens at its address, the
+Modelled after `perdure.group` and the real session, as far as other pods can notice: rank 0 listens at its address, the
 store's first key is the run, a collective needs every rank, a dead peer is noticed only where its reset arrives, and
-a request to exit is read by all one step after it was said. Steps are done by one timer for the whole run: ranks of
-a lockstep training need no coroutine each for that.
+all ranks read a request to exit one step after it was made. One timer for the whole run does the steps: ranks in
+lockstep need no coroutine each.
 
 `trainer` calls it; one `Fabric` serves all members of a history.
 """
@@ -143,7 +143,7 @@ class Gang:
         self.arrived.tell()
 
     def holds(self, rank: int) -> bool:
-        """Whether a living process is that rank: a copy of its pod finds nobody to connect to."""
+        """Whether a living process is that rank: a copy of its pod finds nothing to connect to."""
         return rank in self.seats and not self.seats[rank].gone
 
     @property
@@ -152,7 +152,7 @@ class Gang:
         return len(self.seats) == self.world
 
     def leave(self, seat: Seat) -> None:
-        """The rank's process has ended: whoever can be reached gets a reset."""
+        """The rank's process has ended: every reachable peer gets a reset."""
         seat.gone, seat.waiting = True, None
         self._gone += 1
         self.arrived.tell()
@@ -177,7 +177,7 @@ class Gang:
         return (await self.gather(seat, value))[0]
 
     async def train(self, seat: Seat) -> Verdict:
-        """Step until all have to do something else."""
+        """Step until all have something else to do."""
         verdict: Verdict = await self._take_part(seat, None, training=True)
         return verdict
 
@@ -206,7 +206,7 @@ class Gang:
             self._stall()
 
     def _step(self) -> None:
-        """A step's time is over: it is done, unless somebody is missing."""
+        """A step's time is over: it is done, unless a rank is missing."""
         self._timer = None
         if not self._whole() or self._trouble():
             self._stall()
@@ -234,9 +234,9 @@ class Gang:
         self._wake_in(pace, stepping=True)
 
     def _check(self) -> Verdict | None:
-        """What all ranks agree on after a step; said in one step, read in the next, but in a world of one.
+        """What all ranks agree on after a step; sent in one step, read in the next, except in a world of one.
 
-        Where all were ready to become another run, the newest word is read, too: it alone counts for that.
+        If all were ready to become another run, the newest vote is read, too: it alone counts for that.
         """
         said = any(seat.requested() for seat in self.seats.values())
         named = self._named() if self.offered else 0
@@ -306,7 +306,7 @@ class Gang:
                     seat.waiting.set_exception(PeerLost(f"rank {lost.rank} is gone"))
 
     def _stall(self) -> None:
-        """Nothing comes from somebody: it is looked at again, until the collectives' own time is up."""
+        """A rank sends nothing: wait and look again, until the collective's own timeout."""
         loop = asyncio.get_running_loop()
         if not self._gone:
             self._told.trouble("a rank is cut off, hangs or closes the log")
@@ -340,7 +340,7 @@ def _waits(seat: Seat) -> bool:
 
 
 class Told:
-    """What a gang asks and tells about its run."""
+    """A gang's questions and reports about its run."""
 
     def __init__(self, uid: str, run: int, due: Callable[[int], bool], witness: Witness, step: Callable[[int], None]):
         self.uid, self.run, self.due = uid, run, due
@@ -356,7 +356,7 @@ class Told:
         self._witness.partly.add((self.uid, self.run))
 
     def trouble(self, what: str) -> None:
-        """Whoever is asked to save now may fail for this."""
+        """A rank asked to save now may fail for this."""
         self._witness.trouble.append(Trouble(asyncio.get_running_loop().time(), what))
 
 

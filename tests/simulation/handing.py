@@ -45,11 +45,11 @@ class LiveHandover:
         self._tried = 0
         self._upcoming: Settings | None = None
         self._own_writer: TapedWriter | None = None
-        """Of the newer run, if this process is to be its rank 0."""
+        """The newer run's writer, if this process will be its rank 0."""
 
     @property
     def known(self) -> AttemptRecord | None:
-        """What it did and read of its newest attempt."""
+        """What it did and read in its newest attempt."""
         return known(self._drivers[-1].state) if self._drivers else None
 
     @property
@@ -57,7 +57,7 @@ class LiveHandover:
         """The newest run that it has read to have taken over."""
         return max((driver.attempt.next for driver in self._drivers if driver.entry), default=0)
 
-    # what the agent does
+    # the agent's actions
 
     def offer(self, assignment: Train | Leave) -> None:
         """The file is there: it is looked at when the ranks check."""
@@ -69,7 +69,7 @@ class LiveHandover:
             self._driver.feed(on.Acknowledged())
 
     def requested(self, request: Request) -> None:
-        """Somebody asks this process to leave."""
+        """This process is asked to leave."""
         if self._driver:
             if self._driver.party.part is Part.LEAVER:
                 self._driver.shorten(request.deadline)
@@ -95,7 +95,8 @@ class LiveHandover:
         return self._driver.named if self._driver else 0
 
     async def hand_over(self, due: str) -> bool:
-        """All old ranks stand here, ready: returns as a rank of either run. True if the ranks are to save and leave."""
+        """All old ranks stand here, ready: returns as a rank of either run. True if the ranks have to save and
+        leave."""
         driver, process = self._driver, self._process
         if driver is None:
             raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
@@ -127,7 +128,7 @@ class LiveHandover:
             self._driver.feed(on.GoalReached())
 
     async def saved(self) -> None:
-        """The older run has ended in the log: a decider stays until nobody needs its store."""
+        """The older run has ended in the log: a decider stays until no party needs its store."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -181,7 +182,7 @@ class LiveHandover:
     async def join(self) -> str | None:
         """Why a checkpoint is due once this process is a rank of the newer run; None if that begins in place.
 
-        HandoverFailed if nothing comes of it.
+        HandoverFailed if the attempt fails.
         """
         process = self._process
         settings, block, now = process.settings, process.settings.handover, process.host.monotonic()

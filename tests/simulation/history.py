@@ -27,12 +27,12 @@ DISTURBED_SECONDS: Final = (60.0, 200.0)
 LAST_SECONDS: Final = 20.0
 """After the last of them begins."""
 QUIET_SECONDS: Final = 30.0
-"""After the last fault, at least: what is suspected by then is looked into for as long again."""
+"""At least this long after the last fault: suspicions are examined for as long again."""
 SETTLE_SECONDS: Final = 900.0
 """I6: so long after the last fault every job trains or is finished; where jobs wait for the room of others every one of
 them is finished so long after the one before it."""
 FINISH_SECONDS: Final = 300.0
-"""So long after it is told to stop every job is finished and holds nothing."""
+"""By this time after the stop every job is finished and holds nothing."""
 LOOK_SECONDS: Final = 5.0
 SHARED_SHARE: Final = 0.5
 """Of the faults of what jobs share, where they do."""
@@ -46,7 +46,7 @@ AIMED_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """Which history: a seed, and what is left out of it."""
+    """Which history: a seed, and the parts left out of it."""
 
     seed: int
     without: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Request:
     """No fault begins after this moment."""
 
     def pool(self) -> Pool | None:
-        """What the jobs share; faults that are aimed at a job have the machines that they need."""
+        """What the jobs share; faults aimed at a job have the machines that they need."""
         if not self.only:
             return drawn(self.seed)
         if not any(FAULTS[name].shared for name in self.only):
@@ -73,7 +73,7 @@ class Request:
         return random.Random(f"{self.seed}/evictions").random() < EVICTIONS_SHARE  # noqa: S311
 
     def command(self) -> str:
-        """What somebody types to see it again."""
+        """The command that replays it."""
         parts = ["python -m tests.simulation replay", str(self.seed)]
         parts += ["--all"] if self.everything else []
         parts += [f"--only {' '.join(self.only)}"] if self.only else []
@@ -84,7 +84,7 @@ class Request:
 
 @dataclass
 class Result:
-    """What came of it."""
+    """Its result."""
 
     request: Request
     violation: Violation | None
@@ -96,7 +96,7 @@ class Result:
     """kind#number of every fault that the seed has planned."""
     facts: list[Fact] = field(default_factory=list)
     digest: str = ""
-    """Of the trace, where somebody has asked for it."""
+    """Of the trace, if requested."""
 
 
 def planned(request: Request) -> list[tuple[float, Fault, int]]:
@@ -145,7 +145,7 @@ class History:
         self._checks: Checks | None = None
 
     def play(self, *, tell: bool = False) -> Result:
-        """To its end; `tell` also keeps what the operator logs."""
+        """Play it to its end; `tell` also keeps the operator's log lines."""
         try:
             with _heard(self.world, logging.INFO if tell else logging.ERROR), patience(self._work_seconds):
                 violation = self.world.loop.run(self._live())
@@ -183,7 +183,7 @@ class History:
                 return self._first()
 
     def _is_calm(self, checks: Checks, seconds: float) -> bool:
-        """Whether nothing is to be expected any more."""
+        """Whether nothing more is expected."""
         return seconds >= QUIET_SECONDS * (2 if checks.suspect else 1)
 
     async def _disturb(self, scene: Scene) -> bool:
@@ -206,7 +206,7 @@ class History:
         return False
 
     async def _finish(self, scene: Scene, checks: Checks) -> None:
-        """Users stop what still trains: whatever is finished has to let go of its devices."""
+        """Users stop the jobs that still train: a finished job has to release its devices."""
         for user in scene.users:
             user.edit(activeDeadlineSeconds=1)
         until = self.world.now + FINISH_SECONDS
@@ -217,7 +217,7 @@ class History:
                 return
 
     async def _do(self, fault: Fault, scene: Scene, rng: random.Random) -> None:
-        with suppress(Refused):  # what admission refuses to a person is done by nobody
+        with suppress(Refused):  # admission may refuse this user
             await fault.do(scene, rng)
 
     async def _wait_until(self, at: float) -> bool:
@@ -236,7 +236,7 @@ class History:
 
 @contextmanager
 def _heard(world: World, level: int) -> Iterator[None]:
-    """What the operator logs from this level on is told to the world, and to nobody else; afterwards as before."""
+    """Sends the operator's log lines from this level on to the world only; afterwards as before."""
     logger, handler = logging.getLogger("perdure_operator"), _Told(world)
     before = logger.level, logger.propagate
     logger.setLevel(level)
@@ -251,7 +251,8 @@ def _heard(world: World, level: int) -> Iterator[None]:
 
 
 class _Told(logging.Handler):
-    """The operator's log lines as facts; a traceback among them is a mistake of its own, whoever repeats the round."""
+    """The operator's log lines as facts; a traceback among them is a mistake of its own, even if the round is
+    repeated."""
 
     def __init__(self, world: World) -> None:
         super().__init__()

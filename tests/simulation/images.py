@@ -1,9 +1,10 @@
-"""What a process that can neither go on nor save leaves in its pod, and the commit that is made of it where that goes.
+"""The image that a process leaves in its pod when it can neither go on nor save, and the commit made of it when the pod
+goes.
 
 Modelled from the design (06 "After a peer's death", 10 D5 to D7): an image is of the last step that all ranks have
-finished, and the same on each of them. The next trainer of the pod offers it where the next run opens; an agent whose
-pod goes appends it to the log as the lost run's last word, unless somebody has appended since; or as that of a lost
-run that has begun right there.
+finished, and the same on each of them. The pod's next trainer offers it where the next run opens. An agent whose pod
+goes appends it to the log as the lost run's last entry, unless another process has appended since; or as that of a lost
+run that began right there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.simulation.store import Access, Call, Tape
 AGAIN_SECONDS: Final = 1.0
 """Until a store that did not answer is asked again."""
 LEAVING_SECONDS: Final = (0.05, 0.5)
-"""What a thread takes to leave one."""
+"""The time that a thread takes to leave one."""
 REASON: Final = "of a member that leaves"
 
 
@@ -72,7 +73,7 @@ async def rescue(host: MemberHost, root: str, images: Collection[Image], aborted
         except StorageError:
             await asyncio.sleep(AGAIN_SECONDS)
         except Fenced:
-            continue  # somebody has appended meanwhile: it is looked at again
+            continue  # another process has appended meanwhile: look again
         except PerdureError as error:
             return Rescued(why=str(error))
 
@@ -83,7 +84,7 @@ async def _append(host: MemberHost, access: Access, image: Image, aborted: int, 
         writer = Writer(Log(tape), uid=image.uid, run=run)
 
     def look() -> Rescued | None:
-        """Why not, or that another has done it; else the writer stands at the end of the log."""
+        """Why not, or that another process did it; otherwise the writer stands at the end of the log."""
         head = writer.log.head() or Head(0, "", None)
         own = writer.log.last_of(image.uid, head.entry)
         writer.run = successor if has_begun_there(own, successor, ImageRef(run, image.step)) else run

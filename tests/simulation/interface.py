@@ -1,4 +1,4 @@
-"""What a simulated kubelet gives a member to live with, and what it gets back when the member ends.
+"""What a simulated kubelet gives a member, and what it gets back when the member ends.
 
 The world (API server, nodes, kubelets, faults) is on one side, the real agent and log code in `member` on the other.
 Neither side imports the other: they share this file. Everything runs in one event loop with virtual time, on which
@@ -22,9 +22,9 @@ class MemberExit:
 
     exit_code: int
     reason: str = "Completed"
-    """What the container runtime says: Completed, Error, OOMKilled ..."""
+    """The container runtime's reason: Completed, Error, OOMKilled ..."""
     termination_message: str = ""
-    """What the agent has written to /dev/termination-log."""
+    """The agent's text in /dev/termination-log."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Behaviour:
     crash_per_step: float = 0.0
     """Probability that a rank raises an exception in a step."""
     hang_per_step: float = 0.0
-    """Probability that a rank hangs in a step for ever."""
+    """Probability that a rank hangs in a step forever."""
     oom_at_step: int | None = None
     """The kernel kills a rank at this step, each time."""
     blames_itself: bool = False

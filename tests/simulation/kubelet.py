@@ -1,7 +1,7 @@
-"""One node's kubelet: starts containers, keeps their files, tells what became of them, ends them.
+"""One node's kubelet: starts containers, keeps their files, reports their state, ends them.
 
-What it does not see, it does not know: while its node is cut off, containers go on and the API server hears nothing.
-Members run behind `interface`; a SIGKILL is the cancellation of a member's task.
+It knows only what it sees: while its node is cut off, containers go on and the API server hears nothing. Members run
+behind `interface`; a SIGKILL is the cancellation of a member's task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MISSED_SHARE: Final = 0.05
 """Of updates of a pod that has just become Ready, or has just been changed: its files follow with the next sync."""
 BUSY_SECONDS: Final = 3.0
 CHANGED_SECONDS: Final = 1.0
-"""So long after a change of it a pod is synced: by then its containers and probes are what they are to be."""
+"""A changed pod is synced after so long: by then its containers and probes are in their new state."""
 SYNC_SECONDS: Final = 0.2
 _OOM: Final = "OOMKilled"
 _INITIALIZING: Final[Json] = {"waiting": {"reason": "PodInitializing"}}
@@ -55,7 +55,7 @@ EVICTED: Final = (
 )
 """Those of pods that a kubelet ends."""
 LATE_ADDRESS_SHARE: Final = 0.06
-"""Of pods whose address is told later than that they run."""
+"""Of pods whose address is reported later than that they run."""
 
 
 class Host:
@@ -132,7 +132,7 @@ class Kubelet:
         """Probability that a file is not renewed before the pod is synced again."""
         self._files = world.rng(f"kubelet/{name}/files")
         self.before = world.rng(f"kubelet/{name}/before")
-        """For what goes before trainers."""
+        """For containers that run before trainers."""
         self.stuck = 0.0
         """Probability that a pod stays Terminating on this node until it is set free."""
         self.rejects = 0.0
@@ -174,7 +174,7 @@ class Kubelet:
         there = self.world.server.find(PODS, *key_of(pod))
         if there is None or uid_of(there) != uid_of(pod):
             return
-        if terminating(there):  # what has not begun does not begin any more
+        if terminating(there):  # containers that have not begun never begin
             self.world.server.finish_delete(PODS, there, by=f"kubelet/{self.name}")
         if terminating(there) or terminal(there):
             return
@@ -215,7 +215,7 @@ class Kubelet:
         return bool(running)
 
     def relist(self) -> None:
-        """After a time without the API server: look at everything again, and tell what has happened."""
+        """After a time without the API server: look at everything again, and report."""
         if not self.hears:
             return
         there = {uid_of(pod): pod for pod in self.world.pods_on(self.name)}
@@ -238,7 +238,7 @@ class Kubelet:
         self._recover()
 
     def die(self) -> None:
-        """Power off: every container is gone, nobody is told."""
+        """Power off: every container is gone, without a report."""
         self.alive = False
         self.silent_since = self.world.now if self.silent_since is None else self.silent_since
         for worker in self._workers.values():
@@ -246,7 +246,7 @@ class Kubelet:
         self._workers = {uid: worker for uid, worker in self._workers.items() if worker.created}
 
     def boot(self) -> None:
-        """Power on again: containers of before are dead, their pods are told to have failed."""
+        """Power on again: earlier containers are dead, and their pods are reported as failed."""
         self.alive = True
         self._recover()
 
@@ -256,7 +256,7 @@ class Kubelet:
             self.world.after(self.rng.uniform(0.2, 3.0), self.relist)
 
     def free(self) -> None:
-        """What was stuck ends."""
+        """Stuck containers end."""
         self.stuck = 0.0
         for worker in list(self._workers.values()):
             worker.set_free()
@@ -301,7 +301,7 @@ class Kubelet:
         return bool(running)
 
     def unready_one(self, rng: random.Random) -> Worker | None:
-        """The readiness of a running container's pod is lost, and nothing else; None where none runs."""
+        """A running container's pod loses its readiness, and nothing else; None if none runs."""
         running = [one for one in self._workers.values() if one.running]
         if not running:
             return None
@@ -350,13 +350,13 @@ class Worker:
         self._forgets = False
         """Nothing is told of its containers any more."""
         self._before: list[Json] = []
-        """The statuses of what goes before the trainer, in their order."""
+        """The statuses of the containers before the trainer, in order."""
         self._unready = False
         """Whatever its probe says."""
         self._ip = ""
-        """As far as it is told."""
+        """As far as it was reported."""
         self._is_set_up = False
-        """Volumes and network are there; told only where an image is slow, as nobody else waits for it."""
+        """Volumes and network are there; reported only for a slow image, because nothing else waits for it."""
         self._undead = False
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
@@ -369,7 +369,7 @@ class Worker:
     def start(self) -> None:
         self._life = self._world.spawn(self._live())
 
-    # what the API server says
+    # the API server's view
 
     def see(self, pod: Json, gone: bool) -> None:
         self._gone = self._gone or gone
@@ -445,7 +445,7 @@ class Worker:
             self._host.hung = True
 
     def seem(self, *, ready: bool) -> None:
-        """What is told of its readiness, where it has any."""
+        """Its reported readiness, if it has any."""
         if self._unready == ready:
             self._unready = not ready
             self.push()
@@ -459,7 +459,7 @@ class Worker:
             self._task.cancel()
 
     def set_free(self) -> None:
-        """Whatever held it up does no longer."""
+        """The obstacle is gone."""
         if self._undead:
             self._undead = False
             self._kill()
@@ -616,7 +616,7 @@ class Worker:
         self._world.server.finish_delete(PODS, self.pod, by=f"kubelet/{self.kubelet.name}")
         self.kubelet.forget(self._uid)
 
-    # what is told
+    # reports
 
     def _show(self, phase: str, state: Json, *, ready: bool, ip: str = "", is_set_up: bool = False) -> None:
         own = trainer_of(self.pod).get("name", "")
@@ -659,7 +659,7 @@ async def _run(run_member: RunMember, host: Host) -> MemberExit:
 
 
 def _file_content(pod: Json) -> str:
-    """What the downward-API volume of container 0 shows."""
+    """The content of container 0's downward-API volume."""
     annotations = pod["metadata"].get("annotations") or {}
     for volume in pod["spec"].get("volumes") or ():
         for item in (volume.get("downwardAPI") or {}).get("items") or ():

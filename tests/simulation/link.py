@@ -1,8 +1,8 @@
-"""How a client reaches the API server: calls that are slow, refused or answered in vain, and watches that lag behind.
+"""How a client reaches the API server: calls that are slow, refused or lose their answer, and watches that lag behind.
 
-A call arrives, is carried out and is answered at three moments. What happens between them is nobody's: a client that
-is killed, frozen or out of patience does not undo what the server has done. Kinds are watched by streams of their own,
-in order within a kind and in none between kinds, as kopf runs them.
+A call arrives, is carried out and is answered at three moments. Nothing in between is undone: if a client is killed,
+frozen or out of patience, the server's work stays. Each kind is watched by its own stream, in order within a kind and
+in none between kinds, as kopf runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS: Final = 10.0
 QUICK: Final = (0.001, 0.02)
 """How long an event of a watch takes."""
 LATE_SECONDS: Final = (10.0, 40.0)
-"""An API server gives a request up after a minute, whatever its client does."""
+"""An API server gives up a request after a minute, whatever its client does."""
 
 
 class NoAnswer(Exception):
@@ -41,7 +41,7 @@ class CallFaults:
     conflict: float = 0.0
     too_many: float = 0.0
     retry_after: float | None = None
-    """What those are told who come too often."""
+    """The answer to clients with too many requests."""
     error: float = 0.0
     timeout: float = 0.0
     lost: float = 0.0
@@ -69,10 +69,10 @@ class WatchFaults:
     drop: float = 0.0
     """Per event: the connection ends, and is made again after a moment from the last version seen."""
     gone: float = 0.0
-    """Of reconnections that are told 410: list again."""
+    """The share of reconnections answered 410: list again."""
     duplicate: float = 0.0
     silent: bool = False
-    """No event arrives, nobody is told."""
+    """No event arrives, and no error."""
 
 
 @dataclass
@@ -111,11 +111,11 @@ class Link:
         server.observe(self._on_change)
         self.calls: Counter[str] = Counter()
         self.on_call: Callable[[str, str, str], object] = _ignore
-        """With verb, kind and name when a request is sent; of Leases, which are most, nobody wants to know."""
+        """With verb, kind and name when a request is sent; not for Leases, which are most."""
         self.on_answer: Callable[[str, str, str, str], object] = _ignore
-        """The same when its client waits no longer, and what was wrong: an HTTP status, `no answer`, or ""."""
+        """The same when its client stops waiting, and what was wrong: an HTTP status, `no answer`, or ""."""
         self.on_write: Callable[[str, str, str, frozenset[str]], object] = _ignore
-        """With verb, kind, name and all that the write rests on: what has to be so, or it is refused."""
+        """With verb, kind, name and all preconditions of the write, without which it is refused."""
         self.under_way: Counter[str] = Counter()
         """By verb and kind."""
 
@@ -149,7 +149,7 @@ class Link:
         return answer
 
     def watch(self, kind: str, namespace: str, name: str, version: str) -> Watched:
-        """What the server does when a watch of one name arrives: what has changed since that version comes first."""
+        """The server's part when a watch of one name arrives: changes since that version come first."""
         seen, changes = int(version), self.server.changes
         faults = self._knobs.watches
         if too_old(changes, seen) or (faults.gone and self._rng.random() < faults.gone):
@@ -167,7 +167,7 @@ class Link:
         faults = self._knobs.watches
         for watched in tuple(there):
             if self.cut or faults.silent:
-                there.remove(watched)  # nobody is told that this connection is dead
+                there.remove(watched)  # no error reports that this connection is dead
             elif faults.drop and self._rng.random() < faults.drop:
                 self._fired["watch-drop"] += 1
                 there.remove(watched)
@@ -254,7 +254,7 @@ class _Patience:
 
 
 def _carry_out(what: Callable[[], Any]) -> None:
-    """Nobody waits for the answer any more."""
+    """The answer is no longer awaited."""
     with suppress(Refused):
         what()
 
@@ -449,10 +449,10 @@ class Stream:
 
 
 def selectors(job_label: str, *, evictions: bool = False) -> dict[str, str]:
-    """What the operator watches: only pods are selected by the server."""
+    """The operator's watches: the server selects pods only."""
     always = {"trainingjobs": "", PODS: job_label, "nodes": "", "poddisruptionbudgets": ""}
     return always | ({EVICTIONS: ""} if evictions else {})
 
 
 def _ignore(*_: object) -> None:
-    """Nobody counts."""
+    """Does not count."""

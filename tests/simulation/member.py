@@ -91,7 +91,7 @@ class _Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._pids = 1
         self._memory_short: OutOfMemory | None = None
-        """What the cgroup has counted since the trainer was started."""
+        """The cgroup's count since the trainer was started."""
         self._failed: BaseException | None = None
         """A mistake of the simulation itself."""
         self._images: dict[int, Image] = {}
@@ -249,7 +249,7 @@ class _Agent:
         self._processes.append(process)
 
     def _out_of_memory(self, process: Process) -> None:
-        """The kernel kills what was largest, and as a rule everything beside it."""
+        """The kernel kills the largest process, and usually everything beside it."""
         if self._host.rng.random() < CONTAINER_DIES_SHARE:
             self._exit = MemberExit(137, "OOMKilled")
             self._wake.set()
@@ -266,7 +266,7 @@ class _Agent:
             self._images.clear()
 
     def _rescue(self, action: CommitImage) -> None:
-        """A process of its own; what comes of it is an event."""
+        """A process of its own; its result is an event."""
         images = [image for image in self._images.values() if image.run == action.run]
         if not images:
             self._learn(Rescued(why=f"no image is of run {action.run}"))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 Key = tuple[str, str]
-"""namespace, name; "" as the namespace of what has none."""
+"""namespace, name; "" as the namespace of an object without one."""
 
 JOBS: Final = "trainingjobs"
 PODS: Final = "pods"

@@ -55,7 +55,7 @@ LEASE = election.LeaseSettings(namespace="perdure-system")
 
 
 class Client:
-    """A ClusterApi over a link: errors and the server's time are what the real client makes of the same answers."""
+    """A ClusterApi over a link: errors and the server's time are the real client's for the same answers."""
 
     def __init__(self, link: Link, monotonic: Callable[[], float], fallback: Callable[[], datetime]) -> None:
         self._link = link
@@ -262,7 +262,7 @@ class OperatorProcess:
         return self.alive and self._leader.leading
 
     def picture(self) -> dict[tuple[str, objects.Key], int]:
-        """What it takes for the cluster: the versions of jobs, their pods, budgets and nodes, by kind and key."""
+        """Its picture of the cluster: the versions of jobs, their pods, budgets and nodes, by kind and key."""
         cache = self._leader.cache
         found = {(JOBS.plural, one.key): one.version for one in cache.jobs()}
         found |= {(BUDGETS.plural, one.key): one.version for one in cache.budgets()}

@@ -25,7 +25,7 @@ def position_of(track: Track) -> Position:
 
 
 async def put_part(access: Access, folder: str, run: int, position: Position, place: tuple[int, int]) -> dict[str, Any]:
-    """One rank's shard and index, `place` is rank and world; returns what the manifest says of it."""
+    """One rank's shard and index, `place` is rank and world; returns the manifest's record of it."""
     rank, world = place
     data = f"{run} {position.step} {rank}".encode()
     key, crc = objects.shard_key(folder, rank, world), entry.checksum(data)

@@ -1,7 +1,7 @@
-"""Real time that one history may take: code that goes round without virtual time passing ends nobody's whole run.
+"""Real time that one history may take: code that loops without virtual time passing must not end the whole test run.
 
-A loop of callbacks at one virtual moment is noticed by `clock`; this is for what that never sees: one callback that
-does not return, and time that passes in steps too small to arrive anywhere. Called by `history`, in the main thread.
+`clock` notices a loop of callbacks at one virtual moment; this catches the rest: one callback that does not return, and
+time that passes in steps too small to arrive anywhere. Called by `history`, in the main thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 WORK_SECONDS: Final = 60.0
 """Of this process: the longest history takes five, and a busy machine takes none of them."""
 WAIT_FACTOR: Final = 10
-"""So many times as long by the clock on the wall: whatever is blocked does no work."""
+"""So many times as long by the wall clock, because a blocked process does no work."""
 _FRAMES: Final = 4
 
 

@@ -28,7 +28,7 @@ LONGEST_SECONDS = 3600.0
 
 
 def in_virtual_time(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the story returns; a mistake in a callback that nobody awaits is one of the story too."""
+    """The story's result; a mistake in a callback that is not awaited is one of the story too."""
     loop, failed = VirtualLoop(), []
     loop.set_exception_handler(lambda _loop, context: failed.append(context))
 
@@ -117,7 +117,7 @@ class Host:
         return await self._task
 
     async def outcome(self) -> Outcome:
-        """What it left behind."""
+        """Its remains."""
         return read_outcome((await self.exit()).termination_message)
 
 
@@ -155,7 +155,7 @@ class Pods:
             host.assign(Train(run, rank, len(hosts), f"{hosts[0].ip}:{29500 + run}", **plan))
 
     def note(self, what: str, facts: dict[str, Any]) -> None:
-        """A member has told this."""
+        """A member has reported this."""
         self.facts.append((what, facts))
         self._told.tell()
 
@@ -164,7 +164,7 @@ class Pods:
         await self.hears("step", step=step)
 
     async def hears(self, what: str, **wanted: Any) -> None:
-        """Return when this was told, or told already."""
+        """Return when this is reported, or was already."""
         while not any(told == what and wanted.items() <= facts.items() for told, facts in self.facts):
             await self._told.wait(3600.0)
 

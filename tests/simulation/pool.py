@@ -1,7 +1,8 @@
-"""A pool of machines that several jobs share: what there is, who asks for how much, and what a quota leaves to them.
+"""A pool of machines that several jobs share: what exists, which job requests how much, and what a quota leaves them.
 
-Drawn for a share of the seeds. Each job fits alone, with the fewest members that it trains with; all together mostly do
-not with those that they want. `Scene` builds it, `autoscaler` makes it larger, the faults of `faults/sharing` smaller.
+Drawn for a share of the seeds. Each job fits alone, with the fewest members that it trains with; all together usually
+do not fit with the numbers they want. `Scene` builds it, `autoscaler` makes it larger, the faults of `faults/sharing`
+smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Ask:
     patience: int
     """Seconds for which it holds room in vain."""
     goal: int
-    """Steps to train: few, for somebody waits."""
+    """Steps to train: few, because another job waits."""
 
     @property
     def least(self) -> int:
@@ -42,10 +43,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Pool:
-    """What a seed has drawn."""
+    """A seed's draw."""
 
     resource: str
-    """What the pods compete for."""
+    """The resource that the pods compete for."""
     machine: int
     """Units of each machine."""
     machines: int
@@ -72,7 +73,7 @@ class Pool:
         return self.machines + self.limit
 
     def holds(self, units: int) -> int:
-        """How many pods of that size fit when nobody else is there."""
+        """How many pods of that size fit without others."""
         fit = self.machine // units * self.most
         return fit if self.quota is None else min(fit, self.quota // units)
 

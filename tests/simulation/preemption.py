@@ -1,9 +1,9 @@
-"""Whom the scheduler takes room from: what its default preemption does, as far as pods can tell. Pure.
+"""The scheduler's default preemption, as far as pods can notice: which pods lose their room. Pure.
 
-On each node those that count for less than the pod are thought away; then as many as fit are spared again, first those
-whose budget would be violated, the more important ones first. Of the nodes that is taken on which fewest budgets are
-violated, then the one whose most important victim is the least important, then the one with the fewest. Budgets are
-heeded as far as that goes, and no further.
+On each node it assumes all pods of a lower priority gone; then it spares as many as fit again, first those whose budget
+would be violated, the more important ones first. It takes the node with the fewest violated budgets, then the one whose
+most important victim is the least important, then the one with the fewest victims. Budgets are respected as far as that
+goes, and no further.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER: Final = "Never"
 
 @dataclass(frozen=True)
 class Choice:
-    """Where room is made, and who goes for it."""
+    """Where room is made, and the victims."""
 
     node: str
     victims: tuple[Json, ...]

@@ -1,6 +1,6 @@
-"""How much of a machine pods ask for, and what is left of it: CPUs, GPUs, and nothing that is called otherwise.
+"""How much of a machine pods request, and what is left of it: CPUs, GPUs, and no other resources.
 
-Counted as the scheduler, quotas and autoscalers count them: by requests, whatever is used.
+Counted as the scheduler, quotas and autoscalers count: by requests, whatever is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Amounts = Mapping[str, float]
 
 @lru_cache(maxsize=256)
 def amount(text: str) -> float:
-    """A quantity, as far as anybody here writes one: 2, or 1500m."""
+    """A quantity in the forms used here: 2, or 1500m."""
     return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
 
 
@@ -34,7 +34,7 @@ def requests(pod: Json) -> dict[str, float]:
 
 
 def allocatable(node: Json) -> dict[str, float]:
-    """What a node has for pods."""
+    """A node's capacity for pods."""
     return {name: amount(str(text)) for name, text in node["status"]["allocatable"].items()}
 
 
@@ -53,5 +53,5 @@ def lacking(wanted: Amounts, rest: Amounts) -> str:
 
 
 def times(wanted: Amounts, rest: Amounts) -> int:
-    """How often so much fits into what is left."""
+    """How often so much fits into the rest."""
     return min((int(rest.get(name, 0.0) // number) for name, number in wanted.items() if number > 0), default=1000)

@@ -1,4 +1,4 @@
-"""What a seed stands on: nodes with kubelets, the control plane, the operator's replicas, and users with their jobs."""
+"""The scene of a seed: nodes with kubelets, the control plane, the operator's replicas, and users with their jobs."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ LIVE_SHARE = 0.85
 BALKS_SHARE = 0.12
 """Of those that find out that they cannot when it is tried."""
 SIGNALS_SHARE = 0.3
-"""Of the jobs: that many do not do about each signal what the table says."""
+"""The share of jobs that change the table's reaction to a signal."""
 ON_CORDON = (None, None, None, "Move", "MoveIfRoom", "Ignore")
-"""What a job says of a mere cordon; None says nothing, which is Move."""
+"""A job's reaction to a mere cordon; None leaves it out, which is Move."""
 ON_REQUEST = (None, None, None, None, "VacateIfRoom", "Ignore")
-"""What a job says of a request to evict."""
+"""A job's reaction to an eviction request."""
 OTHER_RESPONDERS = ("example.com/mover", SILENT)
 REACTIONS = ("Vacate", "VacateIfRoom", "Avoid", "CheckpointNow", "Ignore")
 """Not Fault, which costs steps, and may do so."""
@@ -74,7 +74,7 @@ class Operators:
         world.after(WATCH_SECONDS, self._watch_over)
 
     def leader(self) -> OperatorProcess | None:
-        """Whoever believes to be it; the newest of several."""
+        """The process that believes to lead; the newest of several."""
         return next((one for one in reversed(self.replicas) if one.leading), None)
 
     def _new(self, number: int) -> OperatorProcess:
@@ -228,12 +228,12 @@ class Scene:
             self.world.after(1.0, self._off, change.raw["metadata"]["name"])
 
     def _off(self, name: str) -> None:
-        """Whoever deletes a node object ends the machine."""
+        """Deleting a node object ends the machine."""
         if self.world.node(name) is None:
             self.kubelets[name].die()
 
     def heal(self) -> None:
-        """Nothing goes wrong from now on; what has gone wrong stays as it is."""
+        """Nothing goes wrong from now on; existing damage stays."""
         world = self.world
         world.tell("world", "heals")
         world.knobs.calls, world.knobs.watches = CallFaults(), WatchFaults()
@@ -263,7 +263,7 @@ class Scene:
             self.world.server.policy.hard = self._quota(self.pool)
         for user in self.users:
             self._heal_job(user)
-            if "hang" in world.fired:  # a rank that hangs does so until somebody ends it
+            if "hang" in world.fired:  # a hanging rank hangs until it is ended
                 self._end_trainers(user)
 
     def _quota(self, pool: Pool) -> dict[str, dict[str, float]]:
@@ -272,7 +272,7 @@ class Scene:
     def _heal_node(self, name: str, kubelet: Kubelet) -> None:
         node = self.world.node(name)
         if name.startswith(LAUNCHED) and (node is None or node["metadata"].get("deletionTimestamp")):
-            _free(kubelet)  # whoever launches machines removes them
+            _free(kubelet)  # the launcher of machines removes them
             return
         if node is not None and node["metadata"].get("deletionTimestamp"):
             self.world.server.change(NODES, "", name, lambda raw: raw["metadata"].pop("finalizers"), by="cloud")
@@ -333,7 +333,7 @@ def _on_a_volume(spec: Json, name: str, volume: Json) -> None:
 
 
 def _ask_for(pool: Pool, ask: Ask, spec: Json) -> None:
-    """What this job wants of a pool that it shares."""
+    """What this job requests of a pool that it shares."""
     spec["replicas"], spec["startTimeoutSeconds"] = ask.replicas, ask.patience
     if ask.elastic:
         spec["elastic"] = clone(ask.elastic)
@@ -344,7 +344,7 @@ def _ask_for(pool: Pool, ask: Ask, spec: Json) -> None:
 
 
 def _elastic(rng: random.Random) -> Json:
-    """Sizes up to the largest number that anybody asks for."""
+    """Sizes up to the largest number that any user requests."""
     sizes = rng.choice((None, None, [1, 2, 4], [2, 3, 4], [2, 4]))
     least = sizes[0] if sizes else rng.choice((1, 2, 3))
     growing = {"growAfterSeconds": rng.choice((0, 3, 10)), "growTimeoutSeconds": rng.choice((30, 60, 900))}
@@ -383,7 +383,7 @@ def _restore(raw: Json, template: Json) -> None:
 
 
 def foreign_pod(world: World, user: User, name: str, *, alone: bool) -> None:
-    """Somebody's own pod that carries a job's labels, or `alone` the one by which a NetworkPolicy selects."""
+    """A user's own pod that carries a job's labels, or with `alone` the one by which a NetworkPolicy selects."""
     job = user.job
     if job is None:
         return

@@ -1,8 +1,8 @@
-"""The scheduler: any node that Kubernetes could use, drawn at random; and whom it takes room from where there is none.
+"""The scheduler: any node that Kubernetes could use, drawn at random; and preemption if there is none.
 
-What it heeds: unschedulable, taints, nodeSelector, required node affinity, required pod anti-affinity, what pods
-request, and priorities. What it does not heed is what Kubernetes does not either: that a node is being deleted, or is
-about to. Preemption is as `preemption` has it.
+It respects: unschedulable, taints, nodeSelector, required node affinity, required pod anti-affinity, requests, and
+priorities. Like Kubernetes it ignores that a node is being deleted, or is about to be. Preemption is as `preemption`
+has it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Scheduler:
     """Binds pods without a node."""
 
     def __init__(self, world: World, *, in_turn: bool = True) -> None:
-        """`in_turn`: of one priority those are first whose name is; else whoever is drawn, as in a queue of many."""
+        """`in_turn`: of one priority, pods come in the order of their names; otherwise in a drawn order, as in a long
+        queue."""
         self._world = world
         self._rng = world.rng("scheduler")
         self._soon = Debounced(world, lambda: self._rng.uniform(0.005, 0.15), self._schedule)
@@ -89,7 +90,7 @@ class Scheduler:
         self._mark(pod, "True", "", "")
 
     def _preempt(self, pod: Json) -> None:
-        """Make room on the node where it costs least; the pod comes to it once those who go are gone."""
+        """Make room on the node where it costs least; the pod gets it once the victims are gone."""
         if pod["spec"].get("preemptionPolicy") == NEVER or self._waits_for_victims(pod):
             return
         server = self._world.server
@@ -104,7 +105,7 @@ class Scheduler:
         return bool(victims) and not self._problem(pod, node, [one["metadata"]["uid"] for one in victims])
 
     def _waits_for_victims(self, pod: Json) -> bool:
-        """Whoever has been promised a node takes no more room while those who go there have not gone."""
+        """A pod that was promised a node takes no more room while its victims still exist."""
         node = str((pod.get("status") or {}).get("nominatedNodeName") or "")
         return bool(node) and any(map(terminating, lower_than(pod, self._world.pods_on(node))))
 
@@ -127,7 +128,7 @@ class Scheduler:
         server.change_status(PODS, namespace, name, nominate, by="scheduler")
 
     def _promised(self, pod: Json, node: str) -> list[Json]:
-        """Who waits for room there that lower ones may not take: of the same priority, or of a higher one."""
+        """Pods that wait for room there which lower ones may not take: of the same priority, or of a higher one."""
         if "preemption" not in self._world.fired:
             return []
         return [

@@ -1,9 +1,9 @@
 """The object storage of a history: one process's way to the bucket, with everything that may go wrong on it.
 
-A request is on its way for a while, takes effect at the server, and its answer is on its way back: whoever sent it may
-be dead by then, and the effect comes all the same. Conditional PUTs have exactly one winner and listings are current,
-as S3 promises; everything else may fail: no connection, an error, an answer that never comes, a PUT that arrives long
-after its sender has given up. Limits and tries are those of `perdure.store.s3`.
+A request travels for a while, takes effect at the server, and its answer travels back: the sender may be dead by then,
+and the effect still happens. Conditional PUTs have exactly one winner and listings are current, as S3 promises;
+everything else may fail: no connection, an error, an answer that never comes, a PUT that arrives long after its sender
+has given up. Limits and tries are those of `perdure.store.s3`.
 
 `Access` is for coroutines; `Tape` and `AtOnce` put the real, synchronous log code on top of it.
 """
@@ -27,14 +27,14 @@ CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 5.0
 TRIES: Final = 2
 QUICK: Final = (0.004, 0.03)
-"""What a request, and what an answer, takes on a good day."""
+"""The time of a request, and of an answer, on a good day."""
 LATE_SHARE: Final = 0.25
-"""Of the writes without an answer those that arrive only when nobody waits for them any more."""
+"""The share of unanswered writes that arrive only when they are no longer awaited."""
 LATE: Final = (5.0, 90.0)
 SLOW_SECONDS: Final = 1.0
 """A request that takes longer may be what a save did not have time for."""
 OUTSIDE: Final = Context()
-"""Of what goes on although the process that began it was killed or frozen."""
+"""The share of requests that continue although their process was killed or frozen."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Call:
 
 @dataclass
 class Changes:
-    """Wakes whoever waits for another rank's entry: the real code asks five times a second instead."""
+    """Wakes those that wait for another rank's entry: the real code polls five times a second instead."""
 
     waiting: dict[asyncio.Future[None], None] = field(default_factory=dict)
     """In the order in which they came: a set of futures would have the order of their addresses."""
@@ -110,7 +110,7 @@ class Access:
         raise StorageError(f"cannot {call.verb} {call.key} of {self.uri}: no answer: check that it can be reached")
 
     async def _attempt(self, call: Call) -> Any:
-        """One request; TimeoutError for what is to be tried again."""
+        """One request; TimeoutError if it should be retried."""
         if not self.connected:
             await asyncio.sleep(CONNECT_SECONDS)
             raise TimeoutError
@@ -133,7 +133,7 @@ class Access:
         return result
 
     def _arrive(self, call: Call, answer: asyncio.Future[Any] | None) -> None:
-        """The request reaches the server, whoever still waits for it."""
+        """The request reaches the server, awaited or not."""
         loop, rng, bucket = asyncio.get_running_loop(), self._rng, self._bucket
         lost = call.writes and rng.random() < bucket.lost_answer_rate
         result: Any = _NO_ANSWER
@@ -146,7 +146,7 @@ class Access:
             loop.call_later(rng.uniform(*QUICK), _settle, answer, _NO_ANSWER if lost else result)
 
     def effect(self, call: Call) -> Any:
-        """What the server does, and what it answers: a value or an exception."""
+        """The server's effect and answer: a value or an exception."""
         objects, key = self._bucket.objects, self._base + call.key
         if self.uri in self._bucket.refused:
             self._witness.trouble.append(Trouble(asyncio.get_running_loop().time(), "storage"))
@@ -240,7 +240,7 @@ class StoreCalls:
 
 
 class AtOnce(StoreCalls):
-    """Calls that take no time: for the real retention, whose many calls nobody races for."""
+    """Calls that take no time: for the real retention, whose many calls race with nothing."""
 
     def __init__(self, access: Access, rng: random.Random, bucket: Bucket) -> None:
         super().__init__(access)
@@ -264,11 +264,11 @@ class _Suspended(BaseException):
 
 
 class Tape(StoreCalls):
-    """Runs synchronous code over a store that takes time: again from its start at each answer, with those before it.
+    """Runs synchronous code over a store that takes time: again from its start at each answer, with the earlier ones.
 
-    So everything between two calls happens at one instant, and between them anything may happen to anybody, as with
-    processes. What the code keeps is put back before it starts again; `once` makes what it draws or reads off a clock
-    the same each time.
+    So everything between two calls happens at one instant, and between them anything may happen, as with processes. The
+    code's own state is restored before it starts again; `once` makes its random draws and clock readings the same each
+    time.
     """
 
     def __init__(self, access: Access) -> None:

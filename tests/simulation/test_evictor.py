@@ -1,4 +1,4 @@
-"""The rules of Evictions, by what a real API server was seen to take, and the controller that is not there yet."""
+"""The rules of Evictions, as observed on a real API server, and the controller that does not exist yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each reader finds what it is for: a sound log is changed in one place, and it says so."""
+"""Each reader finds its kind of damage: a sound log is changed in one place, and the reader reports it."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def entries(pods: Pods) -> list[Body]:
 
 
 def rewrite(pods: Pods, bodies: list[Body]) -> None:
-    """A log of these, numbered and chained anew."""
+    """A log of these, renumbered and rechained."""
     for name in [name for name in pods.bucket.objects if "/log/" in name]:
         del pods.bucket.objects[name]
     prev, commit, opened = None, None, None
@@ -132,7 +132,7 @@ def commit_of_a_step_nobody_did(bodies: list[Body]) -> None:
 
 
 def commit_left_out(bodies: list[Body]) -> None:
-    """The next run did not go on from what is now the newest."""
+    """The next run did not continue from what is now the newest."""
     del bodies[place(bodies, "Opened", 2) - 1]
     for body in bodies:
         if body["kind"] == "Opened" and body["resumes"]:

@@ -26,12 +26,12 @@ def live(**behaviour: object) -> Behaviour:
 
 
 def sound(pods: Pods, **facts: object) -> None:
-    """Nothing is wrong with the log, compared with what was trained."""
+    """Nothing is wrong with the log, compared with the training."""
     assert verdict(pods.log, pods.witness, goal=pods.behaviour.goal, **facts) == []  # type: ignore[arg-type]
 
 
 def move(pods: Pods, old: list[Host], leavers: list[int], joins: list[int], *, run: int = 1, next_run: int = 2) -> Move:
-    """What the operator tells everybody: the pods of the older run by rank, who leaves, and which ranks are new."""
+    """The operator's assignments: the pods of the older run by rank, the leavers, and which ranks are new."""
     attempt = Attempt(run, next_run, len(old), tuple(joins), tuple(leavers))
     block = Handover(
         run, len(old), attempt.joins, attempt.leavers, f"{old[attempt.decider].ip}:{29600 + next_run}", LIMIT, "token"
@@ -41,7 +41,7 @@ def move(pods: Pods, old: list[Host], leavers: list[int], joins: list[int], *, r
 
 
 class Move:
-    """One move, before anybody is told."""
+    """One move, before any member is assigned."""
 
     def __init__(self, old: list[Host], newcomers: list[Host], attempt: Attempt, block: Handover) -> None:
         self.old, self.newcomers, self.attempt, self.block = old, newcomers, attempt, block
@@ -50,7 +50,7 @@ class Move:
         self.leavers = [old[rank] for rank in attempt.leavers]
 
     def tell(self) -> None:
-        """Everybody at once."""
+        """All parties at once."""
         attempt = self.attempt
         for rank, host in enumerate(self.members):
             master = f"{self.members[0].ip}:{29500 + attempt.next}"
@@ -152,7 +152,7 @@ async def killed(pods: Pods, driver: Driver) -> None:
 
 
 async def frozen(_: Pods, driver: Driver) -> None:
-    """SIGSTOP, and nobody ever goes on with it for long."""
+    """SIGSTOP, and no SIGCONT for long."""
     driver.ground.freeze(45.0)
 
 
@@ -188,7 +188,8 @@ HARMS: list[Harm] = [killed, frozen, torn, without_store, answers_lost, deleted,
 
 
 def hurt(part: str, phase: str, harm: Harm) -> Pods:
-    """A move of rank 1, whose party of this kind is hurt when it comes to this phase; in the end all is made anew."""
+    """A move of rank 1, whose party of this kind is hurt when it comes to this phase; in the end all members are
+    recreated."""
     pods = Pods(live(), seed=len(part) * 31 + len(phase))
 
     async def story() -> None:
@@ -254,7 +255,7 @@ def test_where_the_only_heir_dies_a_leaver_keeps_the_state_until_it_learns_that_
 
 
 def gone_back(pods: Pods) -> list[str]:
-    """H2: who has voted reads the same word as everybody else, so nobody goes back where the newer run has begun."""
+    """H2: all voted parties read the same word, so none goes back where the newer run has begun."""
     if not any(line.body.get("takesOver") for line in pods.log.lines):
         return []
     voted, found = set[int](), list[str]()

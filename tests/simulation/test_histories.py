@@ -15,10 +15,10 @@ from tests.simulation import kubelet
 from tests.simulation.history import History, Request
 
 PART = 125
-"""Histories of one case, on one core: whoever runs the tests has several side by side."""
+"""Histories of one case, on one core: a test run plays several side by side."""
 PARTS = [(first, first + PART) for first in range(0, 250, PART)]
 MORE = [(first, first + PART) for first in range(250, 1000, PART)]
-"""Left to `make chaos`, which goes on with seeds that nobody has seen; `make simulate` plays them, too."""
+"""Left to `make chaos`, which continues with new seeds; `make simulate` plays them, too."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -51,7 +51,7 @@ def test_a_traceback_in_the_operators_log_fails_the_history() -> None:
 
 
 def test_what_a_kubelet_misses_right_after_readiness_is_shown_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file that is to be renewed then waits for the next sync of its pod, by itself 60 s later and more."""
+    """Each changed file then waits for its pod's next sync, which comes 60 s later and more."""
     monkeypatch.setattr(kubelet, "MISSED_SHARE", 1.0)
     results = [History(Request(seed, only=("drain",))).play() for seed in range(8)]
     assert [str(result.violation) for result in results if result.violation] == []

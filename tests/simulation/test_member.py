@@ -1,4 +1,4 @@
-"""A simulated member is the real agent and the real log in virtual time: what it does, pods know."""
+"""A simulated member is the real agent and the real log in virtual time: pods know its actions."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.simulation.pods import ROOT, UID, Pods, in_virtual_time
 
 
 def sound(pods: Pods, **facts: object) -> None:
-    """Nothing is wrong with the log, compared with what was trained."""
+    """Nothing is wrong with the log, compared with the training."""
     assert verdict(pods.log, pods.witness, goal=pods.behaviour.goal, **facts) == []  # type: ignore[arg-type]
 
 

@@ -216,7 +216,7 @@ def test_in_a_drawn_pool_each_job_fits_alone_and_some_cannot_all_be_there() -> N
     assert any(sum(ask.least * ask.units for ask in pool.asks) > pool.machine * pool.most for pool in pools)
     two = Ask(1, 2, None, "", 60, 100)
     assert not Pool(GPU, 1, 1, 0, None, (two, two)).is_fair
-    assert Pool(GPU, 1, 2, 0, None, (two, two)).is_fair  # each may hold one, and lets go
+    assert Pool(GPU, 1, 2, 0, None, (two, two)).is_fair  # each may hold one, and releases it
 
 
 def test_a_share_of_the_seeds_has_a_pool_and_aimed_faults_have_one_where_they_need_it() -> None:

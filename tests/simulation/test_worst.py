@@ -1,4 +1,4 @@
-"""Histories of the faults that no swarm draws: what they arrange is borne, and comes about."""
+"""Histories of the faults that random histories never draw: the code survives their arrangements, and they do occur."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.faults import FAULTS
 from tests.simulation.history import History, Request, planned
 
 SEEDS: Final = 6
-"""Within so many what is arranged comes about."""
+"""The arrangement occurs within so many histories."""
 ALONE: Final = [name for name, fault in FAULTS.items() if fault.alone]
 
 

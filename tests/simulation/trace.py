@@ -1,4 +1,4 @@
-"""A history for people: what was done to the cluster, what the operator said and did, what the members did."""
+"""A history for people: what was done to the cluster, the operator's words and actions, the members' actions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def told(result: Result, *, steps: bool = False) -> Iterator[str]:
 
 
 def digest(result: Result) -> str:
-    """The same for the same history, wherever and after whatever it was played.
+    """The same for the same history, wherever and in whatever order it was played.
 
-    What the operator logs is left out: a replay alone keeps it, and some of it is said once in a process.
+    The operator's log lines are left out: only a replay keeps them, and some are logged once in a process.
     """
     whole = hashlib.sha256(f"{result.seconds!r} {result.rounds} {result.events}".encode())
     for fact in result.facts:

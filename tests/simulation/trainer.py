@@ -43,7 +43,7 @@ NO_SESSION: Final = "python: can't open file 'nosuch.py'\n"
 
 
 class Stop(Exception):
-    """The session leaves the script with status 0: its ending is told."""
+    """The session leaves the script with status 0: its ending is reported."""
 
 
 @dataclass
@@ -70,14 +70,14 @@ class Process:
         held: Image | None = None,
         keep: Callable[[Image], None] = lambda _: None,
     ) -> None:
-        """`held` is what a trainer before it has left in this pod; `keep` leaves one there."""
+        """`held` is an earlier trainer's image in this pod; `keep` leaves one there."""
         self.over = False
         self.failed: BaseException | None = None
         """A mistake of the simulation itself."""
         self.host, self.settings, self.pid, self._run = host, settings, pid, settings.run or 0
         self.saved_at = 0.0
         self.save_seconds = 0.0
-        """What a save has taken; 0: unknown."""
+        """The duration of a save; 0: unknown."""
         self.membership: Membership | None = None
         self._tell_agent, self._ended, self._out_of_memory = tell, ended, out_of_memory
         self._held, self._keep = held, keep
@@ -100,7 +100,7 @@ class Process:
         self._checkpoints: Checkpoints | None = None
         self._task = asyncio.get_running_loop().create_task(self._live())
 
-    # what the agent does to it
+    # the agent's actions
 
     def ask(self, request: Request, *, signal: bool) -> None:
         """The request file is there; SIGTERM comes with the first one."""
@@ -161,7 +161,7 @@ class Process:
             self._is_missed(status)
 
     def be_killed(self) -> None:
-        """By somebody else."""
+        """By another process."""
         if not self.over:
             self._witness.trouble.append(Trouble(self._now, "a process is killed"))
             self._end("killed")
@@ -251,7 +251,7 @@ class Process:
         self._ended_with(status, tail)
 
     async def _script(self) -> str:
-        """Returns what it has written to stderr."""
+        """Returns its stderr."""
         host, settings = self.host, self.settings
         host.tell("trainer-started", run=self._run, rank=settings.rank, uid=settings.uid)
         await asyncio.sleep(host.behaviour.import_seconds * host.rng.uniform(0.7, 1.5))
@@ -291,7 +291,7 @@ class Process:
     # session.membership
 
     def tell(self, report: Report) -> None:
-        """To the agent, at once: what an attempt has come to."""
+        """To the agent, at once: an attempt's result."""
         self._tell(report)
 
     def abort(self, run: int) -> None:

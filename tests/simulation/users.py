@@ -113,7 +113,7 @@ class User:
         self.world.server.change(BUDGETS, *key_of(budget), change, by=USER)
 
     def note(self, pod: Json, annotation: str, value: str) -> None:
-        """Write an annotation that means nothing to anybody here."""
+        """Write an annotation that has no meaning here."""
 
         def change(raw: Json) -> None:
             raw["metadata"].setdefault("annotations", {})[annotation] = value
@@ -123,7 +123,7 @@ class User:
             self.world.server.change(PODS, *key_of(pod), change, by="scanner")
 
     def relabel(self, label: str, value: str | None) -> tuple[Json, str | None] | None:
-        """Change a label of one pod; gives back what it was."""
+        """Change a label of one pod; returns its old value."""
         pods = [one for one in self.pods() if not terminal(one)]
         if not pods:
             return None

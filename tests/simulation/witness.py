@@ -48,9 +48,9 @@ class Asked(NamedTuple):
     run: int
     at: float
     seconds: float
-    """What it was given."""
+    """Its input."""
     needed: float
-    """What an undisturbed save takes at most, to be on the safe side."""
+    """The longest time of an undisturbed save, to be on the safe side."""
 
 
 class Trouble(NamedTuple):
@@ -76,7 +76,7 @@ class Witness:
     ended: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the last one ended."""
     partly: set[tuple[str, int]] = field(default_factory=set)
-    """Runs of which some ranks have done one more step, which counts as trained by nobody here."""
+    """Runs of which some ranks have done one more step, which does not count as trained here."""
 
     @classmethod
     def of(cls, network: Network, root: str) -> Witness:
@@ -86,5 +86,5 @@ class Witness:
 
 
 def roots(network: Network) -> list[str]:
-    """Where anybody has trained in this history."""
+    """Where any rank has trained in this history."""
     return [key[1] for key in network.shared if isinstance(key, tuple) and key[0] == "witness"]

@@ -1,6 +1,6 @@
-"""One history's world: the loop, the API server, the network, the bucket, chance, and what is told about them.
+"""One history's world: the loop, the API server, the network, the bucket, chance, and the facts about them.
 
-Every part draws from a stream of chance of its own, so that leaving one fault out does not change what the others do.
+Every part draws from its own stream of chance, so that leaving one fault out does not change what the others do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PodNetwork:
         self.without_storage: set[str] = set()
 
     def reachable(self, here: str, there: str) -> bool:
-        """Pods on one node reach each other; a node that is cut off reaches nobody else."""
+        """Pods on one node reach each other; a node that is cut off reaches no other."""
         one, other = self.nodes.get(here), self.nodes.get(there)
         if one is None or other is None:
             return False
@@ -91,7 +91,7 @@ class World:
         return self.loop.time()
 
     def tell(self, who: str, what: str, **facts: Any) -> None:
-        """For the trace and for whoever checks."""
+        """For the trace and the checks."""
         fact = Fact(self.loop.time(), who, what, facts)
         self.facts.append(fact)
         for listener in self.listeners:
@@ -102,11 +102,11 @@ class World:
         self.fired[fault] += 1
 
     def after(self, delay: float, function: Callable[..., object], *args: Any) -> None:
-        """Later, on nobody's behalf."""
+        """Later, outside any process."""
         self.loop.outside(delay, function, *args)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """On nobody's behalf: nobody may await it, so a mistake in it fails the history."""
+        """Outside any process: nothing awaits it, so a mistake in it fails the history."""
         task = self.loop.spawn(work)
         task.add_done_callback(self._on_done)
         return task

@@ -77,7 +77,7 @@ async def api_down(scene: Scene, rng: random.Random) -> None:
 
 @fault(600, to_its_end=True)
 async def control_plane_outage(scene: Scene, rng: random.Random) -> None:
-    """Longer than any Lease, deadline or patience: the operator reaches nobody, and training goes on."""
+    """Longer than any Lease, deadline or patience: the operator reaches nothing, and training goes on."""
     scene.world.fire("control-plane-outage")
     seconds = rng.uniform(620, 900)
     await _calls(scene, rng, (seconds, seconds), down=True)
@@ -126,7 +126,7 @@ async def webhook_refuses_budgets(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def pod_security(scene: Scene, rng: random.Random) -> None:
-    """Somebody has made the namespace stricter, and takes it back."""
+    """A user makes the namespace stricter, and takes it back."""
     scene.world.server.policy.pod_security = True
     await asyncio.sleep(rng.uniform(10, 80))
     scene.world.server.policy.pod_security = False

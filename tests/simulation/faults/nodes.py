@@ -30,7 +30,7 @@ async def cordon_for_a_moment(scene: Scene, rng: random.Random) -> None:
 
 @fault(150, to_its_end=True, apart=True)
 async def mere_cordon(scene: Scene, rng: random.Random) -> None:
-    """Nobody drains: one node, or all of them, take no new pods for some minutes."""
+    """Without a drain: one node, or all of them, take no new pods for some minutes."""
     names = [node for node in sorted(scene.kubelets) if scene.world.node(node) is not None]
     chosen = rng.choice((names, rng.sample(names, min(len(names), 1)), rng.sample(names, min(len(names), 1))))
     scene.world.fire("mere-cordon")
@@ -76,7 +76,7 @@ async def node_deleted_without_taint(scene: Scene, rng: random.Random) -> None:
 
 
 def _return_node(scene: Scene, node: str) -> None:
-    """Another machine of the same name; whoever launches machines gives each one of its own."""
+    """Another machine of the same name, on clouds that reuse names."""
     if scene.world.node(node) is None and not node.startswith(LAUNCHED):
         scene.register(node)
         scene.kubelets[node].boot()
@@ -106,7 +106,7 @@ async def node_power(scene: Scene, rng: random.Random) -> None:
 
 @fault(150)
 async def partition(scene: Scene, rng: random.Random) -> None:
-    """The node reaches nobody, its containers go on."""
+    """The node reaches nothing; its containers go on."""
     kubelet = some_kubelet(scene, rng)
     scene.world.fire("partition")
     scene.world.tell("node", "cut off", node=kubelet.name)

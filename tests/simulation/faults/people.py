@@ -90,7 +90,7 @@ async def foreground_and_apply(scene: Scene, rng: random.Random) -> None:
     user.delete(finalizer=FOREGROUND)
     try:
         await asyncio.sleep(rng.choice((0.5, 5.0, 30.0, 90.0)))
-    finally:  # whoever ends the trouble removes it, too
+    finally:  # the end of the trouble removes it, too
         server.change(REVISIONS, user.key[0], name, lambda raw: raw["metadata"].pop("finalizers"), by="user")
     await asyncio.sleep(10.0)  # its finalizer goes within seconds then
     user.apply()
@@ -98,7 +98,7 @@ async def foreground_and_apply(scene: Scene, rng: random.Random) -> None:
 
 @fault(300, to_its_end=True, apart=True)
 async def namespace_deleted(scene: Scene, rng: random.Random) -> None:
-    """Everything in it is deleted, in whatever order, and nothing new is made in it; later it is there again."""
+    """Everything in it is deleted, in any order, and nothing new is created; later it exists again."""
     server, kinds = scene.world.server, [JOBS, PODS, BUDGETS, REVISIONS]
     if NAMESPACE in server.policy.ending:
         return
@@ -133,7 +133,7 @@ async def edit_budget(scene: Scene, rng: random.Random) -> None:
         {"minAvailable": 9, "selector": {"matchLabels": {"app": "other"}}},
     ]
     user = some_user(scene, rng)
-    if budget := user.budget():  # no number is wrong, and nobody is protected
+    if budget := user.budget():  # no number is wrong, and no pod is protected
         least = budget["spec"].get("minAvailable", 1)
         choices.append({"minAvailable": least, "selector": {"matchLabels": {"app": "other"}}})
     user.edit_budget(rng.choice(choices))
@@ -149,7 +149,7 @@ async def delete_budget(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def foreign_budget(scene: Scene, rng: random.Random) -> None:
-    """Somebody has put a budget of their own in the place of a job's."""
+    """A user puts a budget of their own in the place of a job's."""
     budget = some_user(scene, rng).budget()
     if budget is None:
         return
@@ -226,7 +226,7 @@ async def unknown_status(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def absurd_outcome(scene: Scene, rng: random.Random) -> None:
-    """A pod's owner may write whatever they like."""
+    """A pod's owner may write anything."""
     kubelet = some_kubelet(scene, rng)
     words = rng.choice((
         '{"v":1,"outcome":"failed","run":1,"rank":0,"opened":9007199254740992,"step":1,"seconds":{}}',
@@ -270,7 +270,7 @@ async def deadline_while_saving(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def stranger_with_my_root(scene: Scene, rng: random.Random) -> None:
-    """Somebody else has a job with this job's uri: suspended, finished, at another endpoint, or unable to start."""
+    """Another user's job has this job's uri: suspended, finished, at another endpoint, or unable to start."""
     on_volumes = [one for one in scene.users if "volumes" in one.body["spec"]["template"]["spec"]]
     user = rng.choice(on_volumes) if on_volumes and rng.random() < 0.5 else some_user(scene, rng)
     scene.world.fire("stranger")

@@ -43,7 +43,7 @@ async def code_failure(scene: Scene, rng: random.Random) -> None:
 
 @fault(200)
 async def peers_blame_themselves(scene: Scene, rng: random.Random) -> None:
-    """Whoever loses a peer ends with an exception of its own."""
+    """A rank that loses a peer ends with an exception of its own."""
     behaviour = scene.world.behaviours["/".join(some_user(scene, rng).key)]
     scene.world.fire("self-blame")
     behaviour.blames_itself = True
@@ -144,7 +144,7 @@ async def foreign_pod_with_labels(scene: Scene, rng: random.Random) -> None:
 
 @fault(120)
 async def noisy_pods(scene: Scene, rng: random.Random) -> None:
-    """Somebody writes an annotation to a job's pods several times a second, as mesh and scan agents do."""
+    """A client writes an annotation to a job's pods several times a second, as mesh and scan agents do."""
     user = some_user(scene, rng)
     scene.world.fire("noisy-pods")
     until = scene.world.now + rng.uniform(10, 60)
@@ -216,7 +216,7 @@ async def readiness_lost(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def hanging_rank(scene: Scene, rng: random.Random) -> None:
-    """For a while every rank may get into a step that never ends; whoever is asked to leave is killed in the end."""
+    """For a while every rank may get into a step that never ends; one that is asked to leave is killed in the end."""
     user = some_user(scene, rng)
     behaviour = scene.world.behaviours["/".join(user.key)]
     scene.world.fire("hang")
@@ -227,7 +227,7 @@ async def hanging_rank(scene: Scene, rng: random.Random) -> None:
 
 
 def _kill_all(scene: Scene, user: User) -> None:
-    """What a watchdog, or a person, does about it."""
+    """The reaction of a watchdog, or a user."""
     for pod in user.pods():
         if pod["spec"].get("nodeName") in scene.kubelets:
             scene.kubelets[pod["spec"]["nodeName"]].kill_pod(pod)

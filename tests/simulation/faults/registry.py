@@ -1,4 +1,4 @@
-"""Where faults are kept by name, and what all of them ask of a scene."""
+"""Faults by name, and what all of them need of a scene."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Fault:
     waits_for: str = ""
     """The known defect without whose mending histories with this fault fail."""
     to_its_end: bool = False
-    """The history lasts until it is over: its length is what it is about."""
+    """The history lasts until it is over: its length is its point."""
     alone: bool = False
-    """Only where somebody names it: it arranges what faults that know nothing of each other seldom come to."""
+    """Only when named: it arranges what independent faults seldom meet."""
     shared: bool = False
     """Of what several jobs share: played where there is a pool, and drawn by a stream of its own."""
     apart: bool = False

@@ -1,4 +1,4 @@
-"""Who asks for evictions by EvictionRequests: for a pod or a node, alone or with others, and may think better of it."""
+"""Requests for evictions by EvictionRequests: for a pod or a node, alone or with others, and possibly withdrawn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def request_for_a_pod(scene: Scene, rng: random.Random) -> None:
 
 @fault(90, to_its_end=True, asks=True)
 async def request_for_a_node(scene: Scene, rng: random.Random) -> None:
-    """As whoever drains by requests would: all pods there, cordoned or not."""
+    """As a drain by requests would: all pods there, cordoned or not."""
     node = some_node(scene, rng)
     for pod in _there(scene):
         if node_of(pod) == node:
@@ -89,7 +89,7 @@ async def request_in_turns(scene: Scene, rng: random.Random) -> None:
 
 @fault(120, to_its_end=True, asks=True)
 async def eviction_deleted(scene: Scene, rng: random.Random) -> None:
-    """Somebody deletes the Evictions that are under way; the requests stay, so new ones are made."""
+    """The present Evictions are deleted; the requests stay, so new ones are made."""
     server = scene.world.server
     there = server.all("evictions")
     if there:

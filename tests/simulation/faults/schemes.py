@@ -1,4 +1,4 @@
-"""Several things at once, at the worst moment: what a swarm of independent faults meets once in thousands."""
+"""Several events at once, at the worst moment: what independent faults meet once in thousands of histories."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _starts(user: User) -> bool:
 
 @fault(250)
 async def death_while_leaving(scene: Scene, rng: random.Random) -> None:
-    """One member hangs, all are asked to save, and another dies: nobody can save any more."""
+    """One member hangs, all are asked to save, and another dies: none can save any more."""
     user = some_user(scene, rng)
     members = _members(user)
     if len(members) < 2:
@@ -138,7 +138,7 @@ async def log_is_ahead(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def predecessor_comes_back(scene: Scene, rng: random.Random) -> None:
-    """A member hangs without its label, its job is made anew, and when that is about to start the label is back."""
+    """A member hangs without its label, its job is recreated, and when that is about to start the label is back."""
     user = some_user(scene, rng)
     done = user.relabel("perdure.dev/job", None) if _members(user) else None
     if done is None:
@@ -157,7 +157,7 @@ async def predecessor_comes_back(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def name_taken(scene: Scene, rng: random.Random) -> None:
-    """Somebody's pods have the names that the next members are to get."""
+    """A user's pods have the names of the next members."""
     user = some_user(scene, rng)
     if user.job is None:
         return
@@ -181,7 +181,7 @@ async def name_taken(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def nodes_join(scene: Scene, rng: random.Random) -> None:
-    """Members land on nodes that are younger than what the operator has heard of nodes."""
+    """Members land on nodes that are younger than the operator's news of nodes."""
     scene.world.fire(f"lag-of-{NODES}")
     scene.world.knobs.lagging[NODES] = rng.choice((1.0, 5.0, 30.0))
     others = [name for name in sorted(scene.kubelets) if scene.world.node(name) is not None]
@@ -218,7 +218,7 @@ async def spec_fight(scene: Scene, rng: random.Random) -> None:
 
 @fault(250)
 async def shared_root_wakes(scene: Scene, rng: random.Random) -> None:
-    """Somebody's job with the same root is resumed just when this one is about to start."""
+    """Another user's job with the same root is resumed just when this one is about to start."""
     user = some_user(scene, rng)
     scene.world.fire("stranger")
     body, server = clone(user.body), scene.world.server
@@ -233,13 +233,13 @@ async def shared_root_wakes(scene: Scene, rng: random.Random) -> None:
         if await _moment(scene, lambda: _starts(user) and not plan_of(status_of(user.job or {}))):
             server.change(JOBS, user.key[0], name, lambda raw: raw["spec"].update(suspend=False), by="user")
         await asyncio.sleep(rng.uniform(5, 60))
-    finally:  # whoever ends the trouble removes it, too
+    finally:  # the end of the trouble removes it, too
         server.delete(JOBS, user.key[0], name, by="user")
 
 
 @fault(250)
 async def budget_gone_at_start(scene: Scene, rng: random.Random) -> None:
-    """Somebody deletes a job's budget while its members start, and no new one is admitted."""
+    """A job's budget is deleted while its members start, and no new one is admitted."""
     user, policy = some_user(scene, rng), scene.world.server.policy
     user.delete_pod()
     if not await _moment(scene, lambda: _starts(user) and user.budget() is not None):
@@ -323,7 +323,7 @@ def _one_on_each_node(job: str) -> Json:
 
 @fault(250)
 async def late_assignment(scene: Scene, rng: random.Random) -> None:
-    """A member is told its rank half a minute late, when it has already been asked to leave and has not heard it."""
+    """A member gets its rank half a minute late, when it has already been asked to leave and does not know it."""
     user, calls = some_user(scene, rng), scene.world.knobs.calls
     user.delete_pod()
     if not await _moment(scene, lambda: _starts(user)):

@@ -47,7 +47,7 @@ async def limit_changes(scene: Scene, rng: random.Random) -> None:
 
 @fault(120, shared=True)
 async def quota_changes(scene: Scene, rng: random.Random) -> None:
-    """The namespace may request less for a while; what is there stays."""
+    """The namespace may request less for a while; existing pods stay."""
     pool, hard = scene.pool, scene.world.server.policy.hard
     if pool is None:
         return
@@ -73,7 +73,7 @@ async def claim_deleted(scene: Scene, rng: random.Random) -> None:
 
 @fault(120, shared=True)
 async def sizes_change(scene: Scene, rng: random.Random) -> None:
-    """A job's owner asks for another number, within other bounds, or for none; healing puts back what was."""
+    """A job's owner requests another number, within other bounds, or none; healing restores the old values."""
     user = some_user(scene, rng)
     scene.world.fire("scale")
     elastic = (user.job or {}).get("spec", {}).get("elastic")
@@ -88,7 +88,7 @@ async def sizes_change(scene: Scene, rng: random.Random) -> None:
 
 @fault(150, shared=True)
 async def priority_changes(scene: Scene, rng: random.Random) -> None:
-    """From its next pods on a job counts for more, or for less, than its own members: a priority is for good."""
+    """From its next pods on a job's priority is above, or below, its own members': a priority is permanent."""
     user = some_user(scene, rng)
     name = rng.choice(sorted(CLASSES))
     scene.world.fire("edit-template")

@@ -26,12 +26,12 @@ POINTS: Final = (
     ("any", "asking"),
     ("any", "aborted"),
 )
-"""Which party, and what it is about to do."""
+"""Which party, and its next action."""
 IN_AN_ACT: Final = (
     *(("moving", who) for who in ("decider", "leaver")),
     *(("deciding", who) for who in ("leaver", "leaver", "newcomer")),
 )
-"""What the decider is about to do, and whose process is killed."""
+"""The decider's next action, and whose process is killed."""
 COME_SECONDS: Final = 90.0
 LOOK_SECONDS: Final = 0.1
 
@@ -57,9 +57,9 @@ def _disturb(scene: Scene, rng: random.Random, user: User) -> None:
 async def _point(
     scene: Scene, rng: random.Random, points: tuple[tuple[str, str], ...] = POINTS, *, disturb: bool = True
 ) -> Driver | None:
-    """A party at one of these points, a moment after it has come there; None where none comes in time.
+    """A party at one of these points, a moment after it got there; None if none gets there in time.
 
-    `disturb`: there is to be a hand-over now.
+    `disturb`: start a hand-over now.
     """
     part, phase = rng.choice(points)
     found: asyncio.Future[Driver] = asyncio.get_running_loop().create_future()
@@ -120,7 +120,7 @@ async def killed_in_an_act(scene: Scene, rng: random.Random) -> None:
 
 @fault(120)
 async def party_frozen(scene: Scene, rng: random.Random) -> None:
-    """Its process is stopped for a while: what it has sent goes on, and it does nothing."""
+    """Its process is stopped for a while: its sent messages travel on, and it does nothing."""
     if driver := await _point(scene, rng):
         scene.world.fire("frozen-trainer")
         driver.ground.freeze(rng.choice((0.5, 3.0, 12.0, 30.0, 70.0)))
@@ -128,7 +128,7 @@ async def party_frozen(scene: Scene, rng: random.Random) -> None:
 
 @fault(150)
 async def party_cut_off(scene: Scene, rng: random.Random) -> None:
-    """Its node reaches nobody for a while, or everybody but the object storage."""
+    """Its node reaches nothing for a while, or everything but the object storage."""
     driver = await _point(scene, rng)
     pod = _stored(scene, driver) if driver else None
     if pod is None or node_of(pod) not in scene.kubelets:
@@ -152,7 +152,7 @@ async def party_cut_off(scene: Scene, rng: random.Random) -> None:
 
 @fault(150)
 async def party_deleted(scene: Scene, rng: random.Random) -> None:
-    """Somebody deletes its pod: SIGTERM, with much grace or little."""
+    """Its pod is deleted: SIGTERM, with much grace or little."""
     driver = await _point(scene, rng)
     pod = _stored(scene, driver) if driver else None
     if pod is not None:
@@ -162,7 +162,7 @@ async def party_deleted(scene: Scene, rng: random.Random) -> None:
 
 @fault(150)
 async def partys_agent_hung(scene: Scene, rng: random.Random) -> None:
-    """PID 1 of its container is stopped: nobody acknowledges a vote, and nobody is told of the word."""
+    """PID 1 of its container is stopped: no vote is acknowledged, and no word is reported."""
     driver = await _point(scene, rng)
     pod = _stored(scene, driver) if driver else None
     if pod is not None and node_of(pod) in scene.kubelets:
@@ -197,7 +197,7 @@ async def operator_dies_in_a_handover(scene: Scene, rng: random.Random) -> None:
 
 @fault(120)
 async def second_reason(scene: Scene, rng: random.Random) -> None:
-    """Something else happens to the job meanwhile."""
+    """Another event happens to the job meanwhile."""
     driver = await _point(scene, rng)
     owner = driver.pod["metadata"]["ownerReferences"][0]["name"] if driver else ""
     user = next((one for one in scene.users if one.key[1] == owner), None)
@@ -222,7 +222,7 @@ async def second_reason(scene: Scene, rng: random.Random) -> None:
 
 @fault(120)
 async def leaver_killed_saving(scene: Scene, rng: random.Random) -> None:
-    """Whoever was to save and leave is killed first: those who are to go on in its place have been told of them."""
+    """The members that should save and leave are killed first: their successors know about them."""
     user = some_user(scene, rng)
     _disturb(scene, rng, user)
     until = scene.world.now + COME_SECONDS
@@ -239,7 +239,7 @@ async def leaver_killed_saving(scene: Scene, rng: random.Random) -> None:
 
 @fault(200)
 async def newcomers_killed(scene: Scene, rng: random.Random) -> None:
-    """Whoever is to join dies before it votes, and so do those that come in its place."""
+    """The joining members die before they vote, and so do their replacements."""
     phase = rng.choice(("preparing", "running-on", "telling"))
     for turn in range(4):
         _kill(scene, await _point(scene, rng, (("newcomer", phase),), disturb=not turn))

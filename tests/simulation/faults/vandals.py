@@ -1,4 +1,4 @@
-"""What is done to the object storage behind a job's back: rights that are taken away, checkpoints that are deleted."""
+"""Damage to the object storage behind a job's back: permissions revoked, checkpoints deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.users import User
 
 @fault(300)
 async def keys_revoked(scene: Scene, rng: random.Random) -> None:
-    """The store refuses a job's keys for a while, and its members have to begin anew meanwhile."""
+    """The store refuses a job's keys for a while, and its members have to restart meanwhile."""
     user, refused = some_user(scene, rng), scene.world.bucket.refused
     scene.world.fire("keys-revoked")
     refused.add(user.root)
@@ -26,7 +26,7 @@ async def keys_revoked(scene: Scene, rng: random.Random) -> None:
 
 @fault(300)
 async def checkpoints_deleted(scene: Scene, rng: random.Random) -> None:
-    """A lifecycle rule that excludes only the log deletes a job's checkpoints, and its members have to begin anew."""
+    """A lifecycle rule that excludes only the log deletes a job's checkpoints, and its members have to restart."""
     user, objects = some_user(scene, rng), scene.world.bucket.objects
     entries = [json.loads(data) for key, data in objects.items() if key.startswith(f"{user.root}/log/")]
     folders = [one["manifest"]["key"].rpartition("/")[0] for one in entries if one["kind"] == "Committed"]
@@ -39,9 +39,8 @@ async def checkpoints_deleted(scene: Scene, rng: random.Random) -> None:
 
 @fault(150, apart=True)
 async def commit_damaged(scene: Scene, rng: random.Random) -> None:
-    """Something changes or deletes an object of a job's newest commit, an older one is there, and all begin anew; where
-    one alone is killed, the others tell how far they had come.
-    """
+    """An object of a job's newest commit is changed or deleted, an older one exists, and all restart; if one alone is
+    killed, the others report their progress."""
     user, objects = some_user(scene, rng), scene.world.bucket.objects
     entries = [json.loads(data) for key, data in objects.items() if key.startswith(f"{user.root}/log/")]
     commits = sorted((one for one in entries if one["kind"] == "Committed"), key=lambda one: -int(one["seq"]))

@@ -1,6 +1,6 @@
-"""Two things in a row, at the moment when they meet: what the others come to as well, in few of their histories.
+"""Two events in a row, at the moment when they meet: what the other faults reach as well, in few of their histories.
 
-Played only where they are named: the planted bugs name them, and `test_worst` sees that the code bears them.
+Played only when named: the planted bugs name them, and `test_worst` checks that the code survives them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _under(scene: Scene, pod: Json) -> Kubelet | None:
 
 
 def _crash_all(scene: Scene) -> None:
-    """Every replica of the operator: whoever stands by has seen what the leader has."""
+    """Every replica of the operator: the standbys have seen what the leader has."""
     scene.world.fire("operator-crash")
     for one in scene.operators.replicas:
         if one.alive:
@@ -103,7 +103,7 @@ async def _suspended(user: User, seconds: float) -> None:
 
 @fault(250, alone=True)
 async def node_dies_under_deleted(scene: Scene, rng: random.Random) -> None:
-    """Somebody deletes a member, and before it has ended its machine loses power: nobody tells any more how it ends."""
+    """A member is deleted, and before it has ended its machine loses power: its end is never reported."""
     user = some_user(scene, rng)
     members = await _members(user)
     kubelet = _under(scene, rng.choice(members)) if members else None
@@ -125,7 +125,7 @@ async def node_dies_under_deleted(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def suspended_while_one_goes(scene: Scene, rng: random.Random) -> None:
-    """A member has some seconds left, and now all of them are to save and leave."""
+    """A member has some seconds left, and now all of them have to save and leave."""
     user = some_user(scene, rng)
     members = await _members(user, least=2)
     if members:
@@ -137,7 +137,7 @@ async def suspended_while_one_goes(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def suspended_unheard(scene: Scene, rng: random.Random) -> None:
-    """Members are to leave, and admission lets nobody change a pod."""
+    """Members have to leave, and admission refuses every change of a pod."""
     user, policy = some_user(scene, rng), scene.world.server.policy
     if await _members(user):
         policy.refuse_patches = 'admission webhook "policy.example" denied the request: no'
@@ -147,7 +147,8 @@ async def suspended_unheard(scene: Scene, rng: random.Random) -> None:
 
 @fault(400, to_its_end=True, alone=True)
 async def written_off_unheard(scene: Scene, rng: random.Random) -> None:
-    """A machine loses power under a member, and while that one is written off admission lets nobody change a pod."""
+    """A machine loses power under a member, and while that one is written off admission refuses every change of a
+    pod."""
     user, policy = some_user(scene, rng), scene.world.server.policy
     members = await _members(user, least=2)
     kubelet = _under(scene, rng.choice(members)) if members else None
@@ -169,7 +170,7 @@ async def written_off_unheard(scene: Scene, rng: random.Random) -> None:
 
 @fault(300, to_its_end=True, alone=True)
 async def suspended_with_some_hung(scene: Scene, rng: random.Random) -> None:
-    """PID 1 of a member, or of all, is stopped for good, and all are to save and leave."""
+    """PID 1 of a member, or of all, is stopped permanently, and all have to save and leave."""
     user = some_user(scene, rng)
     members = await _members(user)
     for pod in members if rng.random() < 0.5 else members[-1:]:
@@ -227,7 +228,7 @@ async def emptied_while_suspended(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def suspended_until_empty(scene: Scene, rng: random.Random) -> None:
-    """Nothing is left of a suspended job but its status, and nobody who remembers more."""
+    """Only its status is left of a suspended job, and nothing that remembers more."""
     user = some_user(scene, rng)
     if await _members(user):
         scene.world.fire("suspend")
@@ -240,7 +241,7 @@ async def suspended_until_empty(scene: Scene, rng: random.Random) -> None:
 
 @fault(300, to_its_end=True, alone=True)
 async def hung_at_the_end(scene: Scene, rng: random.Random) -> None:
-    """PID 1 of a member is stopped for good, and the job comes to its goal."""
+    """PID 1 of a member is stopped permanently, and the job reaches its goal."""
     user = min(scene.users, key=lambda one: one.goal)
     members = await _members(user, least=2)
     if members and user.goal <= 300 and (kubelet := _under(scene, pod := rng.choice(members[1:]))):
@@ -280,7 +281,7 @@ async def budget_made_unheard(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def taken_under_quota(scene: Scene, rng: random.Random) -> None:
-    """Of two new members one is refused, and somebody deletes the other as soon as it is there."""
+    """One of two new members is refused, and the other is deleted as soon as it exists."""
     user, policy = some_user(scene, rng), scene.world.server.policy
     if not await _members(user, least=2):
         return
@@ -298,7 +299,7 @@ async def taken_under_quota(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def taken_unheard(scene: Scene, rng: random.Random) -> None:
-    """A member is made and the answer is lost; somebody has deleted it before anybody looks."""
+    """A member is created and the answer is lost; it is deleted before the operator looks."""
     user, calls = some_user(scene, rng), scene.world.knobs.calls
     if not await _members(user):
         return
@@ -313,7 +314,7 @@ async def taken_unheard(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def taken_in_a_crash(scene: Scene, rng: random.Random) -> None:
-    """A member is made, the operator dies, and somebody has deleted the member before the next one leads."""
+    """A member is created, the operator dies, and the member is deleted before the next one leads."""
     user = some_user(scene, rng)
     if not await _members(user):
         return
@@ -326,7 +327,7 @@ async def taken_in_a_crash(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def started_from_an_invalid_template(scene: Scene, rng: random.Random) -> None:
-    """An edit that nobody could start from, and then members have to be made anew."""
+    """An edit that makes pods impossible, and then members have to be recreated."""
     user = some_user(scene, rng)
     if not await _members(user):
         return
@@ -341,7 +342,7 @@ async def started_from_an_invalid_template(scene: Scene, rng: random.Random) -> 
 
 @fault(250, alone=True)
 async def deleted_at_its_first_line(scene: Scene, rng: random.Random) -> None:
-    """New members are deleted while PID 1 begins: whoever has no handler yet does not hear of it."""
+    """New members are deleted while PID 1 begins: one without a handler yet does not notice."""
     user = some_user(scene, rng)
     if not await _members(user):
         return
@@ -387,7 +388,7 @@ async def goes_and_no_other_has_room(scene: Scene, rng: random.Random) -> None:
 
 @fault(400, to_its_end=True, alone=True)
 async def grown_and_left_alone(scene: Scene, rng: random.Random) -> None:
-    """A run grows, nobody leaves it who could tell how that ended, and nothing else happens."""
+    """A run grows, no leaver can report how that ended, and nothing else happens."""
     user = max(scene.users, key=lambda one: one.goal)
     user.edit(replicas=1)
     await asyncio.sleep(rng.uniform(30, 40))
@@ -399,7 +400,7 @@ async def grown_and_left_alone(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def scaled_while_one_goes(scene: Scene, rng: random.Random) -> None:
-    """A member has some seconds left, and the job is to have another size."""
+    """A member has some seconds left, and the job changes its size."""
     user = some_user(scene, rng)
     if members := await _members(user, least=2):
         scene.world.fire("delete-pod")
@@ -423,7 +424,7 @@ async def late_status(scene: Scene, rng: random.Random) -> None:
 
 @fault(250, alone=True)
 async def started_without_address(scene: Scene, rng: random.Random) -> None:
-    """Members are made anew, and the network plugin gives no pod an address for its first seconds."""
+    """Members are recreated, and the network plugin gives no pod an address for its first seconds."""
     user = some_user(scene, rng)
     if not await _members(user):
         return
