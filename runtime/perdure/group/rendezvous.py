@@ -39,6 +39,8 @@ RUN_KEY: Final = "run"
 RETRY_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 1.0
 """The longest wait for a key before the next check for a request to exit."""
+POLL_SECONDS: Final = 0.1
+"""How often the store is asked for a key after that."""
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 5.0
 """How long a store may take to answer before the deadline is checked."""
@@ -268,11 +270,12 @@ def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: st
 
 
 def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
-    """Wait until all keys are set."""
-    while True:
-        patience = timedelta(seconds=min(deadline.check(awaited), WAIT_SECONDS))
-        try:
-            _answered(partial(store.wait, keys, patience), deadline, f"{awaited}, and the store does not answer")
-        except dist.DistStoreError:
-            continue
-        return
+    """Wait until all keys are set. torch's own wait answers at once, and logs a complaint when it gives up: so it is
+    called once, and a longer wait polls."""
+    silent = f"{awaited}, and the store does not answer"
+    patience = timedelta(seconds=min(deadline.check(awaited), WAIT_SECONDS))
+    try:
+        _answered(partial(store.wait, keys, patience), deadline, silent)
+    except dist.DistStoreError:
+        while not _answered(partial(store.check, keys), deadline, silent):
+            time.sleep(min(POLL_SECONDS, deadline.check(awaited)))

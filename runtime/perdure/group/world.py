@@ -10,13 +10,16 @@ Called by perdure.group.rendezvous at the start, by the session at a hand-over, 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import UserError
@@ -56,6 +59,10 @@ _REFERENCES: Final = [0]
 """The number of torch's own references to the installed group."""
 _CLAIMED: Final[list[weakref.ref[Any]]] = []
 """The last group that a session installed as torch's WORLD."""
+MAKES_WORLD: Final = "init_process_group"
+FINDS_RANKS: Final = "rendezvous"
+_GUARDED: Final[dict[tuple[Any, str], Any]] = {}
+"""torch's own functions, by module and name, while others stand in for them."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
@@ -71,6 +78,7 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
 
     `dist.get_backend()` returns gloo as usual. New groups of the script are made over `store`.
     """
+    lift_guard()
     found = getattr(distributed_c10d, GLOO, None)
     if found is None:
         raise UserError("this torch has no gloo: install one with torch.distributed")
@@ -82,6 +90,41 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
         setattr(distributed_c10d, GLOO, found)
     _REFERENCES[0] = sys.getrefcount(dist.group.WORLD)
     claim()
+
+
+def guard_world(ask: Callable[[], None], refuse: Callable[[], None]) -> None:
+    """Call `ask` before the script or its device mesh makes torch's WORLD, until `lift_guard` or `install` is called.
+
+    If `ask` makes WORLD, the script gets that one. `refuse` raises: it is called for scripts that imported torch's
+    function by name, which would wait for ranks that never come. Both are called in the main thread.
+    """
+    make, find = dist.init_process_group, getattr(distributed_c10d, FINDS_RANKS)
+
+    @wraps(make)
+    def made(*args: Any, **kwargs: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            ask()
+        if not dist.is_initialized():
+            make(*args, **kwargs)
+
+    @wraps(find)
+    def found(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            refuse()
+        return find(*args, **kwargs)
+
+    for module in (dist, distributed_c10d, device_mesh):
+        _GUARDED[module, MAKES_WORLD] = make
+        setattr(module, MAKES_WORLD, made)
+    _GUARDED[distributed_c10d, FINDS_RANKS] = find
+    setattr(distributed_c10d, FINDS_RANKS, found)
+
+
+def lift_guard() -> None:
+    """Give torch its own functions back."""
+    while _GUARDED:
+        (module, name), own = _GUARDED.popitem()
+        setattr(module, name, own)
 
 
 def claim() -> None:

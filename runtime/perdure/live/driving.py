@@ -42,6 +42,10 @@ LOG_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = 0.2
 """The pause before a repeated request."""
 
+REFUSAL_SECONDS: Final = 5.0
+"""How long a newcomer with an obstacle lets the old ranks refuse first. They run the same script, and if they do, all
+begin in place; if not, the newcomer alone ends the attempt."""
+
 Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
 """Actions of the main thread."""
 
@@ -245,6 +249,8 @@ class Driver:
         try:
             effects.find_store(self._give_up)
             if why := obstacle(effects.run) or hidden_obstacle() or self._why_not:
+                if effects.party.old is None:
+                    self._let_others_refuse()
                 tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return
@@ -268,6 +274,11 @@ class Driver:
         self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
         self._thread(self._say_here)
         self.feed(ev.Connected())
+
+    def _let_others_refuse(self) -> None:
+        end = time.monotonic() + REFUSAL_SECONDS
+        while time.monotonic() < end and not self._over.wait(AGAIN_SECONDS):
+            self._give_up()
 
     def _listen(self, party: int) -> None:
         """Pass on a party's words until it ends: the decider's first, or all of another party's."""

@@ -58,12 +58,13 @@ class Newcomer:
         """The number of ranks of the living run."""
         return self._driver.effects.attempt.world
 
-    def receive(self) -> State | None:
+    def receive(self, why_not: str = "") -> State | None:
         """Wait until the old ranks stop for this process, and receive their state.
 
-        Returns None if the newer run begins in place instead. Raises HandoverFailed, Fenced or PeerLost.
+        Returns None if the newer run begins in place instead. Raises HandoverFailed, Fenced or PeerLost. `why_not` is
+        a reason why this process cannot join a living run: with one it returns None or raises.
         """
-        self._driver.begin(self._run.registry.kind())
+        self._driver.begin(self._run.registry.kind(), why_not)
         while True:
             match self._driver.next_act():
                 case ev.Move():

@@ -40,6 +40,11 @@ TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
 NO_GROUP: Final = "Default process group has not been initialized"
+NO_GROUP_YET: Final = (
+    "this process joins a living run, and has no process group before its first batch: what needs one (a "
+    "DistributedDataParallel, new_group, a device mesh or a collective of the script's own) goes after the first "
+    "batch; wrap the model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
+)
 """torch's message for that."""
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
@@ -95,11 +100,7 @@ def explained(error: BaseException) -> BaseException:
     """The error of a process that was to join a living run, or an explanation that torch could not give."""
     if not isinstance(error, ValueError) or NO_GROUP not in str(error):
         return error
-    return UserError(
-        "this process joins a living run, and has no process group before its first batch: what needs one (a "
-        "DistributedDataParallel, new_group or a collective of the script's own) goes after the first batch; wrap the "
-        "model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
-    )
+    return UserError(NO_GROUP_YET)
 
 
 class Reporter(Events):

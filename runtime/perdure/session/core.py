@@ -23,6 +23,7 @@ import torch.distributed as dist
 from perdure.console import fall_silent, say, warn
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
+from perdure.group.world import guard_world, lift_guard
 from perdure.live.joining import attach, meet, meet_in_place
 from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
@@ -30,7 +31,15 @@ from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.ending import tell_failed
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit
-from perdure.loop.reporting import ExitWatch, classify, exit_status, explained, shown_in_words, tell_error
+from perdure.loop.reporting import (
+    NO_GROUP_YET,
+    ExitWatch,
+    classify,
+    exit_status,
+    explained,
+    shown_in_words,
+    tell_error,
+)
 from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary
@@ -42,7 +51,7 @@ from perdure.session.job import EpochLoops, Status
 from perdure.session.loop_exit import has_ended, main_frame
 from perdure.session.options import read_limit
 from perdure.session.preview import Preview
-from perdure.session.resuming import receive, resume
+from perdure.session.resuming import receive, resume, wait_in_place
 from perdure.session.unregistered_check import FirstSteps
 from perdure.state import wrapping
 from perdure.wire import ExitKind
@@ -118,6 +127,8 @@ class Core:
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
         self.device = wrapping.take_device(settings.local_rank)
         meet(self.run, timeout)
+        if self.run.joining:
+            guard_world(self._need_world, self._refuse_world)
         current.opened(self)
 
     def restore(self) -> None:
@@ -128,7 +139,7 @@ class Core:
         elif run.opening is None and run.joining:
             self.boundary.newcomer = receive(run, seed=self.seed)
             if self.boundary.newcomer is None:
-                meet_in_place(run)
+                self._begin_in_place()
         if run.opening is None:
             self._check_collecting()
             resume(run, seed=self.seed)
@@ -138,6 +149,21 @@ class Core:
                     f"with {run.world} ranks a resumed run is exact in samples, not in bits: gradients are summed in "
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
+
+    def _need_world(self) -> None:
+        """The script of a process that joins a living run makes a process group or a device mesh. There are no ranks
+        for it, unless the newer run begins in place."""
+        if self.boundary.newcomer:
+            self._refuse_world()
+        wait_in_place(self.run, NO_GROUP_YET)
+        self._begin_in_place()
+
+    def _refuse_world(self) -> None:
+        raise UserError(NO_GROUP_YET)
+
+    def _begin_in_place(self) -> None:
+        lift_guard()
+        meet_in_place(self.run)
 
     def _check_collecting(self) -> None:
         """UserError for a hook that should get whole tensors if no rank has any."""
@@ -198,6 +224,7 @@ class Core:
         atexit.unregister(self._at_exit)
         if hasattr(run, "pulse"):  # otherwise it is connected to no rank
             run.pulse.stop()
+        lift_guard()
         run.requests.before_first_step(None)
         run.requests.release()
         run.images.end()

@@ -111,6 +111,15 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     return newcomer
 
 
+def wait_in_place(run: Run, why_not: str) -> None:
+    """Wait until the newer run begins in place, because of `why_not` this newcomer cannot join a living run.
+
+    Raises HandoverFailed if the older run can change its members live.
+    """
+    with run.timings.part("rendezvous"):
+        Newcomer(run).receive(why_not)
+
+
 def _begin(run: Run, opening: Opening, saves: Carried | None = None) -> None:
     settings, run.opening = run.settings, opening
     if settings.trace:

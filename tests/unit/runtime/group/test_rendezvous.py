@@ -58,6 +58,12 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         rendezvous(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
+def test_torch_complains_once_at_most_however_long_a_rank_is_awaited(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PeerLost, match="rank 1 of 2 has not come"):
+        rendezvous(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(3.2, nobody_gives_up))
+    assert capfd.readouterr().err.count("timed out after") <= 1
+
+
 def test_a_taken_port_is_tried_until_the_time_is_up(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     with pytest.raises(PeerLost, match=f"rank 0 cannot listen at 127.0.0.1:{port}"):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import init_process_group as by_name
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -20,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
-from tests.unit.runtime.live.scripts import BATCH, await_ready, dataset, digest, network, take_part
+from tests.unit.runtime.live.scripts import BATCH, Ended, await_ready, dataset, digest, network, take_part
 
 UNFROZEN = {"registered late": 0, "registered meanwhile": 1}
 """By kind, the epoch in which an optimizer is made and registered; each has six steps, behind which ranks change."""
@@ -275,6 +277,29 @@ def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any
                 take_part(session, wait_at, {})
                 session.step()
         return {"rank": session.rank}
+
+
+def meshed(root: str, *, makes: str = "", wait_at: int | None = None) -> dict[str, Any]:
+    """It makes a device mesh before its first batch; or with `makes` its newcomers alone make a process group."""
+    torch.set_num_threads(1)
+    ended = Ended()
+    with Session.from_env(root) as session:
+        session._core.run.reporter.add(ended)
+        if not makes:
+            mesh = init_device_mesh("cpu", (session.world,))  # noqa: F841 - kept, as a sharded model keeps it
+        elif not dist.is_initialized():
+            (dist.init_process_group if makes == "group" else by_name)("gloo")
+        kit = Kit(session, "")
+        try:
+            for _ in session.epochs(3):
+                for _ in plain(kit):
+                    kit.step()
+                    if session.steps_done == wait_at:
+                        ended.once.wait(60)
+                    session.step()
+        except Exit:
+            return {"left": session.steps_done}
+        return {"rank": session.rank, "weights": digest(kit.net.parameters())}
 
 
 def keeping(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
