@@ -1,7 +1,7 @@
 """Capacity that comes and goes, and how much of it a job has used. Pure.
 
-Capacity is a number of nodes that each hold one member of a job. A member that still trains on a node which was taken
-away already is not counted: what a job gets out of notice it was given is no capacity.
+Capacity is a number of nodes that each hold one member of a job. A member that still trains on a node already taken
+away does not count: a job's use of its notice is no capacity.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from e2e.harness.evidence import TracedStep
 
 @dataclass(frozen=True)
 class Change:
-    """From this moment on there are so many nodes."""
+    """The number of nodes from this moment on."""
 
     at: float
     """In seconds."""
@@ -24,9 +24,9 @@ class Change:
 
 
 def draw(seed: int, *, seconds: float, low: int, high: int, dwell: tuple[float, float]) -> tuple[Change, ...]:
-    """A walk between `low` and `high`, one node at a time, beginning at 0 with `high`; none of its ends is passed.
+    """A walk between `low` and `high`, one node at a time, beginning at 0 with `high`; it never leaves these bounds.
 
-    After each change it stays so long as drawn evenly from `dwell`, in seconds.
+    Each value lasts a time drawn evenly from `dwell`, in seconds.
     """
     drawn = random.Random(seed)  # noqa: S311 - a walk, no secret
     found = [Change(0.0, high)]
@@ -38,13 +38,13 @@ def draw(seed: int, *, seconds: float, low: int, high: int, dwell: tuple[float, 
 
 
 def ideal(changes: Sequence[Change], end: float, seconds_per_sample: float) -> float:
-    """The samples that are trained until `end` by a job that has the right size at once, and never pauses."""
+    """The samples trained until `end` by a job that has the right size at once, and never pauses."""
     spans = pairwise([*changes, Change(end, 0)])
     return sum(before.nodes * (after.at - before.at) for before, after in spans) / seconds_per_sample
 
 
 def used(changes: Sequence[Change], end: float, steps: Iterable[TracedStep], worlds: Mapping[int, int]) -> float:
-    """The samples of these steps that were trained within the capacity there was; `worlds` has each run's ranks."""
+    """The samples of these steps that were trained within the capacity; `worlds` has each run's ranks."""
     found = 0.0
     for step in steps:
         if changes[0].at <= step.time < end:

@@ -1,6 +1,6 @@
-"""The same drain under JobSet, with a script that saves on SIGTERM: from its begin to the first step after it.
+"""The same drain under JobSet, with a script that saves on SIGTERM: from its start to the first step after it.
 
-On the cluster of e2e.bench.moves, which calls this last: JobSet's webhooks see every pod that is created.
+On the cluster of e2e.bench.moves, which calls this last, because JobSet's webhooks see every new pod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCRIPT: Final = Path(__file__).with_name("careful_trainer.py")
 SECONDS: Final = 180.0
 POLL_SECONDS: Final = 0.1
 TRAINS_SECONDS: Final = 3.0
-"""So long it trains before its node is drained."""
+"""How long it trains before its node is drained."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Begun:
 
 
 def measure(lab: Lab, progress: Progress) -> tuple[float, ...]:
-    """Seconds from each drain's begin to the next step. NoEvidence where a step was lost or repeated."""
+    """Seconds from each drain's start to the next step. NoEvidence if a step was lost or repeated."""
     _start(lab)
     lab.image(IMAGE, [SCRIPT, DIGITS / "train.py"])
     server = lab.cluster.s3
@@ -84,7 +84,7 @@ def _drain(lab: Lab) -> float:
 
 
 def _wait(lab: Lab, since: float) -> Begun:
-    """The first attempt that began after that; NoEvidence where it began below an earlier one, as without a save."""
+    """The first attempt that began after that; NoEvidence if it began below an earlier one, as without a save."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         begun = _begun(lab.cluster.s3.folder / NAME)
@@ -100,7 +100,7 @@ def _wait(lab: Lab, since: float) -> Begun:
 
 
 def _begun(folder: Path) -> list[Begun]:
-    """What rank 0 of each attempt has noted, oldest first."""
+    """The records of rank 0 of each attempt, oldest first."""
     notes = [path.read_text().split() for path in folder.glob("first-*")]
     return sorted((Begun(float(time), int(step)) for time, step in notes), key=lambda one: one.at)
 

@@ -1,7 +1,7 @@
-"""What a careful team runs under JobSet: digits with DDP; on SIGTERM all ranks stop after one step, rank 0 saves.
+"""A careful team's script under JobSet: digits with DDP; on SIGTERM all ranks stop after one step, rank 0 saves.
 
 Started in pods by e2e.bench.careful, with train.py of examples/digits beside it: model, data and batch are the same.
-Ranks find each other, and say when they step, through the bucket: there is no DNS to wait for.
+Ranks find each other, and report their steps, through the bucket, so they need not wait for DNS.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _store(bucket: Any) -> TCPStore:
-    """Rank 0 listens before it says where."""
+    """Rank 0 listens before it publishes its address."""
     if RANK == 0:
         store = TCPStore("0.0.0.0", PORT, WORLD, is_master=True, wait_for_workers=False)
         _put(bucket, f"master-{ATTEMPT}", os.environ["POD_IP"].encode())

@@ -1,7 +1,7 @@
-"""What a change of size costs: digits with two to four members, as the nodes for them come and go.
+"""The cost of a change of size: digits with two to four members, as their nodes come and go.
 
 Each node holds one member. Two come back at once (2->4), one is drained (4->3), another is drained (3->2), again and
-again; then `goodput` has capacity come and go under jobs with a time per sample. On a cluster of their own, with the
+again; then `goodput` changes capacity under jobs with a fixed time per sample. On a cluster of its own, with the
 operator on a node that stays.
 """
 
@@ -34,7 +34,7 @@ PAUSE_BOUND: Final = 0.5
 
 @dataclass(frozen=True)
 class Change:
-    """One change of size, and what brought it about."""
+    """One change of size, and its cause."""
 
     before: int
     after: int
@@ -44,7 +44,7 @@ class Change:
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Boots, changes capacity, measures; nothing stays behind."""
+    """Boot, change capacity, measure; nothing remains."""
     with Lab.up(CLUSTER, progress, nodes=MOST + 1, owner=os.getpid()) as lab:
         home, *nodes = reversed(lab.cluster.nodes)
         lab.install(**{r"nodeSelector.kubernetes\.io/hostname": home})
@@ -82,7 +82,7 @@ def _cycles(lab: Lab, home: str, nodes: Sequence[str], progress: Progress) -> tu
 
 
 def _trains(job: Job, members: int) -> None:
-    """By the log: status tells of a larger run when somebody has told of it, at its end."""
+    """By the log: status knows a larger run only from a member's report, at its end."""
     opened = job.root.wait_for_world(members, seconds=endless.SECONDS)
     job.root.wait_for_step(opened.run, seconds=endless.SECONDS)
 

@@ -1,7 +1,8 @@
-"""The network of examples/digits with a time per sample, as on accelerators that are busy: half of it on twice as many.
+"""The network of examples/digits with a fixed time per sample, as on busy accelerators: twice as many take half as
+long.
 
 Started in pods by e2e.bench.goodput, with train.py of examples/digits beside it: `python elastic_trainer.py SECONDS`,
-of one process for one sample. What Perdure does between two steps comes on top.
+of one process for one sample. Perdure's work between two steps comes on top.
 """
 
 import sys

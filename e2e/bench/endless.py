@@ -1,4 +1,4 @@
-"""A digits job that trains until it is deleted and saves only when it must: what benches on a cluster move and kill.
+"""A digits job that trains until it is deleted and saves only when it must: cluster benches move and kill it.
 
 Called by e2e.bench.moves and e2e.bench.killed.
 """
@@ -25,13 +25,13 @@ def manifest(name: str, changes: Manifest, environ: dict[str, str]) -> Manifest:
 
 
 def trains(job: Job, watch: Watch, run: int) -> None:
-    """Waits for this run's members, and its first step."""
+    """Wait for this run's members, and its first step."""
     watch.wait(f"run {run} assigned", lambda history: observed.training_run(history, run), seconds=SECONDS)
     job.root.wait_for_step(run, seconds=SECONDS)
 
 
 def suspend(job: Job, watch: Watch) -> None:
-    """Ends it, so that the last run's members tell how it was for them."""
+    """End it, so that the last run's members report their measurements."""
     patch = json.dumps({"spec": {"suspend": True}})
     words = ["--namespace", job.namespace, "--type=merge", f"--patch={patch}"]
     job.kubectl("patch", "trainingjob", job.name, *words)

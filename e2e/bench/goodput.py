@@ -1,8 +1,8 @@
-"""How much of a capacity that comes and goes a job trains with: elastic, and of a fixed size, beside the ideal.
+"""How much of a changing capacity a job trains with: elastic, and of a fixed size, beside the ideal.
 
-All jobs live on the same nodes at the same time, so that they meet the same drains. Their trainers take a time for each
-sample, so that twice as many members take half of it. A node that is taken away is drained; one that comes back is
-uncordoned. Called by e2e.bench.elastic, on its cluster.
+All jobs live on the same nodes at the same time, so they meet the same drains. Their trainers take a fixed time for
+each sample, so twice as many members take half as long. A node is drained, and later uncordoned. Called by
+e2e.bench.elastic, on its cluster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIZES: Final[Mapping[str, tuple[Manifest | None, int]]] = {
 
 @dataclass(frozen=True)
 class Running:
-    """A job and what is seen of it."""
+    """A job and its observations."""
 
     name: str
     job: Job
@@ -88,7 +88,7 @@ def _begun(lab: Lab, home: str, name: str) -> Iterator[Running]:
 
 
 def _played(lab: Lab, nodes: Sequence[str], drawn: Sequence[Change], progress: Progress) -> tuple[list[Change], float]:
-    """The changes as they were made, by the clock, and when it was over."""
+    """The changes with their actual times, and the end."""
     begin = time.time()
     found = [Change(begin, drawn[0].nodes)]
     with contextlib.ExitStack() as drains:
@@ -99,7 +99,7 @@ def _played(lab: Lab, nodes: Sequence[str], drawn: Sequence[Change], progress: P
                 found.append(Change(time.time(), change.nodes))
                 drains.enter_context(Drain(lab.kubectl, nodes[change.nodes]))
             else:
-                drains.close()  # who has not left by now stays
+                drains.close()  # those that have not left by now stay
                 found.append(Change(time.time(), change.nodes))
                 uncordon(lab.kubectl, [nodes[found[-2].nodes]])
         time.sleep(max(0.0, begin + SECONDS - time.time()))

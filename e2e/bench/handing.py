@@ -1,9 +1,8 @@
-"""The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and says what it cost.
+"""The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and reports the cost.
 
 `python -m e2e.bench.handing small|large|huge`. An old rank's last line is JSON: when its last step of the older run was
-done, and a stayer's the pause, its parts, when it ended, the bytes of the state, and the most memory it has had in the
-pause beyond what it had before. `... bare` sends bytes over a group of
-gloo and does nothing else: rank 1's last line is how many a second.
+done; for a stayer also the pause, its parts, when it ended, the bytes of the state, and the peak memory in the pause
+beyond the memory before it. `... bare` only sends bytes over a gloo group: rank 1's last line is the bytes per second.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Parts:
 
 
 def model(kind: str) -> nn.Module:
-    """Of some 90 kB, of 300 MB, or of 358 MB, which are 1 GiB with what Adam keeps of them."""
+    """About 90 kB, 300 MB, or 358 MB, which are 1 GiB with Adam's state."""
     torch.manual_seed(0)
     if kind == "small":
         return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 10))
@@ -56,7 +55,7 @@ def model(kind: str) -> nn.Module:
 
 
 def main(kind: str) -> None:
-    """Trains, and tells what it cost, whether this process leaves or stays."""
+    """Train, and report the cost, whether this process leaves or stays."""
     told: dict[str, float] = {}
     try:
         _train(kind, told)
@@ -87,7 +86,7 @@ def _train(kind: str, told: dict[str, float]) -> None:
                 optimizer.step()
                 _await_ready(session)
                 if perdure.progress(session).run == 1:
-                    Path("/proc/self/clear_refs").write_text("5")  # the most memory ever begins anew
+                    Path("/proc/self/clear_refs").write_text("5")  # reset the peak memory
                     before = memory("VmRSS")
                     told["stepped"] = time.monotonic()
                 session.step()
@@ -115,7 +114,7 @@ def memory(field: str) -> int:
 
 
 def bare() -> None:
-    """What gloo can do here, from one process to another, in pieces as those of a hand-over."""
+    """gloo's speed here, from one process to another, in pieces like those of a hand-over."""
     torch.set_num_threads(1)
     rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
     store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)

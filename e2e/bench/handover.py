@@ -1,9 +1,9 @@
-"""What a live hand-over costs: processes of this machine, no agents, no cluster; how long nobody trains, and on what.
+"""The cost of a live hand-over: processes on this machine, no agents, no cluster; how long training stops, and why.
 
 The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts: of the rank
-that waits longest. In that it may have waited for another rank to finish the same step, so it is told as well for how
-long nobody trained: from the last rank's end of that step until all are at the next. Beside it what the same changes
-cost where trainers end and begin (e2e.bench.handover_restarts).
+that waits longest. It may include waiting for another rank to finish the same step, so the bench also reports the time
+without any training: from the last rank's end of that step until all are at the next. Beside it: the cost of the same
+changes if trainers end and begin (e2e.bench.handover_restarts).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.wire.channel import write_offer
 LIMIT = 300
 ROUNDS = {"small": 10, "large": 5, "huge": 2}
 AGAIN = {"small": 10, "large": 3}
-"""Rounds of the other ways; each of them has a training of its own."""
+"""Rounds of the other ways; each has its own training."""
 ALLOWED = 1.5
 ALLOWED_SECONDS = 0.1
 PARTS = ("header", "state", "vote", "append", "install")
@@ -48,7 +48,7 @@ MOST_RANKS = {"huge": 3}
 def measure(
     progress: Progress, rounds: Mapping[str, int] = ROUNDS, again: Mapping[str, int] = AGAIN
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Every move in turn, several rounds: what else the machine does meets all of them. Then the other ways."""
+    """Every move in turn, several rounds, so that other load affects all of them alike. Then the other ways."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, Move], list[dict[str, float]]] = {}
     for model, times in rounds.items():
@@ -59,7 +59,7 @@ def measure(
                     found.setdefault((model, move), []).append(_cost(Path(folder), model, move))
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         bandwidth = _bandwidth(Path(folder))
-    others = [move for move in MOVES if move.leavers != (0,)]  # a rank that is started anew is as any other
+    others = [move for move in MOVES if move.leavers != (0,)]  # a restarted rank is like any other
     restarts = list(handover_restarts.measure(progress, others, again))
     facts = {"cores": os.cpu_count(), "rounds": dict(rounds), "again": dict(again), "bandwidth": bandwidth}
     return [*_figures(found, bandwidth), *restarts], facts
@@ -113,7 +113,7 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
 
 
 def _bandwidth(folder: Path) -> float:
-    """Bytes a second from one process to another, by the least that does it."""
+    """Bytes per second from one process to another, by minimal code."""
     port = free_port()
     started = [_start(folder, f"bare{rank}", "bare", _rank(0, rank, 2, port)) for rank in range(2)]
     outputs = [process.communicate(timeout=600) for process in started]

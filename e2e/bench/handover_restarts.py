@@ -1,9 +1,9 @@
-"""What the same changes of members cost where trainers end and begin: in place, and with everybody leaving.
+"""The cost of the same changes of members if trainers end and begin: in place, and with all leaving.
 
-Agents and trainers as plain processes of this machine, a folder as the store, no cluster: so it is the least that these
-ways cost, without Kubernetes' part. In place the newcomers are warm when the others are told, as the operator has it;
-where everybody leaves, the next members' processes start when the last ones are told to save, and have their ranks once
-those have ended and they are warm. One training takes several moves, one after another.
+Agents and trainers as plain processes on this machine, a folder as the store, no cluster: so it is the least that these
+ways cost, without Kubernetes' part. In place the newcomers are warm when the others are assigned, as with the operator.
+If all leave, the next members' processes start when the last ones are asked to save, and get their ranks once those
+have ended and they are warm. One training takes several moves, one after another.
 
 Called by e2e.bench.handover, which measures the live ones.
 """
@@ -27,11 +27,11 @@ from perdure.wire import Leave
 
 SECONDS: Final = 600.0
 PACE: Final = {"small": 0.02, "large": 0.5}
-"""Seconds between two steps: what trains is not measured, and newcomers need the machine."""
+"""Seconds between two steps: training is not measured, and newcomers need the machine."""
 PROCESSES: Final = 2
-"""That an agent has: the zygote, and the trainer."""
+"""An agent's processes: the zygote, and the trainer."""
 STEPS: Final = 3
-"""Of each run, before it is moved on from."""
+"""Steps of each run before its move."""
 
 
 class Move(NamedTuple):
@@ -49,7 +49,7 @@ Costs = Mapping[str, float]
 
 
 def measure(progress: Progress, moves: Sequence[Move], rounds: Mapping[str, int]) -> Iterator[Figure]:
-    """Each way with each model: the moves of one size after one another, in one training."""
+    """Each way with each model: its moves one after another, in one training."""
     for model, times in rounds.items():
         for way in (Way.IN_PLACE, Way.RECREATE):
             for row in _rows(moves):
@@ -63,7 +63,7 @@ def measure(progress: Progress, moves: Sequence[Move], rounds: Mapping[str, int]
 
 
 def _rows(moves: Sequence[Move]) -> list[list[Move]]:
-    """Moves that may follow one another again and again: each begins with as many ranks as the one before has left."""
+    """Moves that may follow one another repeatedly: each begins with as many ranks as the last one ends with."""
     rows: list[list[Move]] = []
     for move in moves:
         if rows and rows[-1][-1].new == move.old:
@@ -93,7 +93,7 @@ class _Training:
         self._names: list[str] = []
 
     def moved(self, moves: Sequence[Move]) -> list[Costs]:
-        """What each of them costs."""
+        """The cost of each move."""
         with self._job as job:
             self._names = [f"m{next(self._numbers)}" for _ in range(moves[0].old)]
             job.first_run(*self._names)
@@ -116,7 +116,7 @@ class _Training:
         self._job.waits(f"run {run} trains", lambda: self._least_steps() >= STEPS, SECONDS)
 
     def _least_steps(self) -> int:
-        """Of the ranks of the newest run: what none of them has done yet is not begun."""
+        """The least progress of the newest run's ranks."""
         done = Counter(step.rank for step in self._job.root.trace().steps if step.run == self._run)
         return min(done[rank] for rank in range(len(self._names)))
 
@@ -161,7 +161,7 @@ class _Training:
         self._job.waits("newcomers are warm", lambda: all(members[name].warm for name in names), SECONDS)
 
     def _wait_until_alone(self, names: Sequence[str]) -> None:
-        """The interpreter of the trainer before may still be ending: two moves in a row are no rule."""
+        """The last trainer's interpreter may still be shutting down: two moves in a row are not typical."""
         agents = [self._job.members[name].process.pid for name in names]
 
         def alone() -> bool:

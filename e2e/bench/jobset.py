@@ -1,6 +1,6 @@
-"""JobSet's manager with its CRD and its webhooks, as it ships them, beside any control plane of ours.
+"""JobSet's manager with its CRD and its webhooks, as shipped, for any of our control planes.
 
-Two benches compare Perdure with it: e2e.bench.scale on nodes that do not exist, e2e.bench.careful on a real cluster.
+Two benches compare Perdure with it: e2e.bench.scale on fake nodes, e2e.bench.careful on a real cluster.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CRD = "jobsets.jobset.x-k8s.io"
 
 @dataclass(frozen=True)
 class Host:
-    """Where its manager is to run."""
+    """Where its manager runs."""
 
     kubectl: Callable[..., CompletedProcess[str]]
     address: str
-    """Of the manager, as the API server reaches its webhooks."""
+    """The manager's address for the API server's webhook calls."""
     folder: Path
     kubeconfig: Path
     """The administrator's."""
@@ -54,7 +54,7 @@ def prepare(host: Host) -> list[str]:
 
 
 def serve(host: Host) -> None:
-    """Lets the API server ask it, once it is started."""
+    """Let the API server call its webhooks, once it is started."""
     authority = json.loads(host.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
     shown = yaml.safe_load_all(host.kubectl("kustomize", manifests_of("jobset") / "webhook").stdout)
     configurations = [document for document in shown if "webhooks" in document]

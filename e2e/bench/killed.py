@@ -1,8 +1,8 @@
-"""What a member costs that is killed without a word: every process of its pod gets SIGKILL, in the middle of training.
+"""The cost of a member killed without notice: every process of its pod gets SIGKILL, in the middle of training.
 
-Until its replacement is warm nobody can train with as many; from then on it is ours how long it takes. With a warm
-spare, and where the job may go on in a smaller size, nobody waits for a replacement at all. No finished step is lost.
-Called by e2e.bench.moves, on its cluster.
+Until its replacement is warm a run of the same size is impossible; the rest of the time is ours. With a warm spare, or
+if the job may continue in a smaller size, no member waits for a replacement. No finished step is lost. Called by
+e2e.bench.moves, on its cluster.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ AT_ONCE: Final[Mapping[str, Manifest]] = {
     "a spare": {"spec": {"elastic": {"minReplicas": 2, "maxReplicas": 2, "spares": 1}}},
     "a smaller run": {"spec": {"elastic": {"minReplicas": 1, "maxReplicas": 2}}},
 }
-"""Jobs that wait for nobody, by who goes on."""
+"""Jobs that do not wait, by which members continue."""
 AIM: Final = 3.0
 
 
 @dataclass(frozen=True)
 class Killed:
-    """One member's death, and what came of it."""
+    """One member's death, and its consequences."""
 
     at: float
     """When its processes were killed."""
     warm: float
     """When its replacement was Ready."""
     told: float
-    """When the last member of the next run was told of it."""
+    """When the last member of the next run was assigned."""
     gap: Gap
     seconds: Mapping[str, float]
-    """What a member of the next run has measured of its start."""
+    """A next run's member's own measurements of its start."""
 
 
 @dataclass(frozen=True)
 class GoneOn:
-    """One member's death, after which the others went on with who was there."""
+    """One member's death, after which the others continued with the available members."""
 
     at: float
     told: float
-    """When the last member of the next run was told of it."""
+    """When the last member of the next run was assigned."""
     gap: Gap
     lost: int
     """Finished steps."""
 
 
 def measure(lab: Lab, progress: Progress) -> list[Figure]:
-    """Kills rank 1 again and again, of each kind of job; the figures."""
+    """Kill rank 1 repeatedly, of each kind of job; returns the figures."""
     figures = _awaiting(lab, progress)
     for who in AT_ONCE:
         gone_on = []
@@ -71,7 +71,7 @@ def measure(lab: Lab, progress: Progress) -> list[Figure]:
 
 
 def _at_once(lab: Lab, who: str, name: str) -> GoneOn:
-    """A job for each, as failures in a row have pauses."""
+    """A job for each, because failures in a row have pauses."""
     job = lab.job(endless.manifest(f"killed-{name}", AT_ONCE[who], {}), f"bench-killed-{name}")
     watch = Watch(job.kubectl, job.namespace, job.describe, ("trainingjobs", "pods"))
     with watch:

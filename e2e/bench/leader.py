@@ -1,6 +1,6 @@
-"""How long nobody leads when the leader's own node is drained: from the Lease given back to the Lease held again.
+"""How long the operator has no leader when the leader's node is drained: from the Lease's release to its next holder.
 
-A cluster of its own, its operator drained off its node CHANGES times. The Lease is watched as any client would.
+A cluster of its own, its operator drained off its node CHANGES times. The Lease is watched as by any client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GAP_SECONDS = 0.5
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Boots, drains, measures; nothing stays behind."""
+    """Boot, drain, measure; nothing remains."""
     with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
         changes = [_change(lab, progress, number + 1) for number in range(CHANGES)]
     free, total = zip(*changes, strict=True)

@@ -25,7 +25,7 @@ ROUNDS = 5
 
 
 class Own(TensorDataset):
-    """What a script has written might draw random numbers, so its samples are seeded one by one."""
+    """A script's own class might draw random numbers, so its samples are seeded one by one."""
 
 
 def cpu_seconds() -> float:

@@ -1,7 +1,7 @@
-"""What a drain costs: until the job knows, until the drain is over, and how long training pauses, part by part.
+"""The cost of a drain: until the job knows, until the drain is over, and the parts of the training pause.
 
-One job a way, on a cluster of their own, is drained again and again: live, in place, and with everybody leaving.
-Everything is read from watches, traces and outcomes, like in the scenarios.
+One job per way, on a cluster of their own, is drained again and again: live, in place, and with all leaving. Everything
+is read from watches, traces and outcomes, like in the scenarios.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLUSTER = "bench"
 MOVES: Final[Mapping[Way, int]] = {Way.LIVE: 10, Way.IN_PLACE: 5, Way.RECREATE: 3}
 STANDBY_BOUND = 1.5
 ENVIRON: Final[Mapping[Way, Mapping[str, str]]] = {Way.IN_PLACE: {"PERDURE_LIVE": "no"}}
-# The spread counts those that are about to leave too: on three nodes both new members would often share one.
+# The spread also counts those about to leave: on three nodes both new members would often share one.
 APART = {
     "weight": 100,
     "podAffinityTerm": {
@@ -48,7 +48,7 @@ ALL_LEAVE = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What the drains of one job have left behind."""
+    """The evidence of one job's drains."""
 
     history: Sequence[Seen]
     entries: Sequence[Entry]
@@ -60,7 +60,7 @@ class Measured:
 
 
 def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Boots, drains, measures; nothing stays behind."""
+    """Boot, drain, measure; nothing remains."""
     with Lab.up(CLUSTER, progress, owner=os.getpid()) as lab:
         found = {way: _moved(lab, way, progress) for way in MOVES}
         deaths = killed.measure(lab, progress)
@@ -89,7 +89,7 @@ def _moved(lab: Lab, way: Way, progress: Progress) -> Measured:
         for run in range(1, MOVES[way] + 1):
             progress.say(f"kubectl drain of a member's node: {way}, {run} of {MOVES[way]}")
             drains.append(_drain(lab, job, watch, run))
-        endless.suspend(job, watch)  # the last run's outcomes are told when it ends
+        endless.suspend(job, watch)  # the last run's outcomes are reported at its end
     trace, entries = job.root.trace(), job.root.entries()
     job.delete()
     gaps = evidence.gaps(trace.steps)
@@ -135,7 +135,7 @@ def _under_jobset(lab: Lab, progress: Progress) -> tuple[float, ...]:
 
 
 def _beside(everybody: Measured, others: tuple[float, ...]) -> Iterator[Figure]:
-    """Where all leave, from the same moment as JobSet's."""
+    """If all leave, from the same moment as JobSet's."""
     seconds = tuple(gap.resumed - drain.started for gap, drain in zip(everybody.gaps, everybody.drains, strict=True))
     theirs = [Figure("drain to next step, JobSet and a script that saves on SIGTERM", "s", others)] if others else []
     baseline = (theirs[0].median, "JobSet, median of this run") if theirs else (None, "")

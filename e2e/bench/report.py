@@ -1,4 +1,4 @@
-"""A bench's figures as a table and as JSON. Knows nothing of what was measured."""
+"""A bench's figures as a table and as JSON. Does not know what was measured."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "bench"
 MOST_OUTSIDE = 0.05
-"""How often the true median may lie outside of what is told."""
+"""How often the true median may be outside the reported interval."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured quantity: all its samples, and what it is compared with."""
+    """One measured quantity: all its samples, and its baseline."""
 
     name: str
     unit: str
     samples: tuple[float, ...]
     baseline: float | None = None
     baseline_is: str = ""
-    """What the baseline stands for, in words."""
+    """The meaning of the baseline, in words."""
 
     @property
     def median(self) -> float:
@@ -32,7 +32,7 @@ class Figure:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the median lies that endless samples would have, at least 19 times in 20; None if there are too few."""
+        """The confidence interval of the median, at least 19 times in 20; None if there are too few samples."""
         ordered, count = sorted(self.samples), len(self.samples)
         outside, below = 0, 0.0
         while (below := below + math.comb(count, outside) / 2**count) <= MOST_OUTSIDE / 2:

@@ -1,4 +1,4 @@
-"""What an exit save and a restore cost, beside what everybody else has: one rank, a folder, no cluster needed."""
+"""The cost of an exit save and a restore, beside the usual alternatives: one rank, a folder, no cluster needed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ROUNDS = 3
 WAYS = ("Perdure", "dcp.save", "torch.save", "safetensors")
 """Ours first, then its baseline."""
 ACTS = ("save", "load", "start")
-"""What `e2e.bench.saving` measures: `load` into a state that is there, `start` in a new process."""
+"""Measured by `e2e.bench.saving`: `load` into an existing state, `start` in a new process."""
 UNITS = {"wall": "s", "cpu": "CPU s", "extra": "MiB"}
 
 
 def measure(progress: Progress, mib: int = MIB, rounds: int = ROUNDS) -> tuple[list[Figure], dict[str, Any]]:
-    """Every way in turn, several rounds: what else the machine does meets all of them."""
+    """Every way in turn, several rounds, so that other load affects all of them alike."""
     found: dict[str, list[dict[str, dict[str, float]]]] = {way: [] for way in WAYS}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for number in range(rounds):

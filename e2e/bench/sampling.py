@@ -1,4 +1,4 @@
-"""What the order of ten million samples costs a rank at its start and over an epoch: no cluster needed."""
+"""The cost of the order of ten million samples to a rank, at its start and over an epoch: no cluster needed."""
 
 from __future__ import annotations
 

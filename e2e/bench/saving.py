@@ -158,9 +158,9 @@ def keyed(optimizer: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def cost(act: Callable[[], object], live: float = 0.0) -> dict[str, float]:
-    """Seconds, CPU seconds, and MiB of memory beyond what the process had before and `live`, which training keeps."""
-    os.sync()  # what others have written is theirs to wait for
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    """Seconds, CPU seconds, and MiB of memory beyond the process's earlier memory and `live`, which training keeps."""
+    os.sync()  # earlier writes of others must not count
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before, used, begun = _memory("VmRSS"), _cpu(), time.perf_counter()
     act()
     wall = time.perf_counter() - begun

@@ -1,8 +1,8 @@
 """The operator with up to 1,000 jobs on 200 fake nodes, and JobSet with the same pods in the same run.
 
-The same pods made by hand, with nobody to look after them, say how fast this control plane could be at all.
-Everything that is said of the operator comes from outside it: watches, the API server's audit log, /proc. JobSet gets a
-control plane of its own, as new as ours, and no limit on its clients. `python -m e2e.bench scale --jobs 100 300 1000`.
+The same pods created by hand, without a controller, show how fast this control plane could be at all. All figures of
+the operator come from outside it: watches, the API server's audit log, /proc. JobSet gets its own control plane, as new
+as ours, and no limit on its clients. `python -m e2e.bench scale --jobs 100 300 1000`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIME_RATIO, CPU_RATIO = 1.0, 1.0
 
 @dataclass(frozen=True)
 class Started:
-    """What it took until all pods ran."""
+    """Times and CPU until all pods ran."""
 
     jobs: int
     submitted: float
@@ -55,7 +55,7 @@ class Started:
     pods: float
     """Seconds until the last pod ran."""
     ready: float
-    """Seconds until the last job said so; the same as `pods` where jobs say nothing."""
+    """Seconds until the last job reported it; the same as `pods` if jobs report nothing."""
     cpu: float
     """Seconds of the controllers that made the pods."""
     controllers: float
@@ -68,7 +68,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Ours:
-    """What the operator did, by the witnesses."""
+    """The operator's requests, by the witnesses."""
 
     started: Started
     calls: Counter[str]
@@ -187,7 +187,7 @@ def _until(what: str, done: Callable[[], bool]) -> None:
 
 
 def _idle(where: Plane) -> Counter[str]:
-    """What the operator asks in a minute in which nothing happens."""
+    """The operator's requests in a minute in which nothing happens."""
     time.sleep(SETTLE_SECONDS)
     began = time.time()
     time.sleep(IDLE_SECONDS)
@@ -195,7 +195,7 @@ def _idle(where: Plane) -> Counter[str]:
 
 
 def _cordon(where: Plane, progress: Progress) -> tuple[float, ...]:
-    """Cordons some nodes, one after the other, and looks how soon the jobs there were written about."""
+    """Cordon some nodes, one after the other, and measure how soon their jobs were written."""
     jobs_of = _jobs_by_node(where)
     progress.say(f"  kubectl cordon, {CORDONS} nodes of {len(jobs_of)}")
     began = time.time()

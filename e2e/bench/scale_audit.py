@@ -1,6 +1,6 @@
-"""What the API server's audit log says of a program: how often it asked, what, and how soon. Pure.
+"""A program's requests in the API server's audit log: how many, which, and how soon. Pure.
 
-The log is the only witness of the scale bench that is neither the operator nor anything we wrote.
+The log is the scale bench's only witness that is neither the operator nor our own code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _time(text: str) -> float:
 
 
 def calls(seen: Iterable[Request], user: str) -> Counter[str]:
-    """How often the user asked for what, watches and Leases left out."""
+    """How often the user made each request, watches and Leases left out."""
     return Counter(
         f"{request.verb} {request.resource}"
         for request in seen

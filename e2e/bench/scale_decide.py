@@ -1,7 +1,7 @@
-"""How long one decision takes: the real `decide` on what the operator itself sees of a job with 4 and with 512 members.
+"""How long one decision takes: the real `decide` on the operator's own snapshot of a job with 4 and with 512 members.
 
 The snapshots are recorded from a real API server by `perdure-operator snapshot`; then the same with a cordoned node.
-CPU time counts: whatever else the machine does is no part of a decision.
+CPU time counts, because other load is no part of a decision.
 """
 
 from __future__ import annotations

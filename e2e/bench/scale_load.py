@@ -1,4 +1,5 @@
-"""The load of the scale bench: jobs for Perdure, the same pods for JobSet and for nobody, and how all are sent."""
+"""The load of the scale bench: jobs for Perdure, the same pods for JobSet and without a controller, and how all are
+sent."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def _training_job(number: int, members: int) -> Json:
 
 
 def bare_pods(jobs: int) -> list[Json]:
-    """The same pods, kept by nobody."""
+    """The same pods, without a controller."""
     return [_bare_pod(job, member) for job in range(jobs) for member in range(MEMBERS)]
 
 
@@ -61,7 +62,7 @@ def _bare_pod(job: int, member: int) -> Json:
 
 
 def job_sets(count: int) -> list[Json]:
-    """The same pods, kept by JobSet."""
+    """The same pods, managed by JobSet."""
     return [_job_set(number) for number in range(count)]
 
 
@@ -82,7 +83,7 @@ def _pod() -> Json:
 
 
 def create(server: ApiServer, objects: Sequence[Json]) -> None:
-    """kubectl create, several at once: no client of the load may be what is measured."""
+    """kubectl create, several at once: the load's own client must not be the bottleneck."""
     chunks = [objects[start : start + CHUNK] for start in range(0, len(objects), CHUNK)]
 
     def send(chunk: Sequence[Json]) -> None:

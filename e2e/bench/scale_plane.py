@@ -1,7 +1,7 @@
-"""A control plane whose nodes do not exist: API server, controllers, scheduler, and kwok in the kubelets' place.
+"""A control plane with fake nodes: API server, controllers, scheduler, and kwok in the kubelets' place.
 
-No limit of a client's own decides what is measured: controllers, scheduler and JobSet may all send as fast as the API
-server answers. The Job controller runs in a process of its own, so that its share of the CPU can be told.
+No client's own rate limit affects the measurement: controllers, scheduler and JobSet may all send as fast as the API
+server answers. The Job controller runs in a process of its own, so that its share of the CPU is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from e2e.prepare.tools import special_programs
 QPS, BURST = jobset.QPS, jobset.BURST
 NOT_LIMITED = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
 JOB_CONTROLLER = "job-controller"
-# nodes that do not exist send no heartbeat
+# fake nodes send no heartbeat
 OTHERS = f"--controllers=*,-{JOB_CONTROLLER},-node-lifecycle-controller"
 STAGES = Path(__file__).with_name("scale_stages.yaml")
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -39,7 +39,7 @@ class Plane:
     job_controller: int
 
     def identity(self, name: str) -> Path:
-        """A kubeconfig of its own for a program that may do everything: the audit log tells who did what."""
+        """A kubeconfig of its own for a program with all permissions: the audit log shows which program did what."""
         namespace = "default"
         self.server.kubectl("create", "serviceaccount", name, f"--namespace={namespace}")
         subject = f"--serviceaccount={namespace}:{name}"
@@ -54,7 +54,7 @@ def user_of(name: str) -> str:
 
 @contextmanager
 def plane(nodes: int) -> Iterator[Plane]:
-    """Boots it; nothing stays."""
+    """Boot it; nothing remains."""
     with ApiServer() as server:
         binaries = tool_folders()["kubernetes"]
         config = _kubeconfig(server, "controller-manager")

@@ -1,7 +1,7 @@
-"""How long a resync keeps the operator from anything else: what a cordon that is seen meanwhile waits for.
+"""How long a resync blocks the operator: the delay of a cordon seen meanwhile.
 
 The operator's own reader, in this process, reads everything from a real API server: once as at its start, and again and
-again as every five minutes, when it knows it all. Another task of the same loop notes how long it had to wait.
+again as every five minutes, when it knows it all. Another task of the same loop records its delay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TARGET_SECONDS = 0.2
 
 
 def figures(where: Plane, jobs: int, progress: Progress) -> list[Figure]:
-    """With the jobs that are there."""
+    """With the existing jobs."""
     progress.say(f"  the operator reads {jobs} jobs and their pods, {RESYNCS} times again")
     first, *again = asyncio.run(_held_up(str(where.server.kubeconfig)))
     held = tuple(longest for longest, _ in again)
@@ -35,7 +35,7 @@ def figures(where: Plane, jobs: int, progress: Progress) -> list[Figure]:
 
 
 async def _held_up(kubeconfig: str) -> list[tuple[float, float]]:
-    """For each resync the longest wait of another task, and how long it all took; seconds."""
+    """For each resync the longest delay of another task, and the total duration; seconds."""
     async with await kube.login(kubeconfig) as api:
         observer, heap = Observer(api, Cache()), Heap()
         return [await _resync(observer, heap) for _ in range(1 + RESYNCS)]

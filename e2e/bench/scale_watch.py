@@ -1,4 +1,4 @@
-"""Waits for thousands of objects with one watch that counts, and reads what a process has used. Never polls."""
+"""Waits for thousands of objects with one watch that counts, and reads a process's resource use. Never polls."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 
 
 class NotInTime(RuntimeError):
-    """The cluster has not got there; the message says how far it came."""
+    """The cluster did not get there; the message says how far it got."""
 
 
 class Count:
-    """The objects of a watch for which a condition has held, each with the time of its first event that said so."""
+    """The objects of a watch for which a condition has held, each with the time of the first such event."""
 
     def __init__(self, server: ApiServer, path: str, holds: Callable[[Json], bool] = lambda _: True) -> None:
         self._server, self._path, self._holds = server, path, holds
@@ -57,11 +57,11 @@ class Count:
         )
 
     def _read(self) -> None:
-        """A busy server ends watches that read too slowly; a new one begins with all there is."""
+        """A busy server ends watches that read too slowly; a new one begins with the full state."""
         while True:
             with self._process:
                 for line in self._process.stdout or ():
-                    if line.endswith("\n"):  # else it was cut off
+                    if line.endswith("\n"):  # otherwise it was cut off
                         self._see(json.loads(line))
             with self._changed:
                 if self._over:
@@ -89,17 +89,17 @@ class Count:
 
 
 def in_phase_running(job: Json) -> bool:
-    """Whether a TrainingJob says that it runs."""
+    """Whether a TrainingJob's status says Running."""
     return bool(job.get("status", {}).get("phase") == "Running")
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process has used so far."""
+    """The process's resource use so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def peak_mebibytes(pid: int) -> float:
-    """The most memory it has had."""
+    """Its peak memory."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / MIB if found else 0.0

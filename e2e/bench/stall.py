@@ -1,4 +1,4 @@
-"""How long a save stops training, beside what else there is: one process, a folder, no cluster needed.
+"""How long a save stops training, beside the alternatives: one process, a folder, no cluster needed.
 
 Measured at the level of the arena and the process that uploads from it: the commit that follows, a manifest and an
 entry of the log, comes on top once a session saves in this way.

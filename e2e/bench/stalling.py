@@ -69,17 +69,17 @@ class Way(Protocol):
     """A way to save."""
 
     def save(self, number: int) -> None:
-        """Save; returns when training may go on."""
+        """Save; returns when training may continue."""
 
     def durable(self) -> float | None:
-        """How many seconds after the beginning of the save it was durable; None until then."""
+        """The seconds from the beginning of the save until it was durable; None until then."""
 
     def memory(self) -> int:
-        """Bytes that this process does not show."""
+        """Bytes outside this process's own memory figures."""
 
 
 class Blocking:
-    """One that returns when it is done."""
+    """A way that returns when it is done."""
 
     def __init__(self, act: Callable[[int], object]) -> None:
         self._act = act
@@ -98,7 +98,7 @@ class Blocking:
 
 
 class Dcp:
-    """dcp.async_save, with its own stager each time, or with one that is kept."""
+    """dcp.async_save, with its own stager each time, or with a reused one."""
 
     def __init__(self, state: State, folder: Path, *, kept: bool) -> None:
         self._state, self._folder = state, folder
@@ -135,8 +135,8 @@ class Dcp:
 
 
 class Behind:
-    """A copy into the arena, and an upload by another process. Its commit, which takes a manifest and an entry of the
-    log, is not in it: nothing joins the parts of all ranks yet."""
+    """A copy into the arena, and an upload by another process. Its commit, a manifest and an entry of the log, is not
+    included: nothing joins the parts of all ranks yet."""
 
     def __init__(self, registry: Registry, folder: Path) -> None:
         self._registry = registry
@@ -236,7 +236,7 @@ def torch_save(state: State, file: Path) -> None:
 
 def steps(training: Training) -> list[float]:
     """Seconds of each of some steps without a save."""
-    os.sync()  # what others have written is theirs to wait for
+    os.sync()  # earlier writes of others must not count
     new_peak()
     found = []
     for _ in range(STEPS):
@@ -273,19 +273,19 @@ def save(training: Training, way: Way, number: int) -> dict[str, Any]:
 
 
 def against(costs: dict[str, Any], step: float, peak: int) -> dict[str, float]:
-    """What a save cost, against steps of so many seconds with so much memory at their peak."""
+    """The cost of a save, compared with steps of so many seconds and so much peak memory."""
     during = statistics.mean(costs["during"]) / step if costs["during"] else 1.0
     stall, extra = costs["wall"] - costs["steps"] * step, (costs["peak"] - peak) / MIB
     return {"held": costs["held"], "durable": costs["durable"], "stall": stall, "during": during, "extra": extra}
 
 
 def new_peak() -> None:
-    """The most memory this process ever had counts anew."""
+    """Reset this process's peak memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def memory_of(what: str, pid: int | str | None = "self") -> int:
-    """Bytes, as the kernel tells of a process."""
+    """Bytes, as the kernel reports them for a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
 

@@ -1,4 +1,4 @@
-"""What a trainer's imports cost with the zygote and without: from its start to its first line behind them.
+"""The cost of a trainer's imports with the zygote and without: from its start to its first line after them.
 
 No cluster needed.
 """
@@ -22,7 +22,7 @@ STARTER = Path(__file__).with_name("starting.py")
 
 def measure(progress: Progress, rounds: int = ROUNDS) -> tuple[list[Figure], dict[str, Any]]:
     """Starts of a script with the imports of examples/digits: executed, forked from a zygote that has read the script,
-    and from one that has not; in turn, so that what else the machine does meets all."""
+    and from one that has not; in turn, so that other load affects all alike."""
     progress.say(f"{rounds} starts by exec and {rounds} by fork")
     argv = [sys.executable, str(STARTER), str(rounds)]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

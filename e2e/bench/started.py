@@ -1,4 +1,4 @@
-"""The script of `e2e.bench.start`: imports what examples/digits does, and tells when that is done and what it holds."""
+"""The script of `e2e.bench.start`: imports what examples/digits does, and reports when that is done, and its memory."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""The agent's part in the bench of starts: starting.py ROUNDS, prints JSON. What it starts is started.py.
+"""The agent's part in the bench of starts: starting.py ROUNDS, prints JSON. It starts started.py.
 
-A program of its own, because who starts trainers adopts what they leave.
+A program of its own, because a process that starts trainers adopts their orphans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.wire import Env
 
 SCRIPT = Path(__file__).with_name("started.py")
 UNREAD = {Env.PRELOAD: "json"}
-"""Whoever says what to import is believed: the script is not read."""
+"""A given list of imports counts: the script is not read."""
 
 
 def main(rounds: int) -> None:
@@ -53,7 +53,7 @@ def _warm(command: list[str], environ: Mapping[str, str], said: list[str]) -> Zy
 
 
 def _started(launcher: Launcher, command: list[str]) -> tuple[float, float]:
-    """Seconds to the first line, and the memory that is the trainer's alone then."""
+    """Seconds to the first line, and the trainer's own memory then."""
     reader, writer = os.pipe()
     begun = time.monotonic()
     pid = launcher.start(command, {**os.environ, "BENCH_BEGUN": repr(begun), Env.REPORT_FD: str(writer)}, writer, 2).pid
@@ -65,7 +65,7 @@ def _started(launcher: Launcher, command: list[str]) -> tuple[float, float]:
 
 
 def private_mib(pid: int | str) -> float:
-    """What would be free without this process."""
+    """The memory that its end would free."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 

@@ -1,8 +1,9 @@
-"""What `Session.step()` adds to a training step, with one rank and with two, and a loader to a pass: no cluster needed.
+"""The cost of `Session.step()` in a training step, with one rank and with two, and of a loader in a pass: no cluster
+needed.
 
 In the cases called image a rank is as ready as in a pod: it looks for offers of a hand-over, votes, and could leave an
-image of each place where it may stop. They are compared with a loop that has torch's DDP and nothing of ours. Where
-copying would take more than its share of a short step a Session gives images up: the facts tell whether it has.
+image at each place where it may stop. They are compared with a loop that has torch's DDP and nothing of ours. A Session
+gives up images if copying would take more than its share of a short step: the facts say whether it did.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ BOUND = 300.0
 LONG, SHORT = 110.0, 15.0
 """Seconds of measuring, about, where two loops are compared and where a call is looked at."""
 MOST_OTHERS = 0.05
-"""What others may take of a rank's core while a round lasts."""
+"""The share of a rank's core that others may take during a round."""
 LEAST_ROUNDS = 12
-"""Where fewer are left nothing is left out."""
+"""If fewer remain, none is left out."""
 
 IMAGE = "2 ranks, image"
 CASES = (
@@ -62,7 +63,7 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
 
 
 def undisturbed(ranks: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Rank 0's rounds but for those in which others had a part of some rank's core, whatever came of it; in words."""
+    """Rank 0's rounds, except those in which others took a part of some rank's core, whatever the result; in words."""
     rounds = ranks[0]["rounds"]
     others = [max(one["others"] for one in found) for found in zip(*(rank["rounds"] for rank in ranks), strict=True)]
     left = [one for one, part in zip(rounds, others, strict=True) if part <= MOST_OTHERS]
@@ -90,7 +91,7 @@ def _figures(name: str, rounds: list[dict[str, Any]], call: list[float]) -> list
 
 
 def _loading() -> list[Figure]:
-    """CPU of a sample, with as many workers as e2e.bench.loading says."""
+    """CPU of a sample, with the numbers of workers of e2e.bench.loading."""
     with tempfile.TemporaryDirectory() as root:
         argv = [sys.executable, "-m", "e2e.bench.loading", root]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -106,12 +107,13 @@ def _loading() -> list[Figure]:
 
 
 def _percent(turns: dict[str, list[float]]) -> float:
-    """Of a round's turns with a Session and its bare ones: the spread over rounds tells what the median is worth."""
+    """A round's turns with a Session compared with its bare ones: the spread over rounds shows the median's
+    precision."""
     return (sum(turns["session"]) / sum(turns["bare"]) - 1) * 100
 
 
 def _trained(world: int, seconds: float, measuring: float, *, image: bool) -> list[dict[str, Any]]:
-    """Runs the ranks; what each has printed."""
+    """Run the ranks; returns the output of each."""
     with tempfile.TemporaryDirectory() as root, Path(os.devnull).open("wb") as reports:
         port, told = free_port(), reports if image else None
         places = ({"RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port} for rank in range(world))
@@ -136,7 +138,7 @@ def _start(place: dict[str, int], root: Path, told: list[str], reports: IO[bytes
 
 
 def _as_in_a_pod(folder: Path, reports: IO[bytes]) -> dict[str, object]:
-    """What the agent tells a trainer of itself."""
+    """The variables that an agent sets for a trainer."""
     folder.mkdir()
     files = {Env.REQUEST_FILE: "request", Env.HANDOVER_FILE: "handover", Env.IMAGE: "image"}
     return {Env.RUN: 1, Env.REPORT_FD: reports.fileno(), **{name: folder / file for name, file in files.items()}}

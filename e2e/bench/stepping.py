@@ -1,9 +1,9 @@
 """One rank of the step bench: trains with the bare loop and with a Session in turns, and prints both as JSON.
 
 Started by e2e.bench.step, once per rank; a program of its own because a Session belongs to a whole process. A round is
-four turns of a quarter of a second, bare, Session, Session, bare, or the other way round each second time: whatever
-gets faster or slower all along does so for both. Both train one model by one optimizer, so neither has the better place
-in memory. Each rank has a core of its own, as on a node of its own, and tells how much others have used of it.
+four turns of a quarter of a second, bare, Session, Session, bare, or the other way round each second time: so a steady
+drift affects both alike. Both train one model by one optimizer, so neither has the better place in memory. Each rank
+has its own core, as on its own node, and reports how much others used of it.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from perdure.wire import Env
 BATCH = 64
 LONG_SECONDS = 0.01
 STEPS, WARM_STEPS = 80, 20
-"""Of a turn, and before it: ranks that have waited for a while agree more often at first."""
+"""The length of a turn, and the pause before it: ranks that have waited for a while agree more often at first."""
 LONG_STEPS, LONG_WARM_STEPS = 12, 6
 """The same where a step takes long."""
 TURNS = ("bare", "session", "session", "bare")
 WARM_ROUNDS = 2
 OWN_SECONDS = 0.001
-"""What a step takes beside the work that is given to it, about."""
+"""The time of a step beside the given work, about."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class Round:
-    """Seconds and CPU seconds of a step, by the kind of turn, and what others took of the core meanwhile."""
+    """Seconds and CPU seconds of a step, by the kind of turn, and the others' share of the core meanwhile."""
 
     wall: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TURNS})
     cpu: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TURNS})
     others: float = 0.0
-    """Of the time of the round."""
+    """The share of the round's time."""
 
 
 class Loop:
-    """A network of the digits' size, and as much work besides as makes a step last."""
+    """A network of the digits' size, and additional work to fill the step."""
 
     def __init__(self, model: nn.Module, work: int) -> None:
         self.model = model
@@ -84,9 +84,9 @@ def worked(times: int) -> None:
 
 
 def work_for(seconds: float) -> int:
-    """How often `worked` has to be asked for, on all ranks alike."""
+    """How many calls of `worked` are needed, on all ranks alike."""
     times, tries = 2000, []
-    for _ in range(5):  # the first is cold, and any may be interrupted: one that was slow made steps short
+    for _ in range(5):  # the first is cold, and any may be interrupted: a slow one made steps short
         begun = time.perf_counter()
         worked(times)
         tries.append(time.perf_counter() - begun)
@@ -97,7 +97,7 @@ def work_for(seconds: float) -> int:
 
 
 def free_seconds(core: int) -> float:
-    """For how long a core has had no process to run so far: idle, or with interrupts, which a rank's messages make."""
+    """How long a core has had no process to run so far: idle, or with interrupts, which a rank's messages make."""
     lines = Path("/proc/stat").read_text().splitlines()
     counts = next(line for line in lines if line.startswith(f"cpu{core} ")).split()
     return sum(int(ticks) for ticks in counts[4:8]) / TICKS
@@ -105,7 +105,7 @@ def free_seconds(core: int) -> float:
 
 @contextmanager
 def without_hooks() -> Iterator[None]:
-    """What a Session has done before each step of any optimizer is no part of a bare loop."""
+    """A Session's work before each optimizer step is no part of a bare loop."""
     hooks = dict(before_steps)
     before_steps.clear()
     try:
@@ -115,7 +115,7 @@ def without_hooks() -> Iterator[None]:
 
 
 def main() -> None:
-    """`stepping ROOT SECONDS MEASURING`: a step takes so long and what it takes anyway, the rounds so long together."""
+    """`stepping ROOT SECONDS MEASURING`: the additional time of a step, and the total time of the rounds."""
     root, seconds, measuring = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
     cores = sorted(os.sched_getaffinity(0))
     core = cores[int(os.environ["RANK"]) % len(cores)]
@@ -129,7 +129,7 @@ def main() -> None:
     own = session.wrap(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
     loop = Loop(own, work_for(seconds))
     session.register(model=own, optimizer=loop.optimizer)
-    # What is compared with a pod's rank goes without the Session's wrapper.
+    # Ranks compared with a pod's run without the Session's wrapper.
     plain = own.inside[0] if Env.IMAGE in os.environ and isinstance(own, Replica) else own
     share = range(session.rank, samples, session.world)
     bare = DataLoader(Subset(dataset, share), batch_size=BATCH // session.world, shuffle=False)
@@ -171,7 +171,7 @@ def main() -> None:
         if epoch < WARM_ROUNDS:
             rounds.clear()
             calls.clear()
-    kept = session._core.run.images.wanted  # noqa: SLF001 - nobody else says so before a peer is lost
+    kept = session._core.run.images.wanted  # noqa: SLF001 - no public call says so before a peer is lost
     print(
         json.dumps({"rounds": [vars(one) for one in rounds], "call": calls if session.rank == 0 else [], "kept": kept})
     )

@@ -1,7 +1,7 @@
-"""What is announced of nodes, written the way their announcers write it; afterwards all of it is taken back.
+"""Announces things about nodes, written as their real sources write them; afterwards everything is withdrawn.
 
 Conditions go to the node's status, as node-problem-detector and NVSentinel patch them, and to the pod's, as the
-scheduler patches them; taints, labels, annotations and cordons are kubectl's own words.
+scheduler patches them; taints, labels, annotations and cordons use kubectl.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from e2e.harness.watching import Object
 
 
 class Announcer:
-    """Whoever finds nodes sick or takes them away; leaving the `with` block withdraws what still stands."""
+    """A source that finds nodes sick or takes them away; leaving the `with` block withdraws all announcements."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         self._kubectl = kubectl
@@ -34,7 +34,7 @@ class Announcer:
             self.withdraws(node, what)
 
     def withdraws(self, node: str, what: str) -> None:
-        """It is no longer true of this node: `cordon`, or the type or key that it was announced with."""
+        """Withdraw it from this node: `cordon`, or the type or key of the announcement."""
         self._standing.pop((node, what))()
 
     def cordons(self, node: str) -> None:
@@ -48,7 +48,7 @@ class Announcer:
         self._standing[node, key] = lambda: self._kubectl("annotate", "node", node, f"{key}-")
 
     def taints(self, node: str, key: str, value: str, effect: str) -> datetime:
-        """kubectl taint; when it was about to be there."""
+        """kubectl taint; returns the time just before it."""
         now = datetime.now(UTC)
         self._kubectl("taint", "node", node, f"{key}={value}:{effect}")
         self._standing[node, key] = lambda: self._kubectl("taint", "node", node, f"{key}-")
@@ -60,7 +60,7 @@ class Announcer:
         self._standing[node, key] = lambda: self._kubectl("label", "node", node, f"{key}-")
 
     def takes(self, pod: Object, reason: str, message: str) -> None:
-        """Somebody is about to take this pod away, and says so in its status; no more than that."""
+        """Announce in this pod's status that it is about to be removed; no more than that."""
         told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
         patch = {"status": {"conditions": [{**told, "lastTransitionTime": _now()}]}}
         named = ["pod", pod["metadata"]["name"], f"--namespace={pod['metadata']['namespace']}"]

@@ -1,4 +1,4 @@
-"""Devices that a node's kubelet gives to pods, told to it by a real device plugin, and sick when a test says so."""
+"""Devices that a node's kubelet assigns to pods: a real device plugin reports them, sick on a test's request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOCATABLE_SECONDS = 60
 
 
 class Devices:
-    """The devices of one resource on some nodes; the `with` block begins when the scheduler can count on them."""
+    """The devices of one resource on some nodes; the `with` block begins when the scheduler knows them."""
 
     def __init__(self, kubectl: Kubectl, resource: str, each: int, plugins: Mapping[str, Sequence[str | Path]]) -> None:
         """`plugins` are the programs by node, each for so many devices."""
@@ -46,7 +46,7 @@ class Devices:
             plugin.communicate()
 
     def becomes(self, node: str, device: str, health: str) -> None:
-        """The plugin tells the kubelet: `Healthy` or `Unhealthy`."""
+        """The plugin reports to the kubelet: `Healthy` or `Unhealthy`."""
         told = self._running[node].stdin
         assert told
         told.write(f"{device} {health}\n")

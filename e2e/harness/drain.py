@@ -1,4 +1,4 @@
-"""Exactly `kubectl drain NODE --ignore-daemonsets`, timed, beside whatever else happens."""
+"""Exactly `kubectl drain NODE --ignore-daemonsets`, timed, in parallel with the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.harness.watching import Late
 
 @dataclass(frozen=True)
 class Drained:
-    """A drain that has ended."""
+    """A finished drain."""
 
     node: str
     status: int
@@ -48,11 +48,11 @@ class Drain:
         self._process.communicate()
 
     def still_waits(self) -> bool:
-        """Whether kubectl has not come back yet."""
+        """Whether kubectl is still running."""
         return self._process.poll() is None
 
     def finish(self, *, seconds: float = 240) -> Drained:
-        """Waits for kubectl to come back. Late, with what it said, after `seconds`."""
+        """Wait for kubectl to return. Raises Late, with its output, after `seconds`."""
         try:
             output, _ = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as error:
@@ -63,14 +63,14 @@ class Drain:
 
 
 def evict(kubectl: Kubectl, namespace: str, pod: str) -> subprocess.CompletedProcess[str]:
-    """Asks once for the eviction of this pod, as a drain asks every 5 s; what the API server says to it."""
+    """Request this pod's eviction once, as a drain does every 5 s; returns the API server's answer."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
     return kubectl.run("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
 
 
 def uncordon(kubectl: Kubectl, names: Collection[str]) -> None:
-    """These nodes take pods again."""
+    """Uncordon these nodes."""
     nodes = kubectl.json("get", "nodes")["items"]
     cordoned = {node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")}
     if wanted := cordoned.intersection(names):

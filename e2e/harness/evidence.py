@@ -1,9 +1,9 @@
-"""What a training run did, computed from its log entries and traces: steps and samples lost or repeated, the pause.
+"""A training run's actions, computed from its log entries and traces: steps and samples lost or repeated, the pause.
 
-Pure functions over what `e2e.harness.root` has read. A run's *turn* is the span of steps that the log counts as its
-own: from the commit it resumed, or the step at which it took over the living run before it, or that of the image that a
-lost run has left, to the earliest place where a later run began, or the last commit of all. A step trained beyond its
-run's turn is lost work; a sample that no turn consumed is lost, one consumed twice is repeated.
+Pure functions over the data of `e2e.harness.root`. A run's *turn* is the span of steps that the log counts as its own:
+from the commit it resumed, or the step at which it took over the living run before it, or that of a lost run's image,
+to the earliest place where a later run began, or the last commit of all. A step trained beyond its run's turn is lost
+work; a sample that no turn consumed is lost, one consumed twice is repeated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NO_STEP: Final = 2**63
 
 
 class NoEvidence(AssertionError):
-    """The log or the trace lacks what is needed to say anything; the message says what."""
+    """The log or the trace lacks necessary data; the message names it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the log, as its JSON says."""
+    """One entry of the log, from its JSON."""
 
     seq: int
     kind: str
@@ -50,7 +50,7 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something else a rank has noted in its trace: when it saw an exit request, for one."""
+    """Another record in a rank's trace: when it saw an exit request, for example."""
 
     uid: str
     run: int
@@ -58,7 +58,7 @@ class Mark:
     name: str
     time: float
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of the parts of what led there, where it is told."""
+    """Of the preceding parts, if recorded."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Samples:
     lost: int
     repeated: int
     foreign: int
-    """Ids or epochs that the data set and the goal do not have."""
+    """Ids or epochs outside the data set and the goal."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Gap:
 
 
 def turns(entries: Sequence[Entry], trace: Sequence[TracedStep] = ()) -> list[Turn]:
-    """Every opened run with the span of steps that is its own, in the order of the log.
+    """Every opened run with its own span of steps, in the order of the log.
 
-    Of a run that could not use the newest commit the trace alone tells that it has begun with an older one.
+    If a run could not use the newest commit, only the trace shows that it began with an older one.
     """
     opened = [entry for entry in entries if entry.kind == "Opened"]
     if not opened:
@@ -114,7 +114,7 @@ def turns(entries: Sequence[Entry], trace: Sequence[TracedStep] = ()) -> list[Tu
 
 
 def took_over(entries: Sequence[Entry], run: int) -> bool:
-    """Whether this run began by taking over a living one, as the log has it."""
+    """Whether this run began by taking over a living one, according to the log."""
     return any(entry.kind == "Opened" and entry.run == run and entry.body.get("takesOver") for entry in entries)
 
 
@@ -148,9 +148,9 @@ def steps_lost(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> int:
 
 
 def contradiction(status: Mapping[str, Any], entries: Sequence[Entry], trace: Sequence[TracedStep]) -> str:
-    """What is wrong with the steps lost that the status of a finished job tells; "" where nothing is.
+    """What is wrong with the lost steps in a finished job's status; "" for nothing.
 
-    A rank may finish a step that others are in when the run is cut off: nobody need know of it, or its trace is gone.
+    A rank may finish a step that others are in when the run is cut off: no other knows of it, or its trace is gone.
     """
     told, doubt, unreported = (int(status.get(name) or 0) for name in ("stepsLost", "stepsInDoubt", "runsUnreported"))
     most, ranks = steps_lost(entries, trace), {one.rank for one in trace}
@@ -162,7 +162,7 @@ def contradiction(status: Mapping[str, Any], entries: Sequence[Entry], trace: Se
 
 
 def _cut_off(entries: Sequence[Entry]) -> int:
-    """How many runs have neither ended in the log nor been taken over alive."""
+    """How many runs have neither ended in the log nor been taken over live."""
     opened = [entry for entry in entries if entry.kind == "Opened"]
     taken = {(entry.uid, entry.body["takesOver"]) for entry in opened if entry.body.get("takesOver")}
     ended = {(one.uid, one.run) for one in entries if one.kind in ("Closed", "Completed") or one.body.get("final")}
@@ -185,7 +185,7 @@ def counted(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[Trace
 
 
 def untraced(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[tuple[int, int]]:
-    """(run, step) of steps the log counts and not every rank of that run has traced: evidence is missing."""
+    """(run, step) of steps that the log counts but not every rank of that run traced: evidence is missing."""
     worlds = {(entry.uid, entry.run): int(entry.body["world"]) for entry in entries if entry.kind == "Opened"}
     seen = Counter((step.uid, step.run, step.step) for step in set(trace))
     return [
@@ -208,7 +208,8 @@ def samples(entries: Sequence[Entry], trace: Sequence[TracedStep], *, size: int,
 
 
 def batches(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[tuple[int, tuple[int, ...]]]:
-    """Each counted step with the samples of all its ranks: the global batches, which no number of ranks may change."""
+    """Each counted step with the samples of all its ranks: the global batches, which must not depend on the number of
+    ranks."""
     found: dict[int, list[int]] = {}
     for step in counted(entries, trace):
         found.setdefault(step.step, []).extend(step.ids)

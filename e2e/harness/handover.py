@@ -1,4 +1,4 @@
-"""How a training went over from one run to the next, as the log and the watch have it. Pure."""
+"""How a training went over from one run to the next, according to the log and the watch. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A pytest plugin: the collector, and what looks among all objects, leave out what imports have made.
+"""A pytest plugin: excludes objects made by imports from the collector, and from searches among all objects.
 
-400,000 objects are there before the first test, and a session looks through all of them several times: that took
-five sixths of a test's time. An agent's zygote does the same before it forks trainers. Loaded by the repository's
-conftest.py.
+400,000 objects exist before the first test, and a session searches all of them several times: that took five sixths of
+a test's time. An agent's zygote does the same before it forks trainers. Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations
@@ -18,11 +17,13 @@ import pytest
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Every test module has been imported."""
     if hasattr(session.config, "workerinput") and "torch" in sys.modules:
-        importlib.import_module("torch._dynamo")  # a third of them: else the first optimizer brings it, after this
+        importlib.import_module(
+            "torch._dynamo"
+        )  # a third of them: otherwise the first optimizer imports it, after this
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """What nobody collects at the end, libraries tell as leaks."""
+    """Libraries report objects that are not collected at the end as leaks."""
     gc.unfreeze()

@@ -1,7 +1,7 @@
-"""A HorizontalPodAutoscaler of a job, and the metric it follows, whose value a test sets.
+"""A HorizontalPodAutoscaler of a job, and its metric, whose value a test sets.
 
-The autoscaler is Kubernetes' own, in kube-controller-manager. The metric is served as any adapter serves one: an API
-server of its own, here in the test's process, to which the cluster's passes on what is asked of its group.
+The autoscaler is Kubernetes' own, in kube-controller-manager. The metric is served as by any adapter: an API server of
+its own, here in the test's process, to which the cluster's API server forwards requests for its group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVED_SECONDS = 60
 
 
 class Metric:
-    """The metric `demand` of every namespace, as long as the `with` block lasts; one in a cluster."""
+    """The metric `demand` of every namespace, during the `with` block; one in a cluster."""
 
     def __init__(self, lab: Lab, value: int) -> None:
         self.value = value
@@ -110,7 +110,7 @@ class Metric:
 
 
 class Horizontal:
-    """A HorizontalPodAutoscaler of this job: as many members, by the metric's part of 100, as it has now."""
+    """A HorizontalPodAutoscaler of this job: the present number of members, multiplied by the metric divided by 100."""
 
     def __init__(self, job: Job, *, least: int, most: int) -> None:
         self._job = job
@@ -129,7 +129,7 @@ class Horizontal:
         self._job.kubectl("delete", "hpa", self._job.name, "--namespace", self._job.namespace)
 
     def wants(self, replicas: int, *, seconds: float) -> Object:
-        """Waits until it has scaled the job to so many, or has found that it has them; its status."""
+        """Wait until it has scaled the job to this number, or found that it already has it; returns its status."""
 
         def told(history: Sequence[Seen]) -> Object | None:
             status: Object = history[-1].object.get("status", {}) if history else {}
@@ -138,7 +138,7 @@ class Horizontal:
         return self.watch.wait(f"{replicas} replicas are wanted", told, seconds=seconds)
 
     def sees(self, replicas: int, *, seconds: float) -> Object:
-        """Waits until it has so many members by the job's own word, and wants no other number; its status."""
+        """Wait until it reports this number, and wants no other; returns its status."""
 
         def told(history: Sequence[Seen]) -> Object | None:
             status: Object = history[-1].object.get("status", {}) if history else {}
@@ -148,7 +148,7 @@ class Horizontal:
         return self.watch.wait(f"{replicas} replicas are seen", told, seconds=seconds)
 
     def describe(self) -> str:
-        """What a person would look at first."""
+        """The first things to look at."""
         return self._job.kubectl.run("describe", "hpa", "--namespace", self._job.namespace).stdout
 
     def _manifest(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One TrainingJob under test, in a namespace of its own: apply it, watch it, read what it left in the bucket."""
+"""One TrainingJob under test, in its own namespace: apply it, watch it, read its bucket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load(path: Path) -> list[Manifest]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Manifest:
-    """`base` with `changes` laid over it: mappings are merged, None removes, everything else is replaced."""
+    """`base` with `changes` merged into it: mappings are merged, None removes, everything else is replaced."""
     result = copy.deepcopy(dict(base))
     for key, value in changes.items():
         old = result.get(key)
@@ -75,7 +75,7 @@ class Job:
         self.gives_keys(self._bucket)
 
     def gives_keys(self, bucket: Bucket) -> None:
-        """This bucket's keys are those in the job's Secret from now on, if it names one."""
+        """From now on the job's Secret, if it names one, has this bucket's keys."""
         secret = self.manifest["spec"]["checkpoint"].get("s3", {}).get("credentialsSecret")
         if secret:
             keys = {"AWS_ACCESS_KEY_ID": bucket.access_key, "AWS_SECRET_ACCESS_KEY": bucket.secret_key}
@@ -86,7 +86,7 @@ class Job:
         self.kubectl.apply(self.manifest)
 
     def delete(self) -> None:
-        """kubectl delete; its pods go with it."""
+        """kubectl delete; its pods are deleted with it."""
         words = ["--namespace", self.namespace, "--ignore-not-found"]
         self.kubectl("delete", "trainingjob", self.name, *words, seconds=180)
 
@@ -97,7 +97,7 @@ class Job:
         return Log(self.kubectl, self.namespace, pod)
 
     def describe(self) -> str:
-        """Status, pods and events: what a person would look at first."""
+        """Status, pods and events: the first things to look at."""
         job = self.kubectl.run("get", "trainingjob", self.name, "-n", self.namespace, "-o", "json")
         status = json.loads(job.stdout).get("status") if job.returncode == 0 else job.stderr
         pods = self.kubectl.run("get", "pods", "-n", self.namespace, "-o", "wide")

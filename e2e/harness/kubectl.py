@@ -1,4 +1,4 @@
-"""kubectl, called the way a person calls it. Knows nothing of jobs or clusters."""
+"""kubectl, called as a user calls it. Knows nothing of jobs or clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class KubectlError(RuntimeError):
-    """kubectl said no; the message is the command and what it said."""
+    """kubectl failed; the message is the command and its output."""
 
 
 class Kubectl:
@@ -19,7 +19,7 @@ class Kubectl:
         self._env = env
 
     def run(self, *words: str, stdin: str | None = None, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-        """Runs to its end, whatever its status."""
+        """Run to its end, whatever its status."""
         return subprocess.run(
             ["kubectl", *words],
             check=False,
@@ -31,19 +31,19 @@ class Kubectl:
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Starts it beside us; what it prints can be read as it comes."""
+        """Start it in the background; its output can be read as it comes."""
         argv = ["kubectl", *words]
         return subprocess.Popen(argv, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def __call__(self, *words: str, stdin: str | None = None, seconds: float = 60) -> str:
-        """What it printed; KubectlError where its status is not 0."""
+        """Its output; KubectlError if its status is not 0."""
         done = self.run(*words, stdin=stdin, seconds=seconds)
         if done.returncode:
             raise KubectlError(f"kubectl {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     def json(self, *words: str) -> dict[str, Any]:
-        """The object or list, as `-o json` shows it."""
+        """The object or list, by `-o json`."""
         return dict(json.loads(self(*words, "--output=json")))
 
     def apply(self, *objects: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A cluster with an S3 bucket and the operator installed: what demo, scenarios and benches run on.
+"""A cluster with an S3 bucket and the operator installed: the base of demo, scenarios and benches.
 
 The only module of the harness that knows the local cluster tool.
 """
@@ -75,7 +75,7 @@ class Lab:
         return operator.Operator(self.kubectl, self.cluster.pod_processes)
 
     def install(self, signals: Sequence[Mapping[str, Any]] = (), /, **values: str) -> None:
-        """helm install, with the images this cluster has; `signals` are rows as the chart's value has them."""
+        """helm install, with this cluster's images; `signals` are rows in the form of the chart's value."""
         operator.install(self.cluster.helm, self.kubectl, values, signals)
 
     def roll_back(self) -> None:
@@ -104,7 +104,7 @@ class Lab:
             self.cluster.image(name, Path(folder))
 
     def devices(self, nodes: Sequence[str], resource: str, *, each: int) -> Devices:
-        """So many devices on each of these nodes, as long as the `with` block lasts."""
+        """This many devices on each of these nodes, during the `with` block."""
         ids = [f"device-{number}" for number in range(each)]
         plugins = {node: self.cluster.device_plugin(node, resource, ids) for node in nodes}
         return Devices(self.kubectl, resource, each, plugins)
@@ -118,20 +118,21 @@ class Lab:
         return operator.commands(self.cluster.pod_processes(str(pod["metadata"]["uid"])))
 
     def kill(self, pod: Mapping[str, Any]) -> None:
-        """SIGKILL to every process of the pod: the first may be that of the others' namespace, and they die with it."""
+        """SIGKILL to every process of the pod: the first may be the init of the others' namespace, and they die with
+        it."""
         for pid in self.processes(pod):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def trainers(self, pod: Mapping[str, Any], script: str) -> list[int]:
-        """Of these the ones that run the script, executed or forked from the zygote."""
+        """Those that run the script, executed or forked from the zygote."""
         found = self.processes(pod)
         executed = f"python {script}"
         return [pid for pid, command in found.items() if command.startswith(executed) or runs_as(pid) == script[:15]]
 
 
 def runs_as(pid: int) -> str:
-    """The process's name, which a forked trainer has from its script; empty where it has ended."""
+    """The process's name, which a forked trainer has from its script; empty once it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -159,11 +160,11 @@ def make_bucket(s3: S3, name: str) -> None:
 
 
 def digits(changes: Mapping[str, Any] | None = None) -> Manifest:
-    """examples/digits/job.yaml, changed here and there."""
+    """examples/digits/job.yaml, with changes."""
     return example(DIGITS, changes)
 
 
 def example(folder: Path, changes: Mapping[str, Any] | None = None) -> Manifest:
-    """The TrainingJob of an example, changed here and there."""
+    """The TrainingJob of an example, with changes."""
     manifests = [document for document in load(folder / "job.yaml") if document["kind"] == "TrainingJob"]
     return merged(manifests[0], changes or {})

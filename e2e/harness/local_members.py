@@ -1,7 +1,7 @@
 """Members of a job as plain processes on this machine: real agents in front of the script, no cluster, no operator.
 
-A test, or a bench, stands in for the operator: it writes each member's assignment as the kubelet would, and reads the
-outcome it leaves. Whatever happens, no process outlives the `with` block.
+A test, or a bench, stands in for the operator: it writes each member's assignment as the kubelet would, and reads its
+outcome. No process ever outlives the `with` block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UID: Final = "00000000-0000-0000-0000-00000000000a"
 
 @dataclass
 class LocalMember:
-    """One agent, its folder, what it prints into a file."""
+    """One agent, its folder, and its output in a file."""
 
     name: str
     folder: Path
@@ -44,7 +44,7 @@ class LocalMember:
 
     @property
     def said(self) -> str:
-        """Everything so far, of agent and script."""
+        """All output so far, of agent and script."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
@@ -53,7 +53,7 @@ class LocalMember:
         return (self.folder / "state" / "warm").exists()
 
     def outcome(self, seconds: float = SECONDS) -> Outcome:
-        """Waits for its end."""
+        """Wait for its end."""
         self.process.wait(seconds)
         return read_outcome((self.folder / "termination-log").read_text())
 
@@ -76,14 +76,14 @@ class LocalMembers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for member in self.members.values():
-            member.process.kill()  # whatever it has started dies with it
+            member.process.kill()  # all its children die with it
             member.process.wait()
             if error is not None:
                 print(f"--- {member.name}\n{member.said}")
 
     @property
     def root(self) -> Root:
-        """What they leave in storage."""
+        """Their storage."""
         return Root(self.folder / "root")
 
     def standby(self, name: str) -> LocalMember:
@@ -103,10 +103,10 @@ class LocalMembers:
         return self.members[name]
 
     def first_run(self, *names: str, beside: Sequence[str] = ()) -> None:
-        """Starts these members, and standbys `beside` them; once all are warm they are run 1, in this order.
+        """Start these members, and standbys `beside` them; once all are warm they are run 1, in this order.
 
-        So whatever is done with a standby finds a training that has only begun, however long imports take; and no agent
-        gives up its zygote, and imports a second time, because they take longer than a minute.
+        So a test with a standby finds a training that has only begun, however long imports take; and no agent gives up
+        its zygote, and imports a second time, because that took longer than a minute.
         """
         started = [self.standby(name) for name in (*names, *beside)]
         self.waits("all members are warm", lambda: all(member.warm for member in started))
@@ -115,7 +115,7 @@ class LocalMembers:
             self.members[name].assign(Train(1, rank, len(names), master))
 
     def waits(self, what: str, until: Callable[[], bool], seconds: float = SECONDS) -> None:
-        """Files cannot be waited for, so they are looked at; Late after `seconds`."""
+        """Poll, because files cannot be waited for; Late after `seconds`."""
         end = time.monotonic() + seconds
         while not until():
             if time.monotonic() > end:
@@ -123,7 +123,7 @@ class LocalMembers:
             time.sleep(0.02)
 
     def trains(self, run: int, steps: int) -> None:
-        """Waits until this run has done so many steps."""
+        """Wait until this run has done so many steps."""
         self.waits(f"{steps} steps of run {run}", lambda: self._steps(run) >= steps)
 
     def _steps(self, run: int) -> int:
@@ -138,9 +138,9 @@ class LocalMembers:
         following: int | None = None,
         limit: int = SAVE_SECONDS,
     ) -> None:
-        """Tells everybody that `new` takes over from `old`, who are run `run`, each in the order of its ranks.
+        """Assign all: `new` takes over from `old`, which is run `run`, each in the order of its ranks.
 
-        `following` is the newer run's number, which is the next one where none is given.
+        `following` is the newer run's number; by default the next one.
         """
         following = following or run + 1
         joins = tuple(rank for rank, name in enumerate(new) if name not in old)
@@ -155,7 +155,7 @@ class LocalMembers:
             self.members[old[rank]].assign(Leave(following, "drain", SAVE_SECONDS, handover=block))
 
     def begins(self, run: int, names: Sequence[str], *, lost: Sequence[int] = ()) -> None:
-        """Tells these members that they are run `run`, in the order of its ranks; whoever trains another one ends it.
+        """Assign these members to run `run`, in the order of its ranks; members in another run end it.
 
         Runs named as lost save nothing; all others have their time to save.
         """
@@ -165,7 +165,7 @@ class LocalMembers:
             self.members[name].assign(train)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """As a node that dies would; SIGSTOP freezes the agent alone."""
+        """Like the death of a node; SIGSTOP freezes the agent alone."""
         self.members[name].process.send_signal(number)
 
 

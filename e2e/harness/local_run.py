@@ -1,7 +1,7 @@
 """One run of a training as plain processes on this machine: no cluster and no agent, a folder for its root.
 
-It starts the ranks, sees the steps that rank 0 reports, sends signals, and collects what was printed. Whatever happens,
-no process outlives the `with` block. Used for undisturbed twins and by `make try`.
+It starts the ranks, sees the steps that rank 0 reports, sends signals, and collects the output. No process ever
+outlives the `with` block. Used for undisturbed twins and by `make try`.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from e2e.harness.watching import Late
 SECONDS = 900.0
 TAIL_CHARACTERS = 2000
 GIVEN = set[int]()
-"""The ports that this process was given."""
+"""The ports assigned to this process."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one rank has ended."""
+    """How one rank ended."""
 
     status: int
     said: str
 
     @property
     def tail(self) -> str:
-        """The end of what it said."""
+        """The end of its output."""
         return self.said[-TAIL_CHARACTERS:]
 
 
 Start = Callable[..., subprocess.Popen[Any]]
-"""Called with a command and Popen's options; tests fork Python's from a process that has imported torch."""
+"""Called with a command and Popen's options; tests fork Python processes from one that has imported torch."""
 
 
 def executed(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """A process that ends with a test run that is killed, too."""
+    """A process that ends with the test run, even if that is killed."""
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], **options)
 
 
@@ -64,7 +64,7 @@ class LocalRun:
         watched: bool = False,
         start: Start = executed,
     ) -> None:
-        """`folder` gets the root below it, and is where the ranks start; `environ` is added to a bare one.
+        """`folder` gets the root below it, and is the ranks' working directory; `environ` is added to a bare one.
 
         Rank 0 of a `watched` run reports its steps, as to an agent.
         """
@@ -80,7 +80,7 @@ class LocalRun:
 
     def __enter__(self) -> Self:
         self._reports, writer = os.pipe()
-        os.set_blocking(writer, False)  # a rank whose reports nobody reads goes on
+        os.set_blocking(writer, False)  # a rank whose reports are not read goes on
         port = free_port()
         try:
             self._ranks = [self._start(rank, port, writer) for rank in range(self._world)]
@@ -118,7 +118,8 @@ class LocalRun:
         )
 
     def reaches(self, step: int, *, seconds: float = SECONDS) -> int:
-        """Waits until rank 0 has done this step, or a later one; which. Late if it ends before, or after `seconds`."""
+        """Wait until rank 0 has done this step, or a later one; returns it. Late if it ends before, or after
+        `seconds`."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             line, found, rest = self._unread.partition(b"\n")
@@ -140,7 +141,7 @@ class LocalRun:
             self._ranks[rank].send_signal(number)
 
     def ends(self, *, seconds: float = SECONDS) -> list[Ended]:
-        """Waits for all ranks, by rank."""
+        """Wait for all ranks, by rank."""
         deadline = time.monotonic() + seconds
         said = [rank.communicate(timeout=max(0.0, deadline - time.monotonic()))[0] for rank in self._ranks]
         return [Ended(rank.returncode, text) for rank, text in zip(self._ranks, said, strict=True)]
@@ -152,11 +153,11 @@ def _step(line: bytes) -> int | None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and that the kernel gives to no connection meanwhile: gloo's own
-    sockets would take it before it is used.
+    """A free port of this machine that the kernel assigns to no connection meanwhile: gloo's own sockets would take it
+    before it is used.
 
-    Never the same one twice: whoever was given it may not have come to listen yet. Nor the one that another process of
-    the tests was given, where all of them draw from one seed.
+    Never the same one twice, because its first owner may not listen yet. Nor one that another process of the tests was
+    assigned, because all of them draw from one seed.
     """
     while True:
         port = random.SystemRandom().randrange(20000, 30000)

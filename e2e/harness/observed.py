@@ -1,6 +1,6 @@
-"""What a watch has seen, put into words: conditions to wait for, members, outcomes. Pure.
+"""A watch's events as conditions to wait for, members, outcomes. Pure.
 
-Each function takes everything seen so far. Those meant for `Watch.wait` return None for "not yet".
+Each function takes everything seen so far. Those for `Watch.wait` return None for "not yet".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def newest_job(history: Sequence[Seen]) -> Object | None:
 
 
 def status(history: Sequence[Seen]) -> Mapping[str, Any]:
-    """The newest status, empty where there is none yet."""
+    """The newest status; empty if there is none yet."""
     job = newest_job(history)
     return dict(job.get("status", {})) if job else {}
 
@@ -47,12 +47,12 @@ def has_intent(history: Sequence[Seen]) -> Object | None:
 
 
 def intent(status: Object) -> Object:
-    """Why the run that is on has to end, {} where nothing asks it to."""
+    """Why the current run has to end; {} if nothing asks it to."""
     return (status.get("current") or {}).get("intent") or {}
 
 
 def asked_to_leave(history: Sequence[Seen], run: int = 1) -> Object | None:
-    """The first pod whose assignment told it to leave this run or a newer one."""
+    """The first pod whose assignment was to leave this run or a newer one."""
     told = ((seen.object, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return next((pod for pod, given in told if given.get("leave") and given["run"] > run), None)
 
@@ -72,7 +72,7 @@ def has_condition(reason: str) -> Condition:
 
 
 def condition(status: Object, kind: str) -> Object:
-    """The condition of this type, {} where there is none."""
+    """The condition of this type; {} without one."""
     return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
 
 
@@ -109,7 +109,7 @@ def ready(pod: Object) -> bool:
 
 
 def assignment(pod: Object) -> Mapping[str, Any]:
-    """What the pod has been told last."""
+    """The pod's newest assignment."""
     text = pod["metadata"].get("annotations", {}).get(ASSIGNMENT)
     return dict(json.loads(text)) if text else {}
 
@@ -122,13 +122,13 @@ def member_of_rank(history: Sequence[Seen], rank: int) -> Object:
 
 
 def planned_in(history: Sequence[Seen], run: int) -> set[str]:
-    """The uids of the pods that were told to be members of this run, which may be over before any status shows it."""
+    """The uids of the pods assigned to this run, which may be over before any status shows it."""
     told = ((seen.uid, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return {uid for uid, given in told if given.get("run") == run and "rank" in given}
 
 
 def ranked_in(history: Sequence[Seen], run: int) -> dict[str, int]:
-    """By name, the pods that were ever told to be a rank of this run, and which."""
+    """By name, the pods ever assigned a rank of this run, and which."""
     told = ((seen.name, assignment(seen.object)) for seen in history if seen.kind == "Pod")
     return {name: int(given["rank"]) for name, given in told if given.get("run") == run and "rank" in given}
 
@@ -143,14 +143,14 @@ def has_warm_spares(history: Sequence[Seen]) -> list[Object] | None:
 
 
 def joined(history: Sequence[Seen], run: int) -> Object | None:
-    """A pod that was told a rank of this run and had none before, as last seen."""
+    """A pod that was assigned a rank of this run and had none before, as last seen."""
     before = {name for older in range(run) for name in ranked_in(history, older)}
     names = ranked_in(history, run).keys() - before
     return next((pod for pod in pods(history) if pod["metadata"]["name"] in names), None)
 
 
 def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:
-    """Every member's outcome, in the order of their endings; a pod is asked again when it is deleted."""
+    """Every member's outcome, in the order of their ends; a deleted pod is read again."""
     found: dict[str, Mapping[str, Any]] = {}
     for seen in history:
         if seen.kind == "Pod" and seen.uid not in found and (outcome := outcome_of(seen.object)):
@@ -159,7 +159,7 @@ def outcomes(history: Sequence[Seen]) -> list[Mapping[str, Any]]:
 
 
 def outcome_of(pod: Object) -> Mapping[str, Any] | None:
-    """The termination message of one of its containers, where it is an outcome."""
+    """The termination message of one of its containers, if it is an outcome."""
     for container in pod.get("status", {}).get("containerStatuses", []):
         message = container.get("state", {}).get("terminated", {}).get("message")
         try:

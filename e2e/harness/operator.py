@@ -1,4 +1,4 @@
-"""The operator, installed with its Helm chart: where its leader is, and how to kill it without a word of warning."""
+"""The operator, installed with its Helm chart: where its leader is, and how to kill it without notice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 
 
 class InstallError(RuntimeError):
-    """helm said no; the message is what it said and the pods' state."""
+    """helm failed; the message is its output and the pods' state."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Operator:
         return found[0]
 
     def new_leader(self, than: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
-        """The leader, once it is another than that pod. Late after `seconds`."""
+        """The leader, once it is not that pod. Late after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -60,12 +60,12 @@ class Operator:
             time.sleep(POLL_SECONDS)
 
     def kill(self, pod: Mapping[str, Any]) -> None:
-        """SIGKILL to the pod's Python: nothing is released, nobody is told."""
+        """SIGKILL to the pod's Python: nothing is released."""
         kill(pid for pid, command in commands(self.pod_processes(pod["metadata"]["uid"])).items() if is_ours(command))
 
 
 def is_ours(command: str) -> bool:
-    """Whether a process of a pod is the operator, and not the container that holds the pod together."""
+    """Whether a process of a pod is the operator, not the pause container."""
     return "perdure-operator" in command or "perdure_operator" in command
 
 
@@ -75,7 +75,7 @@ def install(
     values: Mapping[str, str],
     signals: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """helm install, waiting until every replica is ready; `signals` are rows as the chart's value has them."""
+    """helm install, waiting until every replica is ready; `signals` are rows in the form of the chart's value."""
     settings = [f"--set-string={name}={value}" for name, value in (IMAGE | dict(values)).items()]
     settings.append(f"--set-json=signals={json.dumps(list(signals))}")
     words = ["upgrade", "--install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace"]
@@ -93,7 +93,7 @@ def rollback(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
 
 
 def commands(pids: Iterable[int]) -> dict[int, str]:
-    """The command lines of those that still run."""
+    """The command lines of those still running."""
     found = {}
     for pid in pids:
         try:
@@ -104,7 +104,7 @@ def commands(pids: Iterable[int]) -> dict[int, str]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL to all of them; Late where there are none."""
+    """SIGKILL to all of them; Late if there are none."""
     wanted = list(pids)
     if not wanted:
         raise Late("no process to kill: it has ended already, or never started")

@@ -1,4 +1,4 @@
-"""One NodePool of Karpenter's, as its user sees it: how many nodes it may have, which it has, and what Karpenter says.
+"""One NodePool of Karpenter's, as its user sees it: its limit, its nodes, and Karpenter's messages.
 
 Used as a context manager that watches it and, in the end, waits until its nodes are gone. Knows nothing of jobs.
 """
@@ -17,12 +17,12 @@ from e2e.harness.watching import Object, Seen, Watch
 LABEL = "karpenter.sh/nodepool"
 CLASS = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "here"}
 EVENTS = "default"
-"""The namespace of what is said about nodes."""
+"""The namespace of events about nodes."""
 GONE_SECONDS = 120
 
 
 class Pool:
-    """A NodePool with that name, of so many nodes at most; `template` is what a node of it is like."""
+    """A NodePool with that name, of so many nodes at most; `template` describes a node."""
 
     def __init__(self, kubectl: Kubectl, name: str, *, nodes: int, **template: Any) -> None:
         self.name = name
@@ -49,12 +49,12 @@ class Pool:
             self.watch.__exit__(kind, error, trace)
 
     def allows(self, nodes: int) -> None:
-        """From now on it may have so many nodes; those that it has stay."""
+        """Change its limit; existing nodes stay."""
         self._nodes = nodes
         self._kubectl.apply(self._manifest())
 
     def changes(self, **template: Any) -> None:
-        """The nodes that it has are no longer what they should be."""
+        """Make its nodes drift."""
         self._template |= template
         self._kubectl.apply(self._manifest())
 
@@ -64,11 +64,11 @@ class Pool:
         self._kubectl("delete", "nodeclaim", claim["metadata"]["name"], "--wait=false")
 
     def nodes(self) -> set[str]:
-        """The nodes that it has."""
+        """Its nodes."""
         return {found["metadata"]["name"] for found in self._present(self.watch.history, "Node")}
 
     def claims(self) -> list[Object]:
-        """The nodes that it has or waits for."""
+        """Its nodes, including expected ones."""
         return self._present(self.watch.history, "NodeClaim")
 
     def loses(self, node: str, *, seconds: float) -> None:
@@ -81,7 +81,8 @@ class Pool:
         self.watch.wait(f"node {node} is gone", gone, seconds=seconds)
 
     def says(self, pattern: str, node: str, *, seconds: float) -> str:
-        """Waits until Karpenter has said this of the node, as the reason and message of an event; in which words."""
+        """Wait until Karpenter reports this about the node, by the reason and message of an event; returns its
+        words."""
 
         def told(history: Sequence[Seen]) -> str | None:
             events = [seen.object for seen in history if seen.kind == "Event"]
@@ -92,7 +93,7 @@ class Pool:
         return self.watch.wait(f"{pattern} said of node {node}", told, seconds=seconds)
 
     def describe(self) -> str:
-        """What a person would look at first."""
+        """The first things to look at."""
         pool = self._kubectl.run("get", "nodepool", self.name, "--output=json")
         status = json.loads(pool.stdout).get("status") if pool.returncode == 0 else pool.stderr
         claims = self._kubectl.run("get", "nodeclaims", "--output=wide")

@@ -1,4 +1,4 @@
-"""What Perdure promises of a training that was interrupted once, measured: for `make demo` and `make try`. Pure."""
+"""Perdure's promises for a training interrupted once, measured: for `make demo` and `make try`. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Promises:
 
     @property
     def hold(self) -> bool:
-        """Whether every one is kept."""
+        """Whether all are kept."""
         nothing = (self.steps_lost, self.samples, self.steps_without_evidence) == (0, Samples(0, 0, 0), 0)
         return nothing and self.weights_equal
 
     def values(self) -> dict[str, str]:
-        """For a line that scripts read."""
+        """For scripts, as one line."""
         return {
             "steps_lost": str(self.steps_lost),
             "samples_lost": str(self.samples.lost),
@@ -43,7 +43,7 @@ def result_line(values: Mapping[str, str]) -> str:
 def measure(
     entries: Sequence[Entry], steps: Sequence[TracedStep], *, samples: int, epochs: int, weights_equal: bool
 ) -> Promises:
-    """Judges what an interrupted training has left. NoEvidence where it was over before that could matter."""
+    """Judge an interrupted training. NoEvidence if it was over before the interruption mattered."""
     gaps = evidence.gaps(steps)
     if len(gaps) != 1:
         raise NoEvidence(f"the training has {len(gaps) + 1} runs with steps, 2 were expected: it was not stopped once")

@@ -41,17 +41,17 @@ class Root:
         return sorted(entries, key=lambda entry: entry.seq)
 
     def saved(self, run: int) -> set[int]:
-        """The steps of whose state this run has stored anything, committed or not."""
+        """The steps of which this run has stored any state, committed or not."""
         return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/[0-9]*-*")}
 
     def members(self, run: int) -> list[str]:
-        """The pods in which the ranks of this run began, in order, by their own word."""
+        """The pods in which the ranks of this run began, in order, by their own report."""
         opened = next(entry for entry in self.entries() if entry.kind == "Opened" and entry.run == run)
         told = json.loads((self._folder / opened.body["members"]["key"]).read_text())
         return [str(member["name"]) for member in told["members"]]
 
     def wait_for_commit(self, *, seconds: float, reason: str = "") -> Entry:
-        """The first commit, or the first one made for this reason."""
+        """The first commit, or the first one with this reason."""
 
         def found() -> Entry | None:
             commits = (entry for entry in self.entries() if entry.kind == "Committed")
@@ -77,7 +77,7 @@ class Root:
         return self._wait(f"a run of {world} ranks", found, seconds)
 
     def _wait(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
-        """A bucket cannot be watched, so it is looked at; Late after `seconds`."""
+        """Poll, because a bucket cannot be watched; Late after `seconds`."""
         deadline = time.monotonic() + seconds
         while (found := look()) is None:
             if time.monotonic() > deadline:
@@ -86,7 +86,7 @@ class Root:
         return found
 
     def trace(self) -> Trace:
-        """What the ranks have noted."""
+        """The ranks' records."""
         lines = [json.loads(line) for path in sorted(self._folder.glob("trace/*.jsonl")) for line in _lines(path)]
         steps = tuple(_step(line) for line in lines if "event" not in line)
         return Trace(steps, tuple(_mark(line) for line in lines if "event" in line))
@@ -138,7 +138,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 
 def read_tensors(path: Path) -> Iterator[Tensor]:
-    """Every tensor of a shard; its part, which may be another on another number of ranks, is left out of the name."""
+    """Every tensor of a shard, named without its part, which may differ with the number of ranks."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])

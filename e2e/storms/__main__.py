@@ -1,4 +1,4 @@
-"""`python -m e2e.storms FOLDER`: judges what a storm has left once more."""
+"""`python -m e2e.storms FOLDER`: judges a storm's evidence again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.storms import judge
 
 
 def main(folder: str) -> int:
-    """Prints what was wrong; 1 where anything was."""
+    """Prints what was wrong; 1 if anything was."""
     storm = judge.read(Path(folder))
     start = min((poll.time for poll in storm.polls), default=0.0)
     wrong = judge.judge(storm)

@@ -25,7 +25,7 @@ ERRORS = {
 
 
 class Front:
-    """Its manner is read again for each request, and each piece of one."""
+    """The file is read again for each request, and each piece of one."""
 
     def __init__(self, address: str, upstream: int, manner: Path) -> None:
         self._address, self._upstream, self._manner = address, upstream, manner
@@ -52,11 +52,11 @@ class Front:
     async def _request(
         self, reader: asyncio.StreamReader, onward: asyncio.StreamWriter, writer: asyncio.StreamWriter
     ) -> bool:
-        """Hands one request on; False where the connection is over."""
+        """Pass one request on; False if the connection is over."""
         head = await reader.readuntil(b"\r\n\r\n")
         await self._thaws()
         if error := ERRORS.get(self.manner):
-            if b"100-continue" not in head.lower():  # whoever hears nothing first sends it all, and listens then
+            if b"100-continue" not in head.lower():  # an impatient client sends everything first, and then listens
                 await reader.readexactly(_length(head))
             writer.write(_answer(head, *error))
             await writer.drain()
@@ -88,7 +88,7 @@ class Front:
             await asyncio.sleep(SLOW_PIECE_SECONDS)
 
     async def _thaws(self) -> None:
-        while self.manner == "frozen":  # noqa: ASYNC110 - somebody else's process writes the file
+        while self.manner == "frozen":  # noqa: ASYNC110 - another process writes the file
             await asyncio.sleep(LOOK_SECONDS)
 
 

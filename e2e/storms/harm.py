@@ -1,4 +1,4 @@
-"""What is done from outside to a pod's trainer, to the links between pods, and to the store."""
+"""Disturbs a pod's trainer, the links between pods, and the store, from outside."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Processes:
 
     @contextlib.contextmanager
     def cut_off(self, pod: Pod, *peers: Pod) -> Iterator[None]:
-        """Nothing goes between this pod and those; store and API server answer all of them."""
+        """No traffic between this pod and those; store and API server reach all of them."""
         netns = f"--net=/proc/{next(iter(self.lab.processes(pod)))}/ns/net"
         rules = [
             (chain, flag, str(peer["status"]["podIP"]))
@@ -77,7 +77,7 @@ def _iptables(netns: str, *words: str) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """An S3 server of a storm's own, with a front that answers for it."""
+    """A storm's own S3 server, behind a front."""
 
     server: S3
     manner: Path
@@ -101,12 +101,12 @@ class Store:
 
     @property
     def front(self) -> S3:
-        """What a job is to talk to."""
+        """The endpoint for a job."""
         return replace(self.server, port=FRONT_PORT)
 
     @contextlib.contextmanager
     def answers(self, manner: str) -> Iterator[None]:
-        """In this manner, until the block is left."""
+        """In this mode, until the block is left."""
         self._says(manner)
         try:
             yield

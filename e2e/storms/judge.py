@@ -1,7 +1,7 @@
-"""Judges a storm by what it has left: log, traces, polled status, faults and drains, as files. Pure but for `read`.
+"""Judges a storm by its evidence: log, traces, polled status, faults and drains, as files. Pure, except for `read`.
 
-It knows formats and words from the documentation, and imports nothing of Perdure and nothing of the harness: what the
-product believes of itself, and what a scenario believes of it, is compared with what was trained and what is stored.
+It knows formats and words from the documentation, and imports nothing of Perdure or the harness: it compares what the
+product and a scenario believe with what was trained and stored.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 GAP_SECONDS: Final = 20.0
-"""So long nobody trains at most, while no process is frozen."""
+"""The longest gap in training, while no process is frozen."""
 DRAIN_SECONDS: Final = 60.0
-"""So long a drain takes at most, once the fault is over."""
+"""The longest drain, once the fault is over."""
 SLACK_SECONDS: Final = 1.0
-"""Between two clocks that tell of the same."""
+"""The difference of two clocks for the same event."""
 STANDS_SECONDS: Final = 5.0
-"""Who trains does a step in less."""
+"""A training rank does a step in less."""
 LATE_SECONDS: Final = 10.0
-"""What has happened so long ago is known to whoever looks."""
+"""Events this old are known to every observer."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done, from when to when; `end` of a kill is its start."""
+    """A disturbance, from start to end; `end` of a kill is its start."""
 
     what: str
     start: float
     end: float
     stands: bool = False
-    """Nobody could train meanwhile: a process, maybe the store, stood still, or ranks did not reach each other."""
+    """Training was impossible meanwhile: a process, maybe the store, stood still, or ranks did not reach each other."""
     alone: bool = True
     """Nothing else was wrong."""
     killed: tuple[tuple[int, int], ...] = ()
-    """(run, rank) of the processes that were killed: they take their last second of evidence with them."""
+    """(run, rank) of the killed processes: they take their last second of evidence with them."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Storm:
-    """All that is known of one."""
+    """All known facts of one storm."""
 
     entries: Sequence[Entry]
     steps: Sequence[Step]
@@ -105,14 +105,14 @@ class Storm:
 
     @cached_property
     def times(self) -> Mapping[int, Sequence[float]]:
-        """By run, when any of its ranks has finished a step."""
+        """By run, when any of its ranks finished a step."""
         found: dict[int, list[float]] = {}
         for step in sorted(self.steps, key=lambda one: one.time):
             found.setdefault(step.run, []).append(step.time)
         return found
 
     def trained(self, run: int, start: float, end: float) -> int:
-        """How many steps the ranks of this run have finished in that time, all together."""
+        """How many steps the ranks of this run finished in that time, all together."""
         times = self.times.get(run, ())
         return bisect_right(times, end) - bisect_left(times, start)
 
@@ -131,13 +131,13 @@ class Storm:
 
 
 def judge(storm: Storm) -> list[Wrong]:
-    """Everything that is not as promised, in order of time."""
+    """Every broken promise, in order of time."""
     found = [*_redone(storm), *_gaps(storm), *_drains(storm), *_lies(storm), *_history(storm)]
     return sorted(found, key=lambda one: one.time)
 
 
 def summed_up(found: Iterable[Wrong], start: float) -> list[str]:
-    """A line for each broken promise in the same words, for people."""
+    """One line for all broken promises with the same words."""
     rows: dict[tuple[str, str], list[float]] = {}
     for one in found:
         rows.setdefault((one.promise, one.words), []).append(one.time - start)
@@ -149,7 +149,7 @@ def summed_up(found: Iterable[Wrong], start: float) -> list[str]:
 
 
 def redone(storm: Storm) -> list[tuple[int, float]]:
-    """Steps that somebody who was not killed had finished in an older run, and when they were finished once more."""
+    """Steps that a surviving rank had finished in an older run, and when they were finished again."""
     firsts: dict[int, dict[int, float]] = {}
     safe: dict[int, set[int]] = {}
     for one in storm.steps:
@@ -165,7 +165,7 @@ def redone(storm: Storm) -> list[tuple[int, float]]:
 
 
 def _redone(storm: Storm) -> Iterator[Wrong]:
-    """Of a single fault none is."""
+    """A single fault repeats none."""
     by_fault: dict[Fault | None, list[int]] = {}
     for step, time in redone(storm):
         by_fault.setdefault(_blamed(storm, time), []).append(step)
@@ -184,7 +184,7 @@ def _blamed(storm: Storm, time: float) -> Fault | None:
 
 
 def gaps(storm: Storm) -> list[tuple[float, float]]:
-    """When nobody finished a step that was new, and no process was frozen: the longest stretch of each pause."""
+    """When no rank finished a new step, and no process was frozen: the longest stretch of each pause."""
     first: dict[int, float] = {}
     for one in storm.steps:
         first[one.step] = min(first.get(one.step, one.time), one.time)
@@ -214,7 +214,7 @@ def _gaps(storm: Storm) -> Iterator[Wrong]:
 
 
 def drained(storm: Storm) -> list[tuple[Drain, float]]:
-    """Each drain, and how long it took once the last fault that fell into it was over."""
+    """Each drain, and its duration after the last fault that fell into it was over."""
     found = []
     for one in storm.drains:
         ends = [fault.end for fault in storm.faults if fault.start < one.end and fault.end > one.start]
@@ -238,7 +238,7 @@ def _lies(storm: Storm) -> Iterator[Wrong]:
 
 
 def _counts(storm: Storm, status: Mapping[str, Any], now: float) -> Iterator[str]:
-    """Numbers that somebody has told."""
+    """The reported numbers."""
     opened = max(storm.opened(now + SLACK_SECONDS), default=0)
     if (told := int(status.get("opened") or 0)) > opened:
         yield f"opened is {told}, and the log has opened {opened}"
@@ -289,7 +289,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _busy(storm: Storm, now: float) -> int:
-    """The run that trains without a pause around this moment, 0 where none does."""
+    """The run that trains without a pause around this moment; 0 if none does."""
     for run, times in storm.times.items():
         if not storm.trained(run, now - 2 * STANDS_SECONDS, now - STANDS_SECONDS):
             continue
@@ -305,7 +305,7 @@ def _gone(storm: Storm, name: str, when: float) -> bool:
 
 
 def lost(storm: Storm) -> dict[int, tuple[int, int]]:
-    """By run, how many steps of those before it it has not begun with: by whoever lives, and by anybody at all."""
+    """By run, how many steps of earlier runs it did not begin with: of surviving ranks, and of all."""
     found: dict[int, tuple[int, int]] = {}
     for entry in (one for one in storm.entries if one.kind == "Opened"):
         start = _begins(storm, entry)
@@ -328,7 +328,7 @@ def _begins(storm: Storm, opened: Entry) -> int:
 
 
 def _history(storm: Storm) -> Iterator[Wrong]:
-    """What status says at the end of how each run began, and of what was lost."""
+    """The final status about how each run began, and about losses."""
     if not storm.polls:
         return
     last = storm.polls[-1]
@@ -352,11 +352,11 @@ def _word(live: bool) -> str:
     return "that it took over alive" if live else "that it did not take over alive"
 
 
-# What is read.
+# Reading.
 
 
 def read(folder: Path) -> Storm:
-    """What a storm has left in its folder."""
+    """A storm's evidence in its folder."""
     pods = _json_lines(folder / "pods.jsonl")
     return Storm(
         entries=sorted(map(_entry, folder.glob("log/*.json")), key=lambda one: int(one.body["seq"])),

@@ -1,7 +1,7 @@
-"""One job in a storm: what is done to it, and what is written down of it, for `judge` to read.
+"""One job in a storm: its disturbances, and their records, for `judge` to read.
 
-Everything is done from outside: a drain begins a hand-over, a file in the pods says at which of its acts who is to
-stand still (trainers/holding.py), and there a process, a link or the store is harmed.
+Everything is done from outside: a drain begins a hand-over, a file in the pods says at which of its acts which party
+stands still (trainers/holding.py), and there a process, a link or the store is disturbed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from e2e.storms import judge
 from e2e.storms.harm import Pod, Processes, Store
 
 HOLD: Final = "/dev/shm/hold"
-"""In the pods."""
+"""The path in the pods."""
 ENVIRON: Final = {
     "HOLD": HOLD,
     "HOLD_SECONDS": "60",
@@ -47,7 +47,7 @@ CALM_STEPS: Final = 4
 
 
 class Act(StrEnum):
-    """Of a hand-over; holding.py tells what each means."""
+    """The acts of a hand-over; holding.py defines them."""
 
     CONNECTING = "connecting"
     RECEIVING = "receiving"
@@ -57,7 +57,7 @@ class Act(StrEnum):
 
 
 class Victim(StrEnum):
-    """Whom it happens to."""
+    """The victim."""
 
     NEWCOMER = "newcomer"
     LEAVER = "leaver"
@@ -66,7 +66,7 @@ class Victim(StrEnum):
 
 
 class Harm(StrEnum):
-    """What happens."""
+    """The disturbance."""
 
     KILLED = "killed"
     FROZEN = "frozen"
@@ -78,7 +78,7 @@ class Harm(StrEnum):
 
     @property
     def of_the_store(self) -> bool:
-        """Whether it happens to the store, and so to all."""
+        """Whether it hits the store, and so all."""
         return self.value.startswith("store-")
 
 
@@ -88,13 +88,13 @@ OF_THE_STORE: Final = tuple(harm for harm in Harm if harm.of_the_store)
 
 @dataclass(frozen=True)
 class Move:
-    """A hand-over in which something happens."""
+    """A disturbed hand-over."""
 
     act: Act
     victim: Victim
     harm: Harm
     seconds: float = FROZEN_SECONDS
-    """How long it lasts, where it does."""
+    """How long it lasts, if it lasts."""
 
     def __str__(self) -> str:
         whom = "" if self.harm.of_the_store else f" of the {self.victim}"
@@ -103,7 +103,7 @@ class Move:
 
 @dataclass
 class Storm:
-    """Used as a context manager around the training's own; what it has seen lies in `folder` afterwards."""
+    """Used as a context manager around the training's own; its evidence is in `folder` afterwards."""
 
     lab: Lab
     training: Training
@@ -117,7 +117,7 @@ class Storm:
         self._processes = Processes(self.lab)
         self._hold = ""
         self._troubled = False
-        """Whether something was done since all was well."""
+        """Whether there was a disturbance since the job last recovered."""
         self._over = threading.Event()
         self._lock = threading.Lock()
 
@@ -136,10 +136,10 @@ class Storm:
         self._keeper.join()
         self.writes_down()
 
-    # What happens.
+    # Disturbances.
 
     def moves(self, move: Move) -> None:
-        """Drains a member's node, and harms somebody in the middle of the hand-over; waits until all is well again."""
+        """Drain a member's node, and disturb a party in the middle of the hand-over; wait for recovery."""
         number = max(int(self.status["run"]), self._opened()) + 1
         node, parties = self._cast(move.victim)
         holder = Victim.DECIDER if move.act in (Act.PUTTING, Act.PUT) or move.harm.of_the_store else move.victim
@@ -156,7 +156,7 @@ class Storm:
         self.is_calm()
 
     def drains_a_node(self) -> None:
-        """Nothing else happens."""
+        """No disturbance."""
         node, _ = self._cast(Victim.LEAVER)
         print(f"{self.clock} {node} is drained", flush=True)
         with self._drain(node) as drain:
@@ -184,15 +184,15 @@ class Storm:
             self._waits(seconds)
 
     def harms_the_store(self, harm: Harm, seconds: float) -> None:
-        """While everybody trains: a save holds it up for as long as its requests take."""
+        """While all train: a save blocks training for as long as its requests take."""
         stands = harm in (Harm.STORE_FROZEN, Harm.STORE_SLOW)
         with self._fault(f"{harm} for {seconds:.0f} s", stands=stands), self._store(harm):
             self._waits(seconds)
 
     def is_calm(self, *, seconds: float = CALM_SECONDS) -> None:
-        """Waits until the job has just its members and trains in its newest run.
+        """Wait until the job has exactly its members and trains in its newest run.
 
-        Not until status knows: of a hand-over that ends nobody it may know for minutes only what it has offered.
+        Not until status knows: if a hand-over ends no member, status may know only the offer for minutes.
         """
 
         def calm() -> bool:
@@ -216,7 +216,7 @@ class Storm:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to disturb."""
+        """Whether nothing is left to disturb."""
         return self.status.get("phase") in ("Completed", "Failed")
 
     @property
@@ -231,7 +231,7 @@ class Storm:
         return observed.status(self.training.watch.history)
 
     def _cast(self, victim: Victim) -> tuple[str, dict[Victim, Object]]:
-        """A node to drain, and who plays which part then; the newcomer is not there yet."""
+        """A node to drain, and the role of each pod then; the newcomer does not exist yet."""
         members = [self._member(rank) for rank in range(self.training.config.members)]
         by_node: dict[str, list[Object]] = {}
         for pod in members:
@@ -246,11 +246,11 @@ class Storm:
         return node, parts
 
     def _opened(self) -> int:
-        """The run that trains by the log; status may know for minutes only that it was offered."""
+        """The training run by the log; status may know only the offer for minutes."""
         return max((entry.run for entry in self.training.job.root.entries() if entry.kind == "Opened"), default=0)
 
     def _member(self, rank: int) -> Object:
-        """Of the run that trains: the pod of this rank, as last seen."""
+        """The pod of this rank in the training run, as last seen."""
         history = self.training.watch.history
         name = self.training.job.root.members(self._opened())[rank]
         return next(seen.object for seen in reversed(history) if seen.kind == "Pod" and seen.name == name)
@@ -264,7 +264,7 @@ class Storm:
                 self._processes.kill(pod)
             self._goes_on()
             return
-        stands = move.harm is Harm.FROZEN or move.harm.of_the_store  # who has voted waits for the log's word
+        stands = move.harm is Harm.FROZEN or move.harm.of_the_store  # a party that has voted waits for the log
         with self._fault(str(move), stands=stands), self._lasting(move, pod, list(cast.values())):
             self._goes_on()
             self._waits(move.seconds)
@@ -280,13 +280,13 @@ class Storm:
         return self.store.answers(harm.removeprefix("store-"))
 
     def _seats(self, pod: Pod, number: int) -> tuple[tuple[int, int], ...]:
-        """(run, rank) of what this pod is, and may have become meanwhile."""
+        """(run, rank) of this pod, and those that it may have become meanwhile."""
         history, name = self.training.watch.history, str(pod["metadata"]["name"])
         ranked = [(run, observed.ranked_in(history, run)) for run in {self._opened(), number}]
         return tuple((run, ranks[name]) for run, ranks in ranked if name in ranks)
 
     def _goes_on(self) -> None:
-        """Nobody is held any more."""
+        """Release all parties."""
         self._hold = ""
         self._plants()
 
@@ -313,7 +313,7 @@ class Storm:
     def _waits(self, seconds: float) -> None:
         self._over.wait(seconds)
 
-    # What is seen.
+    # Observation.
 
     def _reaches(self, moment: str) -> bool:
         try:
@@ -338,10 +338,10 @@ class Storm:
     def _logs(self) -> list[Path]:
         return sorted((self.folder / "pods").glob("*.log"))
 
-    # What is kept.
+    # Records.
 
     def _keeps(self) -> None:
-        """Beside all that: whoever is to stand still is told so, and logs outlive their pods."""
+        """In parallel: freeze the chosen party, and keep logs beyond their pods."""
         while not self._over.wait(LOOK_SECONDS):
             self._plants()
             self._links_logs()
@@ -370,7 +370,7 @@ class Storm:
                     os.link(log, kept)
 
     def writes_down(self) -> None:
-        """All that `judge` reads."""
+        """All data for `judge`."""
         history = self.training.watch.history
         jobs = [seen for seen in history if seen.kind == "TrainingJob"]
         self._lines("polls.jsonl", [{"t": t, "status": status} for t, status in _polled(jobs)])
@@ -387,7 +387,7 @@ class Storm:
 
 
 def _polled(seen: Sequence[Seen]) -> Iterator[tuple[float, Any]]:
-    """The status as somebody sees it who asks once a second."""
+    """The status as seen by a client that polls once a second."""
     found = [one for one in seen if one.object.get("status")]
     if not found:
         return
