@@ -65,6 +65,11 @@ _CANNOT_START: Final = frozenset(
 """What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
 another matter: members that leave make some."""
 
+_CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
+"""Reasons for which no member leaves at a known time, unless a node has a deadline."""
+_LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
+"""Words of the scheduler for what members take up: room that they make when they leave."""
+
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -220,6 +225,13 @@ def fallback(draft: Draft) -> KeptTemplate | None:
     return next((one for one in snapshot.kept if one.name == name and one.hash), None)
 
 
+def template_can_be_used(draft: Draft) -> bool:
+    """Whether new members can be made as the spec is now: False while its dry run is not answered, or was refused and
+    no earlier template is kept."""
+    verdict = _verdict(draft)
+    return verdict in (TemplateVerdict.GOOD, TemplateVerdict.WAIT) or fallback(draft) is not None
+
+
 def made_from_another(draft: Draft, pod: PodView) -> bool:
     """Whether a new member would be made from another template than this pod was."""
     kept, wanted = fallback(draft), {draft.snapshot.template_hash}
@@ -351,16 +363,24 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
 def spares_the_run(draft: Draft) -> bool:
     """Whether new members of this move fail on their own, and no member is taken away at a known time.
 
-    Then the run trains on: if it stopped, it would need the members that fail, are refused, or have no pod yet.
+    Then the run trains on: if it stopped, it would need the members that fail, are refused, or have no pod yet. For
+    another size no member has to leave: then the run stops only if its end makes the room that new members lack.
     """
-    intent, row = draft.intent, draft.status.next.replacements if draft.status.next else None
-    if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
+    intent, upcoming = draft.intent, draft.status.next
+    row = upcoming.replacements if upcoming else None
+    if intent is None or intent.disruption not in _CAN_WAIT or intent.deadline_seen:
         return False
+    resizes = intent.disruption is Disruption.SIZE_CHANGE
+    if resizes and (intent.ready_by is None or (upcoming and upcoming.attempts)):
+        return False  # it grows, or it is not known which run trains
     if row is not None and row.nodes:
         return True
     held = draft.standbys_wait or draft.waiting
     if held is not None and held.reason is Reason.QUOTA_EXCEEDED:
         return not makes_room(held.message)
+    if resizes:
+        unplaced = held.message if held and held.reason is Reason.UNSCHEDULABLE else ""
+        return not any(word in unplaced for word in _LACKS)
     unmade = set(draft.next_members) - set(own(draft.snapshot))
     return bool(unmade) or (held is not None and held.reason in _CANNOT_START)
 

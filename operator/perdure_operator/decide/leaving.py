@@ -16,7 +16,7 @@ from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready, Vacating
 from perdure_operator.decide.assignments import leave, leave_with, run_told
-from perdure_operator.decide.disruptions import quiet_for, reason_to_end, withdrawn
+from perdure_operator.decide.disruptions import EndReason, quiet_for, reason_to_end, withdrawn
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import (
     LATE_MARGIN_SECONDS,
@@ -26,12 +26,14 @@ from perdure_operator.decide.facts import (
     leavers,
     listed,
     still_running,
+    template_can_be_used,
     terminated,
 )
 from perdure_operator.decide.intents import start_move
 from perdure_operator.decide.placement import grace_of
 from perdure_operator.decide.plans import GRACE_MARGIN_SECONDS, request
 from perdure_operator.decide.signals import deadlines_ahead, signals_of_deletions
+from perdure_operator.decide.sizing import size_of, wanted_size
 from perdure_operator.decide.waiting import await_deleted, await_leavers, await_refused, cannot_be_asked, patience_ends
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import NodeView, PodView
@@ -114,7 +116,7 @@ def detect_disruption(draft: Draft) -> Draft:
     if draft.current is None:
         return draft
     found = reason_to_end(draft, draft.current)
-    if found is None:
+    if found is None or _cannot_be_followed(draft, draft.current, found):
         return draft
     if found.urgent:
         return start_move(draft, draft.current, found)
@@ -122,6 +124,13 @@ def detect_disruption(draft: Draft) -> Draft:
         disruption=found.disruption, cause=found.cause, nodes=found.nodes, since=draft.now, newest=draft.now
     )
     return draft.update_current(intent=intent).tell(Reason(found.disruption), found.cause)
+
+
+def _cannot_be_followed(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
+    """Whether all members would be new, for a size that somebody wants, and none can be made."""
+    if found.disruption is not Disruption.SIZE_CHANGE or size_of(current.plan).each == wanted_size(draft.snapshot).each:
+        return False
+    return not template_can_be_used(draft)
 
 
 def debounce(draft: Draft) -> Draft:
@@ -133,6 +142,8 @@ def debounce(draft: Draft) -> Draft:
     if found is None:
         words = f"no longer true: {intent.cause}; no member was asked to leave"
         return withdrawn(draft, intent, intent.nodes).update_current(intent=None).tell(Reason.WITHDRAWN, words)
+    if _cannot_be_followed(draft, draft.current, found):
+        return draft.update_current(intent=None)
     newest = draft.now if set(found.nodes) - set(intent.nodes) else (intent.newest or intent.since)
     due = min(newest + QUIET, intent.since + QUIET_AT_MOST)
     if found.disruption is Disruption.NODE_LEAVING:

@@ -33,7 +33,7 @@ class Size:
     @property
     def each(self) -> float:
         """Processes of one member."""
-        return self.world / self.members
+        return self.world / max(self.members, 1)
 
 
 def wanted_members(spec: TrainingJobSpec) -> int:

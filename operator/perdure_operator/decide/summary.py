@@ -14,7 +14,7 @@ from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, spares_the_run, terminated
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
-from perdure_operator.decide.sizing import wanted_size, warn_of_priority, why_so_many
+from perdure_operator.decide.sizing import size_of, wanted_size, warn_of_priority, why_so_many
 from perdure_operator.decide.standby_pool import paused_until
 from perdure_operator.decide.succession import succession
 from perdure_operator.decide.waiting import what_keeps
@@ -189,8 +189,12 @@ def _move(draft: Draft, cause: str) -> str:
 def _no_limit(draft: Draft, intent: Intent) -> str:
     """What ends a wait that has no time limit."""
     if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
-        members = len(draft.current.plan.members)
-        return f"no time limit: no member has to leave, and they are awaited until spec.replicas is {members} again"
+        have = size_of(draft.current.plan)
+        again = f"spec.replicas is {have.members} again"
+        if have.each != wanted_size(draft.snapshot).each:
+            processes = "1 process" if have.each == 1 else f"{have.each:g} processes"
+            again = f"{have.members} members of {processes} are wanted again"
+        return f"no time limit: no member has to leave, and they are awaited until {again}"
     if spares_the_run(draft):
         leaver = next((one.name for one in succession(draft).leaves), "")
         delete = f"kubectl delete pod -n {draft.snapshot.namespace} {leaver}"

@@ -49,6 +49,32 @@ async def edit_template(scene: Scene, rng: random.Random) -> None:
     some_user(scene, rng).template(lambda raw: raw["spec"]["containers"][0].update(image=image), f"image {image}")
 
 
+@fault(150, to_its_end=True, apart=True)
+async def other_processes(scene: Scene, rng: random.Random) -> None:
+    """Somebody wants members of another number of processes, and for minutes none can be had."""
+    user = some_user(scene, rng)
+    if user.job is None or user.job["spec"].get("elastic"):
+        return
+    scene.world.fire("other-processes")
+    kubelets, policy, why = (
+        list(scene.kubelets.values()),
+        scene.world.server.policy,
+        rng.choice(("image", "webhook", "")),
+    )
+    each = int(user.job["spec"].get("processesPerReplica", 1))
+    for kubelet in kubelets if why == "image" else ():
+        kubelet.pull_fails = 1.0
+    policy.refuse_creates = 'admission webhook "policy.example" denied the request: no' if why == "webhook" else ""
+    policy.dry_run_passes = rng.random() < 0.5
+    user.edit(processesPerReplica=rng.choice([one for one in (1, 2, 3) if one != each]))
+    await asyncio.sleep(rng.choice((20.0, 100.0, 300.0)))
+    for kubelet in kubelets:
+        kubelet.pull_fails = 0.0
+    policy.refuse_creates = ""
+    if rng.random() < 0.5:
+        user.edit(processesPerReplica=each)
+
+
 @fault(250)
 async def invalid_template(scene: Scene, rng: random.Random) -> None:
     user = some_user(scene, rng)

@@ -12,8 +12,8 @@ from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide import Stage, stage_of
-from perdure_operator.state.decision import Assign, SetBudget
-from perdure_operator.state.snapshot import NodeView, RefusalKind, TemplateCheck, TemplateVerdict
+from perdure_operator.state.decision import Assign, CheckTemplate, SetBudget
+from perdure_operator.state.snapshot import NodeView, RefusalKind, TemplateCheck, TemplateVerdict, Terminated
 from tests.support.jobs import (
     PATIENT,
     START,
@@ -702,6 +702,67 @@ class TestSize:
         assert here.names() == ["0", "1", "2", "3"]
         after = here.ready().settle()
         assert _ranks(after) == {"2": 0, "3": 2}
+
+
+class TestASizeThatCannotBeHad:
+    """Nobody has to leave for another number of processes: a run that trains is not stopped for members that fail."""
+
+    NO_CPU = "0/3 nodes are available: 3 Insufficient cpu."
+    NO_NODE = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+
+    def _edited(self) -> Job:
+        return _running().spec(processes_per_replica=2).settle().after(1).settle()
+
+    @pytest.mark.parametrize(
+        "why",
+        [
+            {"waiting_reason": "ImagePullBackOff"},
+            {"waiting_reason": "CreateContainerConfigError"},
+            {"pulling": True},
+            {},
+            {"node": "", "unschedulable": NO_NODE},
+            {"phase": "Failed", "reason": "UnexpectedAdmissionError"},
+            {"terminated": Terminated(exit_code=1, reason="Error"), "phase": "Failed"},
+        ],
+        ids=lambda why: str(next(iter(why.values()), "slow"))[:20],
+    )
+    def test_the_run_trains_on_however_long_new_members_do_not_start(self, why: dict[str, object]) -> None:
+        here = self._edited()
+        for _ in range(4):
+            for pod in here.living():
+                here = here if pod.ready else here.pod(pod.name, **why)
+            here = here.settle().after(200).settle()
+        assert _stage(here) is Stage.PREPARING
+        assert here.condition(ConditionType.RUNNING).status == "True"
+        said = here.condition(ConditionType.DISRUPTED).message
+        assert "no time limit: no member has to leave, and they are awaited until 2 members of 1 process are" in said
+
+    def test_nor_for_a_refusal_or_a_quota_that_would_not_admit_them_afterwards(self) -> None:
+        denied = _running().spec(processes_per_replica=2).settle().after(1).step(writes=1)
+        here = denied.refused(2, 3, message="admission webhook denied").settle().after(300).settle()
+        assert _stage(here) is Stage.PREPARING
+
+    @pytest.mark.parametrize("seconds", [0, 31])
+    def test_where_members_that_leave_make_room_they_leave_when_the_time_is_over(self, seconds: int) -> None:
+        here = self._edited().pod(2, node="", unschedulable=self.NO_CPU).pod(3, node="", unschedulable=self.NO_CPU)
+        assert bool(leaves(here.after(seconds).plan())) == bool(seconds)
+
+    def test_an_edit_that_is_taken_back_leaves_nothing(self) -> None:
+        here = self._edited().settle().after(100).settle().spec(processes_per_replica=1).settle()
+        assert (_stage(here), here.now.run) == (Stage.RUNNING, 1)
+
+    @pytest.mark.parametrize("timeout", [0, 30])
+    def test_while_the_api_server_refuses_the_template_or_has_not_answered_nothing_begins(self, timeout: int) -> None:
+        here = job(disruption={"replacementTimeoutSeconds": timeout}).running(world=2).having(kept=())
+        here = here.spec(processes_per_replica=2).having(template_hash="t2")
+        asked = here.plan()
+        assert written(asked) == (CheckTemplate(),)
+        check = TemplateCheck(hash="t2", verdict=TemplateVerdict.BAD, message="no", time=here.snapshot.now)
+        here = here.having(template_check=check).settle().after(5).settle()
+        assert _stage(here) is Stage.RUNNING
+        assert here.condition(ConditionType.TEMPLATE_ACCEPTED).status == "False"
+        accepted = here.having(template_check=check.model_copy(update={"verdict": TemplateVerdict.GOOD})).settle()
+        assert _stage(accepted.after(1).settle()) is (Stage.PREPARING if timeout else Stage.LEAVING)
 
 
 def _asking() -> Job:

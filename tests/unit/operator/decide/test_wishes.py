@@ -82,6 +82,8 @@ class TestAScaleDown:
         here = wished(3).spec(processes_per_replica=2).settle().after(1).settle()
         assert here.intent is not None
         assert here.intent.disruption is Disruption.SIZE_CHANGE
+        for new in (3, 4, 5):
+            here = here.pod(new, node="", unschedulable="0/3 nodes are available: 3 Insufficient cpu.")
         assert len(leaves(here.after(30).plan())) == 3
 
     def test_a_larger_run_is_begun_with_whoever_gets_room(self) -> None:
