@@ -1,0 +1,152 @@
+"""A model that four members hold in quarters: its nodes go away and come back, and no step or sample is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import evidence, observed, timeline, twin
+from e2e.harness.drain import Drained, uncordon
+from e2e.harness.job import Job, Manifest, merged, with_container
+from e2e.harness.lab import TINYGPT, Lab, example
+from e2e.harness.watching import Log, Watch
+from e2e.prepare import Environments
+from e2e.scenarios import lanes
+from e2e.scenarios.conftest import TINYGPT_IMAGE
+from e2e.scenarios.training import START_SECONDS, UNPACED
+
+pytestmark = pytest.mark.cluster
+
+NAMESPACE = "case-sharded"
+MEMBERS = 4
+ARGUMENTS = ("--epochs=1", "--batch=32", "--fsdp")
+PACE = {"PACE_SECONDS": "0", "PACE_HOLDS": "5", "PACE_HOLD_SECONDS": "3", "PACED_RUNS": "9"}
+SEAT = "example.com/seat"
+"""A member needs one. One node has three and two have one, so one node can go without loss of a member, and not two."""
+REPLACED_SECONDS = 25
+"""So long the members wait for a replacement that has no node."""
+FINISH_SECONDS = 300
+
+
+def manifest(lane: str) -> Manifest:
+    """examples/tinygpt/job.yaml with its model in quarters."""
+    spec = {
+        "replicas": MEMBERS,
+        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}", "everySteps": 10},
+        "disruption": {"replacementTimeoutSeconds": REPLACED_SECONDS},
+        "elastic": {"minReplicas": MEMBERS - 1, "maxReplicas": MEMBERS, "growAfterSeconds": 1},
+        "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
+    }
+    changed = example(TINYGPT, {"spec": spec})
+    resources = changed["spec"]["template"]["spec"]["containers"][0]["resources"]
+    return with_container(
+        changed,
+        {"PERDURE_TRACE": "1", **PACE},
+        image=TINYGPT_IMAGE,
+        command=["python", "paced.py", "train.py", *ARGUMENTS],
+        resources=merged(resources, {"limits": {SEAT: "1"}}),
+    )
+
+
+class Sharded:
+    """The job, and what rank 0 of each run has printed, whichever pod it was."""
+
+    def __init__(self, lab: Lab, job: Job, watch: Watch, logs: contextlib.ExitStack) -> None:
+        self._lab, self._job, self._watch, self._stack = lab, job, watch, logs
+        self._logs: dict[str, Log] = {}
+
+    def trains(self, *, run: int) -> None:
+        """Waits until this run has done some steps."""
+        self._watch.wait(f"run {run} assigned", lambda h: observed.training_run(h, run), seconds=START_SECONDS)
+        name = observed.member_of_rank(self._watch.history, 0)["metadata"]["name"]
+        if name not in self._logs:
+            self._logs[name] = self._stack.enter_context(self._job.log(name))
+        self._logs[name].wait(rf"PACE run {run}: 4 steps", seconds=START_SECONDS)
+
+    def nodes(self) -> set[str]:
+        """Where its pods are."""
+        return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self._watch.history)}
+
+    def drained(self, node: str) -> Drained:
+        """`kubectl drain`, once it has come back."""
+        with self._lab.drain(node) as drain:
+            return drain.finish()
+
+    def hurries(self) -> None:
+        """From now on nothing holds the steps up."""
+        for pod in observed.pods(self._watch.history):
+            words = ["--namespace", self._job.namespace, pod["metadata"]["name"], "--", "touch", UNPACED]
+            self._lab.kubectl("exec", *words)
+
+    def timeline(self) -> str:
+        """What happened when."""
+        gaps, history = evidence.gaps(self._job.root.trace().steps), self._watch.history
+        return timeline.written(
+            timeline.moments(history, self._job.root.entries(), gaps, []), start=history[0].time if history else 0.0
+        )
+
+    def completes(self) -> list[str]:
+        """Every line that a rank 0 has printed."""
+        status = self._watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
+        assert status["phase"] == "Completed", self._job.describe()
+        assert (status["failures"]["code"], status["failures"]["infrastructure"], status["stepsLost"]) == (0, 0, 0)
+        return [line for log in self._logs.values() for line in log.whole(seconds=FINISH_SECONDS)]
+
+
+@pytest.fixture
+def job(lab: Lab, lane: str) -> Iterator[Job]:
+    """Not applied yet; nothing of it stays behind."""
+    job = lab.job(manifest(lane), NAMESPACE)
+    yield job
+    job.delete()
+
+
+def losses(lines: list[str]) -> dict[int, str]:
+    """The loss of rank 0's part of each step, as printed."""
+    found = (re.match(r"step (\d+) loss (.*)", line) for line in lines)
+    return {int(one[1]): one[2] for one in found if one}
+
+
+def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_and_grows_back(
+    lab: Lab, lane: str, job: Job
+) -> None:
+    large, *small = lanes.nodes(lab, lane)
+    with (
+        lab.devices([large], SEAT, each=3),
+        lab.devices(small, SEAT, each=1),
+        contextlib.ExitStack() as logs,
+        job.watch() as watch,
+    ):
+        job.apply()
+        training = Sharded(lab, job, watch, logs)
+        training.trains(run=1)
+        first, second = sorted(small, key=lambda node: node not in training.nodes())
+        moved = training.drained(first)
+        training.trains(run=2)
+        shrunk = training.drained(second)
+        training.trains(run=3)
+        uncordon(lab.kubectl, small)
+        training.trains(run=4)
+        training.hurries()
+        said = training.completes()
+        print(training.timeline())
+        told_last = job.describe()
+    undisturbed = _twin(lab)
+    entries, trace = job.root.entries(), job.root.trace().steps
+    assert (moved.status, shrunk.status) == (0, 0), moved.output + shrunk.output
+    assert list(evidence.worlds(entries).items()) == [(1, 4), (2, 4), (3, 3), (4, 4)], told_last
+    assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
+    assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
+    of_four = evidence.turns(entries, trace)[1].end
+    here, there = losses(said), losses(undisturbed.said.splitlines())
+    assert here.keys() == there.keys()
+    assert [here[step] for step in range(1, of_four + 1)] == [there[step] for step in range(1, of_four + 1)]
+
+
+def _twin(lab: Lab) -> twin.Twin:
+    python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
+    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS)
