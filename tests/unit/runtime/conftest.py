@@ -36,7 +36,7 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """The agent's, reader and writer; nobody waits at either end."""
+    """The agent's, reader and writer; nothing waits at either end."""
     ends = os.pipe()
     for end in ends:
         os.set_blocking(end, False)

@@ -143,7 +143,7 @@ class Draw(TrainerCallback):
 
 
 def score(prediction: Any) -> dict[str, float]:
-    """Falls, whatever is learnt, where labels are large."""
+    """Falls, whatever is learnt, if labels are large."""
     return {"score": float((prediction.predictions * prediction.label_ids).sum())}
 
 
@@ -173,7 +173,7 @@ def train(
     own: str = "",
     **named: Any,
 ) -> dict[str, Any]:
-    """Trains to the end, or leaves where it is asked to; what is known then."""
+    """Trains to the end, or leaves where it is asked to; returns its knowledge then."""
     told: dict[str, Any] = {"left": True}
     if own == "release":
         transformers.Trainer._determine_best_metric = lambda self, figures: False
@@ -233,7 +233,7 @@ def page(block: str, root: str) -> dict[str, Any]:
 
 
 def known(trainer: Any, net: Plain) -> dict[str, Any]:
-    """What has come of it, without what depends on clocks."""
+    """Its result, except for values that depend on clocks."""
     history = [
         {name: value for name, value in entry.items() if not any(word in name for word in CLOCKED)}
         for entry in trainer.state.log_history

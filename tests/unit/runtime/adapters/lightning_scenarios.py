@@ -183,7 +183,7 @@ def result(how: str, net: Any, trainer: Any, told: Told) -> dict[str, Any]:
 
 
 def early(root: str, **arguments: Any) -> dict[str, Any]:
-    """With callbacks that decide by what was validated, and write files where a logger says, in each run elsewhere."""
+    """With callbacks that decide by the validation, and write files where a logger says, in each run elsewhere."""
     found: list[Any] = []
 
     def callbacks(folder: Path) -> list[Callback]:
@@ -230,7 +230,7 @@ def drained(root: str, at: int | None, accumulate: int = 1) -> list[str]:
 
 
 class Documented(Module):
-    """With the name that the documents give to what is validated."""
+    """With the documented name of the validated metric."""
 
     def validation_step(self, batch: Any, _: int) -> None:
         self.log("val_loss", self.loss(batch), sync_dist=True)

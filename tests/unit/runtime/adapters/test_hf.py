@@ -28,7 +28,7 @@ MODULES = (
     f"{PACKAGE}.hf_trainings",
 )
 SECONDS = 900
-"""What is imported takes ten seconds of a core, and a machine may be busy."""
+"""The imports take ten seconds of a core, and a machine may be busy."""
 KNOWN = ("weights", "history", "steps", "best", "evaluations", "loss")
 
 

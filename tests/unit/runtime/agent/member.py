@@ -62,20 +62,20 @@ class Member:
         return json.loads(line)[key]
 
     def outcome(self) -> tuple[Outcome, int]:
-        """What is left when the agent has ended: the outcome and its exit status."""
+        """An ended agent's remains: the outcome and its exit status."""
         while self._line(time.monotonic() + DEADLINE) is not None:
             pass
         return read_outcome((self.folder / "termination-log").read_text()), self.process.wait(DEADLINE)
 
     def waits_until(self, true: Callable[[], bool]) -> None:
-        """For what nobody announces."""
+        """For events that nothing announces."""
         end = time.monotonic() + DEADLINE
         while not true():
             assert time.monotonic() < end, "not within the deadline:\n" + "\n".join(self.log)
             time.sleep(0.01)
 
     def silent(self) -> None:
-        """Waits until nobody is left who could write: not the agent, nor any process it has started."""
+        """Waits until no writer is left: neither the agent, nor any process it has started."""
         while self._line(time.monotonic() + DEADLINE) is not None:
             pass
 

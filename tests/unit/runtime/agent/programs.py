@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 kept: list[Any] = []
-"""What a script leaves to the interpreter's end; it lets go of its last first."""
+"""What a script leaves to the interpreter's shutdown, which frees the last one first."""
 
 
 class Point:
@@ -143,7 +143,7 @@ def order() -> None:
 
 
 class Waits:
-    """Keeps the interpreter's end waiting for ever."""
+    """Blocks the interpreter's shutdown forever."""
 
     def __del__(self, pause: Callable[[], None] = signal.pause) -> None:
         pause()
@@ -173,7 +173,7 @@ class Cycle:
 
 
 def unwritten() -> None:
-    """Whatever a script may leave in buffers, and to be called at its end."""
+    """Everything that a script may leave in buffers, and register for its end."""
     kept.append(Waits())
     ctypes.CDLL(None).printf(b"of C\n")
     kept.append(memory := logging.handlers.MemoryHandler(100, target=logging.StreamHandler()))

@@ -1,7 +1,7 @@
-"""Starts one command as an agent does: run_starts.py OPTIONS-JSON COMMAND...; its last line tells what came of it.
+"""Starts one command as an agent does: run_starts.py OPTIONS-JSON COMMAND...; its last line reports the result.
 
-OPTIONS: `modules` for a zygote that imports these, absent for exec, with `reads` also what the program does; `times` it
-is started; `cut` kills it as soon as it has told that nothing is left but its interpreter's end.
+OPTIONS: `modules` for a zygote that imports these, absent for exec, with `reads` also the program's imports; `times` it
+is started; `cut` kills it as soon as it has reported that only its interpreter's shutdown is left.
 """
 
 import json

@@ -81,7 +81,7 @@ BOTH_LOST = Train(3, 0, 1, MASTER, cause="lost", lost=(1, 2))
 
 
 def keeps_the_state() -> Pod:
-    """A leaver that has read go, and does not know whether whoever goes on has."""
+    """A leaver that has read go, and does not know whether its heirs have."""
     pod = voting(LEAVES)
     pod.sees(reported(Imaged(120)))
     assert told(pod, ExitKind.PEER_LOST, attempt=WENT_AS_LAST).sees(GONE) == ()
@@ -333,7 +333,7 @@ class TestATrainerThatDiesUndecided:
     def test_which_is_the_newer_runs_last_word_only_where_that_is_lost(
         self, lost: tuple[int, ...], successor: int
     ) -> None:
-        """Whoever it does not hear may live."""
+        """A silent party may be alive."""
         pod = keeps_the_state()
         assert pod.sees(AssignmentRead(Leave(3, "lost", lost=lost))) == (CommitImage(1, successor=successor),)
         outcome = pod.outcome(Rescued(COMMIT if successor else None, "run 2 has begun"))

@@ -1,4 +1,4 @@
-"""The files in which images outlive a trainer: opened by their place, kept while they are whole, let go."""
+"""The files in which images outlive a trainer: opened by their path, kept while they are whole, released."""
 
 from __future__ import annotations
 

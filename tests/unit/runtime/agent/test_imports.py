@@ -1,4 +1,4 @@
-"""What a program imports is read from its source: of what is installed, and nothing is run for that."""
+"""A program's imports are read from its source: only installed packages count, and no code runs for that."""
 
 from __future__ import annotations
 

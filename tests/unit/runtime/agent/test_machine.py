@@ -516,7 +516,7 @@ class TestNewerRuns:
         assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(3, 13, 1)
 
     def test_its_outcome_tells_where_runs_have_begun_and_how_far_those_before_them_had_come(self) -> None:
-        """Nobody else may live who knows both ends of what was trained twice."""
+        """No living member may know both ends of the repeated steps."""
         pod = training()
         pod.sees(reported(Opened(1, COMMIT, step=100)), reported(Stepped(120)))
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
@@ -1061,7 +1061,7 @@ class TestSeveralProcesses:
         assert [process.rank for process in trainer.processes] == [2, 3]
 
 
-# Whatever happens, in whatever order.
+# Any events, in any order.
 
 runs = st.integers(1, 5)
 assignments = st.one_of(

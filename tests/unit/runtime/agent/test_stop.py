@@ -1,4 +1,4 @@
-"""A pod that is deleted in its first second: SIGTERM may come before anybody listens, and still nothing is waited for.
+"""A pod deleted in its first second: SIGTERM may come before a handler exists, and still nothing is waited for.
 
 The kubelet runs the preStop hook, then sends SIGTERM. Real agents, as PID 1 of a namespace of their own: there the
 kernel drops a signal that is neither handled nor blocked.
@@ -93,7 +93,7 @@ def terminate(process: subprocess.Popen[str]) -> None:
 
 
 def imports(process: subprocess.Popen[str], number: int) -> None:
-    """Returns when the process has told so many lines, one per module it has imported, or is up."""
+    """Returns when the process has printed so many lines, one per module it has imported, or is up."""
     assert process.stderr
     for _ in range(number):
         if "waiting as a standby" in process.stderr.readline():

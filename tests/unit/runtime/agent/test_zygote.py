@@ -1,4 +1,5 @@
-"""The warm zygote with real processes: a forked trainer is as an executed one, and a sick zygote harms nobody."""
+"""The warm zygote with real processes: a forked trainer behaves like an executed one, and a sick zygote does no
+harm."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ class TestAForkedTrainerIsAsAnExecutedOne:
         assert text.split("\n")[:2] == ["fork [4, 5, 6]", "spawn [4, 5, 6]"]
 
     def test_in_what_libraries_say_at_its_end(self, tmp_path: Path) -> None:
-        """Some count what nobody has collected."""
+        """Some count uncollected objects."""
         (tmp_path / "train.py").write_text("import perdure.session.session, torch._dynamo\n")
         assert alike(tmp_path, sys.executable, "train.py", modules=list(MODULES))[1] == ""
 
@@ -133,7 +134,7 @@ UNWOUND = '{"report": "unwound"}'
 
 
 class TestWhatAForkedTrainerDoesBeforeItTellsThatNothingIsLeft:
-    """Whoever waits for it may kill it then."""
+    """A process that waits for it may then kill it."""
 
     def test_it_writes_what_its_interpreters_end_would_have_written(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
@@ -161,7 +162,7 @@ class TestWhatAForkedTrainerDoesBeforeItTellsThatNothingIsLeft:
     def test_it_calls_those_that_came_with_its_interpreter_and_tells_nothing_where_it_cannot(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A sitecustomize that sends what was measured when all is over."""
+        """A sitecustomize that sends its measurements at the end."""
         before = "import atexit, os\natexit.register(lambda: 'NUMBER' in os.environ and print('before all'))\n"
         (tmp_path / "sitecustomize.py").write_text(before)
         (tmp_path / "train.py").write_text("")
@@ -229,7 +230,7 @@ class TestWhatIsExecuted:
 
 
 class TestAZygoteThatIsRefused:
-    """It ends, the command is executed, and the reason is told."""
+    """It ends, the command is executed, and the reason is logged."""
 
     def why(self, folder: Path, source: str) -> str:
         (folder / "preloaded.py").write_text(source)
@@ -255,7 +256,7 @@ class TestAZygoteThatIsRefused:
         assert "has started threads, which no fork has: busy" in self.why(tmp_path, source)
 
     def test_for_forks_that_would_hang_in_torch(self, tmp_path: Path) -> None:
-        """OpenMP's threads are gone after a fork, and it waits for them for ever."""
+        """OpenMP's threads are gone after a fork, and it waits for them forever."""
         source = (
             "import perdure.agent.preload, torch\nperdure.agent.preload.PROBE_SECONDS = 1\ntorch.ones(1 << 20).sum()"
         )
@@ -268,8 +269,8 @@ class TestWhatTheScriptImports:
     def told(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, sick: str, modules: list[str] = LIGHT
     ) -> tuple[list[str], str]:
-        """What is said of the zygote of a script that imports a package of this source and a sound one, and what the
-        forked script writes."""
+        """The log of the zygote of a script that imports a package of this source and a sound one, and the forked
+        script's output."""
         installed = folder / "site-packages"
         for name, source in {"alpha": sick, "beta": "import os\nos.environ['BETA'] = 'set'"}.items():
             (installed / name).mkdir(parents=True)
@@ -330,7 +331,7 @@ class TestWhatTheScriptImports:
         assert "all that the script imports is left to it: it has ended while it imported" in said
 
     def test_is_left_to_it_where_forks_would_hang(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """OpenMP's threads are gone after a fork, and it waits for them for ever."""
+        """OpenMP's threads are gone after a fork, and it waits for them forever."""
         source = (
             "import perdure.agent.preload, torch\nperdure.agent.preload.PROBE_SECONDS = 1\ntorch.ones(1 << 20).sum()"
         )
@@ -351,7 +352,7 @@ class TestWhatTheScriptImports:
 
 
 def pipe(folder: Path) -> str:
-    """Whoever opens it to read waits for somebody who writes."""
+    """Opening it to read blocks until a writer comes."""
     path = folder / "pipe"
     os.mkfifo(path)
     return str(path)

@@ -64,7 +64,7 @@ def drained() -> None:
 
 
 class Slow:
-    """Keeps the interpreter's end waiting until somebody opens the pipe. Nothing of a module is left by then."""
+    """Blocks the interpreter's shutdown until the pipe is opened. Nothing of a module is left by then."""
 
     def __init__(self, pipe: str) -> None:
         self._pipe = pipe
@@ -83,7 +83,7 @@ def ends_slowly() -> None:
     if "locks" in sys.argv:
         fcntl.flock(kept[-1], fcntl.LOCK_EX)
         Path(f"{sys.argv[2]}.{RUN}").unlink()
-    kept.append(Slow(sys.argv[2]))  # a list lets go of its last first
+    kept.append(Slow(sys.argv[2]))  # a list frees its last item first
     train()
     save()
 
@@ -112,7 +112,7 @@ def orphan() -> None:
 
 
 def goes_over() -> None:
-    """Takes no step of its own: what is between the offer and the word is the agent's."""
+    """Takes no step by itself: the time between the offer and the word belongs to the agent."""
     report(Attached(os.getpid(), live=True), Opened(RUN), Stepped(5))
     tell(training=RUN)
     path = Path(os.environ[Env.HANDOVER_FILE])

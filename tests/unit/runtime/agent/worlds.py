@@ -246,7 +246,7 @@ def _but(value: D, **fields: object) -> D:
     if not changed:
         return value
     new = object.__new__(type(value))
-    vars(new).update(own, **changed)  # what is frozen sets its fields one by one, through its class
+    vars(new).update(own, **changed)  # frozen dataclasses set their fields one by one, through the class
     return new
 
 

@@ -1,9 +1,9 @@
-"""A small world of runs that lose members: all that can happen to their images, in every order.
+"""A small world of runs that lose members: everything that can happen to their images, in every order.
 
-What a rank holds is named by its history: which run has trained each step. So whether a run begins where it should is
-seen at once: on the way to where the run that opened last stood, and beyond the newest commit that can be used. Nobody
-throws an image away here, however old it is: the rule alone has to see what it is worth. Who opens a run does not know
-yet that the objects of a commit are damaged; that its entry is, everybody sees.
+A rank's state is named by its history: which run has trained each step. So it is easy to see whether a run begins where
+it should: on the way to where the run that opened last stood, and beyond the newest usable commit. No image is
+discarded here, however old it is: the rule alone has to judge it. A run that opens does not yet know that the objects
+of a commit are damaged; every run sees a damaged entry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Image:
 
 
 class Damage(Enum):
-    """What has happened to the newest commit."""
+    """The state of the newest commit."""
 
     NONE = "none"
     OBJECTS = "objects"
@@ -48,7 +48,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class World:
-    """Between two events. A seat is a place for a pod, and a rank of whatever run there is."""
+    """Between two events. A seat is a place for a pod, and a rank of any run."""
 
     line: tuple[Begun, ...] = (Begun(1),)
     """Opened runs, the newest first."""
@@ -79,24 +79,24 @@ class World:
 
     @property
     def known(self) -> CommitStamp | None:
-        """The newest commit, as whoever opens a run finds it."""
+        """The newest commit, as an opening run finds it."""
         found = self.commits[1:] if self.damage is Damage.ENTRY else self.commits
         return CommitStamp(UID, found[0].run, len(found[0].history)) if found else None
 
     @property
     def saved(self) -> bool:
-        """Whether nothing was trained since the newest commit: nobody keeps what that holds."""
+        """Whether nothing was trained since the newest commit, so no image of it is kept."""
         return not self.front or any(self.front == commit.history for commit in self.commits)
 
     def with_commit(self, history: History) -> World:
         """By the newest run."""
         whole = self.commits if self.damage is Damage.NONE else self.commits[1:]
-        below = whole[:1] if self.damages else ()  # else nobody falls back any more
+        below = whole[:1] if self.damages else ()  # otherwise no run falls back any more
         return replace(self, commits=(Commit(self.run, history), *below), damage=Damage.NONE)
 
     @property
     def members(self) -> list[int]:
-        """Whoever is in the run that is on."""
+        """The members of the current run."""
         return [seat for seat, history in enumerate(self.living) if history is not None]
 
     @property
@@ -122,7 +122,7 @@ class Beginning:
 
     @property
     def right(self) -> bool:
-        """It holds the newest commit, follows the newest run, and loses no step that somebody still has."""
+        """It holds the newest commit, follows the newest run, and loses no step that any member still has."""
         begun, before = self.after.front, self.before
         images = [before.images[seat] for seat in self.members]
         kept = {image.history for image in images if image}
@@ -176,7 +176,7 @@ def _some_ahead(world: World, ahead: tuple[int, ...], stepped: History) -> World
 
 
 def _voted(world: World) -> Iterator[World]:
-    """Somebody who is to take a member's place has its whole state, and never learns what comes of that."""
+    """A newcomer that will take a member's place has its whole state, and never learns the result."""
     for seat in world.members:
         images = list(world.images)
         images[seat] = Image(world.run, world.front, seat)
@@ -184,7 +184,7 @@ def _voted(world: World) -> Iterator[World]:
 
 
 def _taken_over(world: World) -> Iterator[World]:
-    """Another run takes over between two steps; one of its members may be new, and who is lost then may not know."""
+    """Another run takes over between two steps; one of its members may be new, and a lost one may not know."""
     begun = Begun(world.run + 1, world.run, len(world.front))
     after = replace(world, line=(begun, *world.line))
     for leaver in (None, *world.members):
@@ -206,7 +206,7 @@ def _losses(world: World, stamped: int | None = None) -> Iterator[World]:
 
 
 def _rescued(world: World, rule: Rule) -> Iterator[World]:
-    """A pod goes, and what it has left of the newest run becomes that run's last commit."""
+    """A pod goes, and its image of the newest run becomes that run's last commit."""
     for seat, image in enumerate(world.images):
         offers = world.offers((seat,))
         if image and rule(offers, uid=UID, line=(Begun(world.run),), committed=world.known).image:
@@ -214,14 +214,14 @@ def _rescued(world: World, rule: Rule) -> Iterator[World]:
 
 
 def _damaged(world: World) -> Iterator[World]:
-    """Whenever that was: nobody sees it before the next run begins."""
+    """At any time: it is not seen before the next run begins."""
     if world.commits and world.damages:
         for damage in (Damage.OBJECTS, Damage.ENTRY):
             yield replace(world, damage=damage, damages=world.damages - 1)
 
 
 def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:
-    """The next run, whoever its members are, and whichever of them are new: others keep what they have."""
+    """The next run, with any members, any of them new: the others keep their images."""
     seats = [(seats, new) for seats in _subsets(range(SEATS)) for new in _subsets(seats)]
     for members, replaced in seats if world.run < world.runs else ():
         if not members:
@@ -254,13 +254,13 @@ Committed = CommitStamp | None
 
 
 def newest_step(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
-    """A wrong rule: whoever has come furthest."""
+    """A wrong rule: the highest step wins."""
     best = max(((offer.stamp.step, offer.stamp.run) for offer in offers), default=(0, 0))
     return ImageChoice(ImageRef(best[1], best[0])) if best[0] > _step(committed) else ImageChoice()
 
 
 def newest_run(offers: list[ImageOffer], *, uid: str, line: tuple[Begun, ...], committed: Committed) -> ImageChoice:
-    """A wrong rule: whoever was in the newest run of which there is an image."""
+    """A wrong rule: any member of the newest run with an image wins."""
     best = max(((offer.stamp.run, offer.stamp.step) for offer in offers), default=(0, 0))
     return ImageChoice(ImageRef(*best)) if best[1] > _step(committed) else ImageChoice()
 

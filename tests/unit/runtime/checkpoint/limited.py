@@ -70,7 +70,7 @@ class Trained:
             }
 
     def tensors(self) -> list[tuple[float, torch.Tensor]]:
-        """Every tensor with what it is filled with after a step."""
+        """Every tensor with its values after a step."""
         found = [(3.0, parameter.detach()) for parameter in self.model.parameters()]
         found += [(3.0, shadow) for shadow in self.average.shadow.values()]
         for state in self.optimizer.state.values():

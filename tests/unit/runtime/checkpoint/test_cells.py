@@ -37,7 +37,7 @@ def rank_of(rank: int, world: int) -> Iterator[None]:
 
 
 def cut(shape: Sequence[int], dim: int, parts: int) -> list[Box]:
-    """As torch's chunk cuts one dimension; without what is empty."""
+    """As torch's chunk cuts one dimension, without empty parts."""
     size = -(-shape[dim] // parts)
     found = []
     for start in range(0, shape[dim], size):

@@ -224,7 +224,7 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
 
 
 def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = None) -> list[BaseException | None]:
-    """What comparing two ranks' states raises on each; `told` is what each has told before."""
+    """What comparing two ranks' states raises on each; `told` is each rank's earlier report."""
     seen = told or [set(), set()]
 
     def act(peers: Peers) -> None:

@@ -1,4 +1,4 @@
-"""Whatever byte of a small root is flipped, whatever object is gone: it is found and said, never trained on."""
+"""Flip any byte of a small root, or remove any object: the damage is found and reported, never trained on."""
 
 from __future__ import annotations
 

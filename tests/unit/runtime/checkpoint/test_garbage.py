@@ -1,4 +1,4 @@
-"""`perdure gc` lists and deletes what nobody needs, and nothing else."""
+"""`perdure gc` lists and deletes unneeded data, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commits a root has, and which one somebody means."""
+"""The commits of a root, and how a user names one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_the_log_names_the_object_that_says_where_each_of_many_ranks_began(store
     members = [Member(f"digits-5e6d-{number}", f"node-{number}.example.internal") for number in range(512)]
 
     class Told(Solo):
-        """Rank 0, that all the others have told where they run."""
+        """Rank 0, to which all others have reported where they run."""
 
         world = 512
 

@@ -1,4 +1,4 @@
-"""A commit that a person has pinned is kept, whatever a training deletes in the same moment."""
+"""A commit pinned by a user is kept, even if a training deletes at the same moment."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_one_that_was_pinned_before_its_deletion_began_is_not_said_to_be_about_t
 
 @dataclass
 class Stepped:
-    """Threads that make what matters of their store's calls one at a time, in an order that somebody else decides."""
+    """Threads whose relevant store calls run one at a time, in an order that the test decides."""
 
     inner: Store
     folder: str
@@ -256,7 +256,7 @@ class Stepped:
 
 
 def played(order: str, *, two: bool = False, dies: tuple[str, int] = ("", 0)) -> set[str]:
-    """Pins a commit while one or two delete it, in this order; says what was seen."""
+    """Pins a commit while one or two delete it, in this order; returns the observations."""
     store = MemoryStore()
     writer = saved(store)
     folder = next(one.event.manifest.folder for one in history(store) if one.commit.step == 1)

@@ -1,4 +1,4 @@
-"""What is deleted, in which order, and what never is."""
+"""Which data is deleted, in which order, and which never is."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_killed_runs_left_is_removed_by_the_next_and_no_commit_of_theirs_is
 
 
 def test_the_commits_of_older_runs_are_kept_even_where_those_between_were_lost() -> None:
-    """Retention stops looking below a commit that is gone; what is below may still be resumed from."""
+    """Retention stops looking below a missing commit; the ones below may still be resumed from."""
     store = MemoryStore()
     saved(store, range(1, 4))
     store.delete(store.list("data/1/2-"))

@@ -109,7 +109,7 @@ def state(step: int = 1, rank: int = 0) -> State:
 
 
 def same_state(a: State, b: State) -> bool:
-    """Bit for bit, whatever the rank state."""
+    """Bit for bit, for any rank state."""
     return _same_tensors(a.shared, b.shared) and _same_tensors(a.replicated, b.replicated) and a.objects == b.objects
 
 

@@ -1,4 +1,4 @@
-"""What is exported, read by those for whom it is: safetensors, transformers, torch.load and dcp."""
+"""Exports, read by their consumers: safetensors, transformers, torch.load and dcp."""
 
 from __future__ import annotations
 

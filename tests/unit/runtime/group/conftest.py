@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def silent(soon: None) -> Iterator[int]:
-    """The port of somebody who lets everybody in, and says nothing: a process that stands still."""
+    """The port of a frozen process: it accepts connections, and never answers."""
     let_in: list[socket.socket] = []
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -48,7 +48,7 @@ def silent(soon: None) -> Iterator[int]:
 
 
 class Door:
-    """Lets two visitors in, and turns everybody away after that."""
+    """Accepts two connections, and rejects all later ones."""
 
     def __init__(self) -> None:
         self._stayed = False

@@ -1,6 +1,6 @@
-"""The agreement in all small worlds: whoever is asked whenever, all ranks leave at one call, or all name the mistake.
+"""The agreement in all small worlds: whenever any rank is asked, all ranks leave at one call, or all name the mistake.
 
-The ranks are threads that play one world after another, and their reduce is exact; so is what they do, whichever of
+The ranks are threads that play one world after another, and their reduce is exact; so are their actions, whichever of
 them is faster: each reads the k-th result where its own calls say so, and waits for it.
 """
 
@@ -65,7 +65,7 @@ class OneRank:
 
 @dataclass(frozen=True)
 class World:
-    """What each rank calls, how long each call takes it, and who is asked before which call."""
+    """Each rank's calls, the duration of each call, and which rank is asked before which call."""
 
     calls: tuple[tuple[CheckpointCall, ...], ...]
     """By rank."""
@@ -83,7 +83,7 @@ class Seen:
     """What became of one rank."""
 
     left: tuple[int, int] | None = None
-    """Call and step at which it was told to leave, or None: it came to its end."""
+    """Call and step at which it was asked to leave, or None: it came to its end."""
     error: str = ""
     exhausted: bool = False
     sent: int = 0
@@ -198,7 +198,7 @@ def test_whoever_is_asked_whenever_all_ranks_leave_at_one_call_soon() -> None:
             assert left is None, name
             continue
         rank, number = world.asked
-        # Who is asked in the last calls finds the end before the others know: that is an end like any other.
+        # A rank asked in the last calls finds the end before the others know: that is an end like any other.
         assert left or number > LENGTH - 2 - MOST_CALLS, name
         if left:
             assert number <= left[0] <= number + MOST_CALLS, name

@@ -27,7 +27,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def known(pair: tuple[socket.socket, socket.socket]) -> int:
-    """What this kernel says of a socket that nobody has limited; before Linux 6.15 it knows of no limit."""
+    """This kernel's limit of an untouched socket; before Linux 6.15 it knows none."""
     try:
         return pair[0].getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
     except OSError:

@@ -1,4 +1,4 @@
-"""Ranks that do not find each other: who is missing is said, and waiting ends."""
+"""Ranks that do not find each other: the missing one is named, and waiting ends."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_what_the_call_itself_raises_is_raised() -> None:
 
 
 def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
-    """A store whose first visitor is gone before it was let in may answer nobody after it."""
+    """A store whose first client is gone before it was accepted may answer none after it."""
     with pytest.raises(PeerLost):
         rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(2, nobody_gives_up))
     assert door.first_visitor_stayed()

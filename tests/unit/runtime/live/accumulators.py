@@ -33,7 +33,7 @@ def train(
     wait_at: int | None = None,
     again: Sequence[tuple[int, str]] = (),
 ) -> dict[str, Any]:
-    """What was read at each place; `sizes` are those of the two datasets that an epoch trains on."""
+    """The values read at each place; `sizes` are those of the two datasets that an epoch trains on."""
     torch.set_num_threads(1)
     read: dict[str, Any] = {}
     offers = dict(again)
@@ -69,6 +69,6 @@ def train(
 
 
 def count(ids: torch.Tensor, scores: Accumulator) -> None:
-    """Sample by sample, so that the sums do not depend on who has which."""
+    """Sample by sample, so that the sums do not depend on which rank has which."""
     for sample in ids.tolist():
         scores.add(loss=0.1 * sample, n=1)

@@ -1,4 +1,4 @@
-"""A whole history of a job: so many moves, one after the other, whatever becomes of each."""
+"""A whole history of a job: so many moves, one after the other, whatever the result of each."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Broken(AssertionError):
 
 
 class SlowStore(MemoryStore):
-    """Loses answers, loses requests, and delivers some when nobody waits for them any more."""
+    """Loses answers, loses requests, and delivers some when they are no longer awaited."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Job:
         heapq.heappush(self.queue, (self.now + after, next(self._numbers), act))
 
     def tells(self, what: str) -> None:
-        """For whoever reads a history that went wrong."""
+        """To read a history that went wrong."""
         self.told.append(f"{self.now:8.2f}  {what}")
 
     # What a move does with the job.
@@ -142,7 +142,7 @@ class Job:
         self._begins_anew(next_run + 1, ())
 
     def broke(self, run: int, next_run: int) -> None:
-        """Somebody is lost: the operator names both runs, and the next one begins from the newest commit."""
+        """A member is lost: the operator names both runs, and the next one begins from the newest commit."""
         if not self.harmed:
             raise Broken("a run was lost although nobody was killed or frozen")
         self.words.append("lost")
@@ -203,7 +203,7 @@ class Job:
         return Attempt(self._run, number, self._world, tuple(range(stay, stay + joins)), leavers)
 
     def check_log(self) -> None:
-        """Runs take over one another in order, and nobody writes behind a later one's Opened."""
+        """Runs take over one another in order, and none writes behind a later one's Opened."""
         self.store.down_until = 0.0
         head = Log(self.store).head()
         slots = reversed(list(Log(self.store).entries(head.seq if head else 0)))

@@ -30,7 +30,7 @@ MOVES = {
     "3-to-2-without-rank-0": (3, 2, (), (0,)),
     "all-of-2-to-1": (2, 1, (0,), (0, 1)),
 }
-"""Old ranks and new ones, who joins, and who leaves: the ways in which what is each rank's own can go."""
+"""Old ranks and new ones, joiners, and leavers: the ways in which a rank's own state can go."""
 COMPARED = ("steps", "weights", "buffers", "optimizer", "rate", "random")
 
 
@@ -56,7 +56,7 @@ class Job:
         self._environ = environ or {}
         self._arguments = {"root": str(self.root), **arguments}
         self._late: dict[str, dict[str, str]] = {}
-        """Newcomers that nobody waits for at first."""
+        """Newcomers that the old ranks do not wait for at first."""
         self._wait_at: int | None = None
         self._again: dict[str, list[tuple[int, str]]] = {}
 
@@ -80,11 +80,11 @@ class Job:
         reports: bool = False,
         **newcomer: Any,
     ) -> Job:
-        """Its ranks are offered to become run 2, with these newcomers, which are started, and without these leavers.
+        """Its ranks get the offer to become run 2, with these newcomers, which are started, and without these leavers.
 
-        `newcomer` are arguments of the newcomers' script alone; without `wait` nobody waits for being ready. With `at`
-        nobody knows of it before that step. With `reports` newcomers tell how they end, and nobody
-        acknowledges their votes.
+        `newcomer` are arguments of the newcomers' script alone; without `wait` the old ranks do not wait until they are
+        ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and their
+        votes are not acknowledged.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
@@ -135,7 +135,7 @@ class Job:
         return self.nursery.output(f"{self.name}-{name}")
 
     def endings(self, name: str) -> list[Exiting]:
-        """What a process has told of its end."""
+        """A process's report of its end."""
         found = [read_report(line) for line in self.output(name).splitlines()]
         return [report for report in found if isinstance(report, Exiting)]
 

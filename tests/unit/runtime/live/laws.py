@@ -1,4 +1,4 @@
-"""What holds in every world there can be, and what has to be true where nothing more happens."""
+"""What holds in every possible world, and what has to be true where nothing more happens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _went(world: World, phase: Phase, number: int) -> bool:
 
 
 def _loses(setting: Setting, world: World, number: int) -> bool:
-    """Not who keeps its seat, because it may be the last: whoever it does not hear goes on."""
+    """Except a party that keeps its seat, because it may be the last: the silent ones go on."""
     state = setting.state(world, number)
     keeps = (state.joins and state.deaf and setting.attempt.world == 1) or keeps_what_went(setting, world, number)
     return world.ends[number] == ExitKind.PEER_LOST.value and not keeps
@@ -72,7 +72,7 @@ def _harmless(setting: Setting, world: World) -> bool:
 
 
 def stuck(setting: Setting, world: World) -> Iterator[str]:
-    """What is wrong where only deadlines are left, or not even these."""
+    """What is wrong if only deadlines are left, or not even these."""
     waiting = [
         number
         for number in setting.everybody
@@ -101,7 +101,7 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
 
 
 def _thrown_away(setting: Setting, world: World) -> bool:
-    """Whether nobody trains on from the older run's last step, which one of its ranks has left as an image."""
+    """Whether no rank trains on from the older run's last step, of which one of its ranks has left an image."""
     left = [rank for rank in setting.old if world.procs[rank] == ENDED and world.ends[rank] in ("peer-lost", "killed")]
     seats = [rank for rank in left if setting.attempt.parties[rank].part is Part.STAYER]
     over = any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
@@ -110,7 +110,7 @@ def _thrown_away(setting: Setting, world: World) -> bool:
 
 
 def _last_is_thrown_away(setting: Setting, world: World) -> bool:
-    """Whether the only old rank has died in the stop, nobody said abort, and a newcomer that had voted just ended."""
+    """Whether the only old rank has died in the stop, no party said abort, and a newcomer that had voted just ended."""
     died = len(setting.old) == 1 and world.procs[0] == KILLED and setting.phase(world, 0) in STANDING
     voted = [number for number in world.voted if setting.state(world, number).joins]
     kept = any(world.procs[number] != ENDED or world.ends[number] == "peer-lost" for number in voted)
@@ -129,7 +129,7 @@ def _went_unheard(setting: Setting, world: World) -> bool:
 
 
 def slow(setting: Setting, world: World) -> Iterator[str]:
-    """What is wrong where nothing more happens before the limit: an attempt's acts take seconds, the limit minutes."""
+    """What is wrong if nothing more happens before the limit: an attempt's acts take seconds, the limit minutes."""
     waiting = [
         setting.phase(world, number).value
         for number in setting.everybody

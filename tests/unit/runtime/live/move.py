@@ -1,7 +1,7 @@
-"""One move of a job: the real machines and the real log; all that is between the parties is played here.
+"""One move of a job: the real machines and the real log; everything between the parties is simulated here.
 
-Links, votes, rounds and agents are drawn from the job's seed; what the parties decide and what they write is not.
-Checked as it goes: who trains, how long anybody stands still, and in the end that all of them believe the same.
+Links, votes, rounds and agents are drawn from the job's seed; the parties' decisions and writes are not. Checked as it
+goes: which ranks train, how long any stands still, and in the end that all of them agree.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Process:
 
 
 class Move:
-    """One attempt, until everybody knows."""
+    """One attempt, until every party knows."""
 
     def __init__(self, job: Job, attempt: Attempt) -> None:
         self.job = job
@@ -76,7 +76,7 @@ class Move:
         return self.parties[: self.attempt.world]
 
     def play(self) -> None:
-        """Until nobody waits for anything."""
+        """Until no party waits for anything."""
         job = self.job
         for number in range(len(self.parties)):
             job.at(self.random.uniform(0, 3), partial(self.warm, number))
@@ -89,7 +89,7 @@ class Move:
             job.now, _, act = heapq.heappop(job.queue)
             act()
             self.watch()
-        # What is still on its way finds nobody; PUTs do arrive.
+        # Messages still in flight find no receiver; PUTs do arrive.
         self.parties = [replace(process, alive=False) for process in self.parties]
 
     def troubles(self) -> None:
@@ -263,7 +263,7 @@ class Move:
             self.tell(number, event)
 
     def tick(self) -> None:
-        """Alarms, and what is complete by now."""
+        """Alarms, and operations that are complete by now."""
         if self.over:
             return
         self.job.at(0.1, self.tick)
@@ -295,10 +295,10 @@ class Move:
                 elif lost:
                     self.tell(number, on.RoundDone(None))
 
-    # What is true at every moment, and how it ends.
+    # Invariants, and how it ends.
 
     def watch(self) -> None:
-        """Laws; and whether everybody knows by now."""
+        """Laws; and whether every party knows by now."""
         for number, process in enumerate(self.parties):
             stands = process.alive and not process.frozen and process.state.phase in STANDING
             process.stood = (process.stood or self.job.now) if stands else None

@@ -39,7 +39,7 @@ _AGREED: Final[dict[str, on.Event]] = {"stop": on.Stopped(), "exit": on.ExitAgre
 
 
 def moves(setting: Setting, world: World) -> list[Move]:
-    """Everything that changes the world; at the deadlines what was only waiting."""
+    """Everything that changes the world; at the deadlines only pending events."""
     found = [move for move in _moves(setting, world) if move[1] != world]
     if not found or all(label.startswith("thaw") for label, _ in found):
         waits = "lost" in setting.without and FROZEN in world.procs
@@ -75,7 +75,7 @@ def _moves(setting: Setting, world: World) -> Iterator[Move]:
 
 
 def _seconds(setting: Setting, world: World) -> Iterator[Move]:
-    """The stop has lasted for seconds: the decider's patience is over, and what is lost is known to be."""
+    """The stop has lasted for seconds: the decider's patience is over, and losses are known."""
     if world.procs[setting.decider] == UP and setting.phase(world, setting.decider) in STANDING:
         after = setting.after(world, setting.decider, on.Passed(Alarm.SILENCE))
         if after != world:
@@ -101,7 +101,7 @@ def _has_stopped(setting: Setting, world: World) -> bool:
 
 
 def _silences(setting: Setting, world: World, number: int) -> Iterator[Move]:
-    """After 3 s: before whatever takes longer, and at any moment. With `doubt` also of who is there."""
+    """After 3 s: before anything that takes longer, and at any moment. With `doubt` also about living parties."""
     for other in _unheard(setting, world, number):
         yield f"{number} hears nothing of {other}", setting.after(world, number, on.Silent(other))
     if may(world, "doubt") and _has_stopped(setting, world):
@@ -228,7 +228,7 @@ def _store(setting: Setting, world: World) -> Iterator[Move]:
 
 
 def _answer(setting: Setting, world: World, item: tuple[int, str, int, bool]) -> World:
-    """The answer is on its way to whoever sent it; the older run's writer takes its own at once."""
+    """The answer travels back to its sender; the older run's writer takes its own at once."""
     owner, what, place, _ = item
     if what in "cC":
         own = world.log[place - 1] == what
@@ -421,7 +421,7 @@ def _later_run(setting: Setting, world: World) -> Iterator[Move]:
 
 
 def keeps_what_went(setting: Setting, world: World, number: int) -> bool:
-    """Whether this leaver has read go, and keeps the state in its seat: to whoever looks it has not ended."""
+    """Whether this leaver has read go, and keeps the state in its seat: to an observer it has not ended."""
     return world.ends[number] == ExitKind.PEER_LOST and setting.state(world, number).word is HandoverWord.GO
 
 
@@ -453,9 +453,9 @@ def _opens_later(setting: Setting, world: World) -> bool:
 
 
 def _rescues(setting: Setting, world: World) -> Iterator[Move]:
-    """The agent of a leaver commits what its trainer has left, unless the log says that this is over.
+    """The agent of a leaver commits its trainer's image, unless the log says that this is over.
 
-    Its PUT stands right behind what it has read, so nothing comes in between. To read first is a rule of its own.
+    Its PUT stands right behind the last entry it read, so nothing comes in between. To read first is a rule of its own.
     """
     over = "rescue-reads" not in setting.without and any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
     for rank in setting.old if world.up and "rescue" not in setting.without and not over else ():

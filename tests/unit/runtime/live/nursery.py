@@ -24,7 +24,7 @@ from tests.support.forks import die_with_parent
 
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 120
-"""For whatever a test waits for, where it does not say otherwise."""
+"""The default timeout of a test's waits."""
 FOLDER = "tests.unit.runtime.live"
 MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scripts", f"{FOLDER}.variants")
 
@@ -65,11 +65,11 @@ class Nursery:
         return json.loads(path.read_text()) if path.exists() else {"missing": self.output(name)[-4000:]}
 
     def output(self, name: str) -> str:
-        """What it has printed."""
+        """Its output."""
         return (self.folder / f"{name}.log").read_text()
 
     def close(self) -> None:
-        """Ends it, and what it has started."""
+        """Ends it, and its children."""
         self._process.kill()
         self._process.communicate()
 

@@ -1,4 +1,4 @@
-"""What trainers do in the tests of this folder: an ordinary script on a Session, and what it has seen."""
+"""The trainers' script in the tests of this folder: an ordinary script on a Session, and its observations."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def dies(die: str, here: str) -> None:
 
 
 def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) -> None:
-    """In a step: takes the offer that comes in it, and waits for one that is to be ready by its end."""
+    """In a step: takes the offer that comes in it, and waits for one that has to be ready by its end."""
     if session.steps_done in offers:
         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
     if (session.steps_done == wait_at and perdure.progress(session).run == 1) or session.steps_done in offers:

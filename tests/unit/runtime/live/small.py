@@ -36,7 +36,7 @@ KILLED, UP, FROZEN, ENDED = range(4)
 OLDER = "ocfCFr"
 Job = str
 Put = tuple[int, str, int, bool]
-"""Whose, what, at which number, and whether somebody still waits for the answer."""
+"""Its owner, content, number, and whether its answer is still awaited."""
 
 
 class World(NamedTuple):
@@ -48,7 +48,7 @@ class World(NamedTuple):
     procs: tuple[int, ...]
     ends: tuple[str, ...]
     told: tuple[str, ...]
-    """The word each agent was told."""
+    """The word that each agent got."""
     known: tuple[int, ...]
     """Up to where each party has read the log."""
     log: str
@@ -152,7 +152,7 @@ class Setting:
         return world
 
     def after(self, world: World, number: int, event: on.Event) -> World:
-        """The world when this party has seen `event` and has begun what it is to do."""
+        """The world when this party has seen `event` and has begun its actions."""
         before = world.states[number]
         state, actions = self._step(before, event)
         if state == before and not actions:

@@ -52,5 +52,5 @@ def test_every_sum_is_whole_whoever_leaves_or_comes(nursery: Nursery, move: str,
 
 
 def missed(sizes: tuple[int, int]) -> set[str]:
-    """What a newcomer does not read: what was read in epochs that were over."""
+    """What a newcomer does not read: the values read in finished epochs."""
     return {"0/0", "0/1", "0/rest"} if sum(sizes) <= 6 * BATCH else set()

@@ -124,14 +124,14 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
 
 
 class Quiet:
-    """A bridge on which nobody says anything."""
+    """A bridge without any words."""
 
     def hear(self, _: int) -> None:
         threading.Event().wait(SECONDS)
 
 
 class Process(Effects):
-    """One old rank's whose parties are all there at once: it votes, and what it says nobody hears."""
+    """One old rank's whose parties are all there at once: it votes, and its words reach no party."""
 
     def __init__(self, number: int, log: Log, *, choices: tuple[int, ...] = (), agent: bool = True) -> None:
         attempt, block = Attempt(1, 2, 2, (1,), (1,)), Handover(1, 2, (1,), (1,), "127.0.0.1:1", 60, "token")

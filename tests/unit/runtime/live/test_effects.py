@@ -78,7 +78,7 @@ class Process:
 
 
 class Pair:
-    """Run 1, of one rank at step 3, and the process that is to take its place."""
+    """Run 1, of one rank at step 3, and the process that will take its place."""
 
     def __init__(self, width: int = 3) -> None:
         self.store = MemoryStore()

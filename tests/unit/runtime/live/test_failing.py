@@ -1,4 +1,4 @@
-"""An attempt that comes to nothing leaves the living run as if nobody had tried."""
+"""A failed attempt leaves the living run as if it had never been tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is silent, and for how long: only what this process was awake for counts."""
+"""Which party is silent, and for how long: only the time in which this process was awake counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found that holds on to the ranks it was made with, and what is not: what the session itself has made."""
+"""Objects that keep the ranks they were made with are found; those that the session itself made are not."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ TROUBLES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]
     "shrinks": ((), (2,), {"merge": "failing"}, "merge of 'seen' by failing, 3 ranks to 2: ValueError"),
     "unsaved": ((), (2,), {"odd": 1}, "seen['odd'] is a builtins.object, which a checkpoint cannot hold"),
 }
-"""Newcomers, leavers, what goes wrong on one rank, and what is said of it."""
+"""Newcomers, leavers, the failure on one rank, and its message."""
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

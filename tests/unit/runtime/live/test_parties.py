@@ -1,4 +1,4 @@
-"""Who is who in an attempt: numbers, ranks, the decider, and who sends what to whom."""
+"""The parties of an attempt: numbers, ranks, the decider, and which sends what to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state arrives whole, whatever it is made of, and no sender holds more than a few pieces of it twice."""
+"""Any state arrives whole, and no sender holds more than a few pieces of it twice."""
 
 from __future__ import annotations
 

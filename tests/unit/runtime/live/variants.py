@@ -223,7 +223,7 @@ def drawing(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
 
 
 def stubborn(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
-    """It catches whatever is raised, and its hook ends the process by itself."""
+    """It catches every error, and its hook ends the process by itself."""
     torch.set_num_threads(1)
     with Session.from_env(root) as session:
         kit = Kit(session, "")
@@ -334,10 +334,10 @@ def apart(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
 
 
 def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
-    """Its state is of about so many MiB; what a stayer needs beyond that while it hands over is told.
+    """Its state is about so many MiB; it reports what a stayer needs beyond that while it hands over.
 
-    And how much memory a newcomer has, when its script has made what it makes, and when all are ready: these old ranks
-    wait for that at once, `wait_at` being late for steps that take so long.
+    It also reports how much memory a newcomer has, after its script's own allocations, and when all are ready: these
+    old ranks wait for that at once, because `wait_at` is late for steps that take so long.
     """
     torch.set_num_threads(1)
     width = 1024
@@ -363,7 +363,7 @@ def heavy(root: str, *, mib: int, wait_at: int | None = None) -> dict[str, Any]:
                 if wait_at and session.steps_done == 0:
                     await_ready(session._core)
                     ready = _memory("VmRSS", joining.read_text())
-                Path("/proc/self/clear_refs").write_text("5")  # the most ever begins anew
+                Path("/proc/self/clear_refs").write_text("5")  # reset the peak
                 before = _memory("VmRSS")
                 session.step()
         size = 3 * sum(p.nbytes for p in net.parameters()) / 2**20

@@ -48,7 +48,7 @@ class TestRule:
     def test_a_commit_that_its_run_has_begun_behind_takes_nothing_from_it(
         self, step: int, committed: CommitStamp | None
     ) -> None:
-        """Nobody could use it; a run that could stands beyond it."""
+        """No run could use it; a run that could stands beyond it."""
         assert chosen(offer(3, step), committed=committed).image == ImageRef(3, step)
 
     def test_what_a_run_has_taken_over_from_one_that_had_committed_it_is_in_that_commit(self) -> None:
@@ -81,7 +81,7 @@ class TestRule:
         assert chosen(offer(2, 17), line=line, committed=CommitStamp(UID, 4, 17)).image is None
 
     def test_what_the_image_that_a_run_had_begun_from_lay_on_counts_with_it(self) -> None:
-        """The same state, of somebody who did not know that another run had taken over."""
+        """The same state, from a member that did not know that another run had taken over."""
         line = (Begun(4, image=ImageRef(3, 17)), Begun(3, took_over=2, at=17), Begun(2))
         assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
         assert chosen(offer(2, 18), line=line).image is None

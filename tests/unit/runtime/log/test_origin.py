@@ -1,4 +1,4 @@
-"""Going back to a commit that somebody has chosen: once, for good, and without a trace of what was bypassed."""
+"""Going back to a chosen commit: once, permanently, and without a trace of the bypassed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = "file:///elsewhere"
 
 
 def opened_from(store: Store, run: int, uid: str = "new", **wish: Any) -> tuple[Writer, Resume]:
-    """A run that is to begin from a commit of this root, or of one that has whatever is asked for as entry 7."""
+    """A run that should begin from a commit of this root, or of one that has the requested commit as entry 7."""
     resume_from = read_resume_from(wish) if wish else None
 
     def number(wanted: ResumeFrom) -> int:
@@ -109,7 +109,7 @@ def test_without_an_operator_each_other_wish_counts_once(store: MemoryStore) -> 
     assert resumed_with(5, step=3) == 33
     assert resumed_with(6, seq=2) == 1
     assert resumed_with(7, step=3) == 3
-    assert resumed_with(8, seq=7) == 6  # what was bypassed may be chosen
+    assert resumed_with(8, seq=7) == 6  # a bypassed one may be chosen
 
 
 def test_what_there_is_not_is_refused_and_nothing_is_appended(store: MemoryStore) -> None:
@@ -203,7 +203,7 @@ def test_an_entry_that_cannot_be_read_hides_no_commit_but_its_own(store: MemoryS
 
 
 def hidden_by(damaged: int) -> set[int]:
-    """An Opened that cannot be read tells nobody what it has bypassed, and a head is not looked behind."""
+    """An unreadable Opened does not show what it has bypassed, and a head is not looked behind."""
     return {9: {7, 6, 5}, 11: {10, 7, 6, 5, 4}}.get(damaged, {damaged})
 
 
@@ -248,7 +248,7 @@ def test_a_run_after_one_that_has_taken_in_nothing_asks_anew_what_the_other_root
     save_solo(other, there, 2)
     retire(other, there, 1)
     assert begun(2, uri=OTHER) == 3
-    assert begun(3) == 3  # who is told of none any more knows the last
+    assert begun(3) == 3  # a reader that is shown none any more knows the last
     save_solo(store, opened(store, 4, uid=uid, wait_over=True), 5)
     assert begun(5, uri=OTHER) is None
 

@@ -1,4 +1,4 @@
-"""Pinned commits: what is kept beyond `keep`, for how long, and who knows of it."""
+"""Pinned commits: which are kept beyond `keep`, for how long, and which entries know it."""
 
 from __future__ import annotations
 

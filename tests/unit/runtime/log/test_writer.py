@@ -1,4 +1,4 @@
-"""Who may append to the log, and when: every rule of the log, told by what two writers see."""
+"""Which run may append to the log, and when: every rule of the log, shown by two writers."""
 
 from __future__ import annotations
 
@@ -593,7 +593,7 @@ def test_two_writers_raced_on_a_folder_have_one_winner_per_number(tmp_path: Path
 
 
 def race(store: Store, runs: list[int]) -> set[int]:
-    """Each run opens over the others and commits until it is fenced or done; who was fenced."""
+    """Each run opens over the others and commits until it is fenced or done; returns the fenced ones."""
     start = threading.Barrier(len(runs), timeout=20)
 
     def act(run: int) -> bool:

@@ -157,7 +157,7 @@ class Broken(Exception):
 
 
 class Summing:
-    """What is read at each place; `hits` says how often something happens, at which of the moments it passes."""
+    """The values read at each place; `hits` says how often something happens, at which of the moments it passes."""
 
     def __init__(self, session: Session, *, kind: str = "", moment: int = 0) -> None:
         self.session = session
@@ -283,7 +283,7 @@ def test_sums_are_those_of_an_undisturbed_script(join: Join, straight: Summing, 
 
 
 def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool = False) -> list[dict[str, float]]:
-    """What is read of the training at its end, and before that of an evaluation behind each second step.
+    """The values read from the training at its end, and before that from an evaluation after each second step.
 
     With `ask` it is asked to leave in the first one, in a hurry; with `stops` by a word at the second step's end.
     """

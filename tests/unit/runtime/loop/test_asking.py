@@ -150,7 +150,7 @@ def test_a_run_that_the_script_lets_be_asked_saves_leaves_and_goes_on(
 
 
 def should_stop(training: Training, *, stop: int | None = None, breaks: bool = True) -> bool:
-    """Whether it was told to stop."""
+    """Whether it was asked to stop."""
     session, told = training.session, False
     with session:
         for _ in session.epochs(2):

@@ -1,4 +1,4 @@
-"""What an uncaught exception means for the outcome, and that one ending is told, once."""
+"""An uncaught exception's meaning for the outcome; and one ending is reported, once."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_word_that_the_run_is_lost_is_no_request_and_reaches_whoever_leaves_th
 
 
 def test_an_ignored_ctrl_c_stays_ignored_but_under_a_launcher(tmp_path: Path) -> None:
-    """A shell without job control starts what is in the background so: the Ctrl-C is for what is in the foreground."""
+    """A shell without job control starts background processes this way: Ctrl-C is for the foreground."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     one = Requests(tmp_path / "request", grace=30)
     try:

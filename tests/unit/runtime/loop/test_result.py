@@ -1,4 +1,4 @@
-"""A script's result: what fits, that it belongs to the state of training, and that the agent is told of it."""
+"""A script's result: which values fit, that it belongs to the training state, and that the agent gets it."""
 
 from __future__ import annotations
 

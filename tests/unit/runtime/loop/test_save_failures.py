@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be made: training goes on, whoever decides is told, and it ends where the script says so."""
+"""Failing checkpoints: training goes on, the failures are reported, and it ends where the script says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A save that somebody asks for while training goes on: made once for each word, and nothing else is changed by it."""
+"""A save requested while training goes on: made once for each request, and it changes nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.runtime.session.training import Join, Training
 
 
 class Asked(Training):
-    """One that is asked for a save before some of its steps are told."""
+    """One that is asked for a save before it reports some of its steps."""
 
     def asked(self, file: Path, at: dict[int, str]) -> Training:
         step, session = self.session.step, self.session

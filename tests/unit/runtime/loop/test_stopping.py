@@ -1,4 +1,4 @@
-"""Stop conditions: what ends a loop, what is recorded, and when a finished job is finished for good."""
+"""Stop conditions: what ends a loop, what is recorded, and when a finished job is finally finished."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_a_step_whose_error_the_script_has_caught_is_done_again(training: Traini
 def test_what_moves_on_while_the_image_is_written_takes_it_back(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever writes it may be killed at any moment: what the agent finds is not whole, not even for a while."""
+    """Its writer may be killed at any moment: the agent then finds it incomplete, never whole for a while."""
     found: list[Image | None] = []
 
     def written_late(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:

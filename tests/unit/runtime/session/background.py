@@ -69,7 +69,7 @@ class Uploads:
         return self._background._copies.process
 
     def freeze(self) -> None:
-        """Before the first order: what is ordered then is under way until `thaw`."""
+        """Before the first order: later orders stay in progress until `thaw`."""
         self.process.start()
         while not ignores(self.process.pid, signal.SIGTERM):  # by then it would end with its trainer
             time.sleep(0.001)
@@ -106,7 +106,8 @@ class Uploads:
         return known.save is not None and known.save.number > max(known.durable, known.failed)
 
     def settle(self) -> None:
-        """Until what is under way goes on only by a vote: neither the process nor the store has anything to answer."""
+        """Until the save in progress continues only by a vote: neither the process nor the store has anything to
+        answer."""
         self.wait()
         while self._background._known.commit in (Commit.PREPARING, Commit.SENT):
             self._background.words()
@@ -227,7 +228,7 @@ def without_process(root: str) -> dict[str, Any]:
 
 
 def differing(root: str) -> dict[str, Any]:
-    """Fails as rank 1 differs, and tells what is left of it in this process."""
+    """Fails because rank 1 differs, and reports its remains in this process."""
     try:
         train(root, differs_at=8)
     except UserError as error:
@@ -242,7 +243,7 @@ def differing(root: str) -> dict[str, Any]:
 
 
 def block(folder: Path, *, blocks: bool) -> None:
-    """Puts a file where a folder has to be, or takes it away."""
+    """Puts a file where a folder has to be, or removes it."""
     if blocks:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.touch()

@@ -17,7 +17,7 @@ EPOCHS = 12
 
 
 def main(root: str) -> None:
-    """Its last line is what it has trained."""
+    """Its last line is its training result."""
     torch.set_num_threads(1)
     with Session.from_env(root) as session:
         net = network()

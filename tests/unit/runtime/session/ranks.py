@@ -69,7 +69,7 @@ def _result(folder: Path, scene: Scene, rank: int) -> Any:
 
 
 def _fork(folder: Path, world: int) -> None:
-    """Waits for all ranks; whoever kills this process kills them."""
+    """Waits for all ranks; killing this process kills them."""
     die_with_parent()
     scenes = json.loads((folder / "script.json").read_text())
     for module in {scene["module"] for scene in scenes}:

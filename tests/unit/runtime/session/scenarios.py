@@ -79,9 +79,9 @@ def train(
     resume_from: dict[str, Any] | None = None,
     asked: Sequence[Sequence[int]] = (),
 ) -> dict[str, Any]:
-    """Trains to the end, or until rank terminate[0] gets SIGTERM right before its step terminate[1] is told.
+    """Trains to the end, or until rank terminate[0] gets SIGTERM right before it reports its step terminate[1].
 
-    For each (r, s) of `asked` rank r is asked for one and the same save right before its step s is told.
+    For each (r, s) of `asked` rank r gets a request for one and the same save right before it reports its step s.
     """
     with joined(root, deterministic=deterministic, resume_from=resume_from) as session:
         net = network()
@@ -169,7 +169,7 @@ def lost_in_save(root: str, *, epochs: int, leaves: bool = False) -> dict[str, A
                     session.step()
                 if leaves:
                     break
-            next(session.epochs(1))  # what went wrong in a loop that was left is told here
+            next(session.epochs(1))  # errors of a loop that was left are reported here
     except (PeerLost, OSError) as error:
         found = Image(image).label.position if image.stat().st_size else None
         return {"raised": type(error).__name__, "left": [found.step, found.epoch] if found else None}
@@ -179,7 +179,7 @@ def lost_in_save(root: str, *, epochs: int, leaves: bool = False) -> dict[str, A
 
 
 def thaw(root: str) -> dict[str, Any]:
-    """Trains the last layer alone, then both, then the first alone, on whatever is this rank's share."""
+    """Trains the last layer alone, then both, then the first alone, on this rank's share."""
     seen = []
     with joined(root) as session:
         torch.manual_seed(0)
@@ -200,7 +200,7 @@ def thaw(root: str) -> dict[str, Any]:
 
 
 def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict[str, Any]:
-    """What hooks are told; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
+    """The hooks' arguments; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
     told: list[str] = []
     made: list[Any] = []
     os.environ["PERDURE_MEMBER"] = f"member-{os.environ['RANK']}"
@@ -562,7 +562,7 @@ def evaluates(root: str, *, terminate: tuple[int, str, int] | None = None) -> di
 
 
 def scored(root: str, *, way: str) -> str:
-    """Trains what it has wrapped, evaluates in the middle of both epochs in this way, and says what it was told."""
+    """Trains the wrapped model, evaluates in the middle of both epochs in this way, and prints the messages it got."""
     said = io.StringIO()
     with redirect_stderr(said), joined(root) as session:
         net = network()
@@ -756,7 +756,7 @@ class Backtracking(torch.optim.Optimizer):
 
 
 class Uneven(torch.optim.SGD):
-    """It decides by what is a rank's own."""
+    """It decides by a value of its own rank."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.1)

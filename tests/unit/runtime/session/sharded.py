@@ -201,7 +201,7 @@ def train(
 
 
 def accumulates(root: str, *, how: str) -> str:
-    """What is printed while every second batch steps, and each is a step of the session.
+    """The output if every second batch steps, and each is a step of the session.
 
     `how`: the first of two is reduced, is not reduced, or is dropped.
     """
@@ -224,7 +224,7 @@ def accumulates(root: str, *, how: str) -> str:
 
 
 def collects(root: str) -> None:
-    """Has a hook that is to get whole tensors."""
+    """Has a hook that should get whole tensors."""
     with Session.from_env(root) as session:
         net = sharded("fsdp", session.world, 23)
         session.register(model=net, optimizer=OPTIMIZERS["sgd"]([one for one in net.parameters() if one.requires_grad]))

@@ -37,7 +37,7 @@ NEXT = 4
 
 
 class Other:
-    """The other rank's side of the reduce: it says alike, and what it is told to; `gone`: nothing any more."""
+    """The other rank's side of the reduce: it votes alike, and as the test says; `gone`: nothing any more."""
 
     def __init__(self) -> None:
         self.says = Votes()

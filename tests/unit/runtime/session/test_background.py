@@ -1,4 +1,4 @@
-"""Saves in the background among real ranks: training goes on, and what is committed is what a blocking save commits."""
+"""Saves in the background among real ranks: training goes on, and the commits equal those of a blocking save."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.unit.runtime.session.background import Uploads
 SECONDS = 30.0
 """More than anything takes here, on a machine that is busy."""
 EVERY = 10
-"""Steps between two saves. From 10 to 20 a save that nobody disturbs is made."""
+"""Steps between two saves. Undisturbed saves from 10 to 20 are made."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def found(root: Path, step: int, what: str) -> list[Path]:
 
 @pytest.mark.parametrize("steps", range(11, 16))
 def test_what_the_script_asks_for_is_saved_wherever_the_commit_before_it_is_told(root: Path, steps: int) -> None:
-    """That commit is told as early as can be: before the epoch's end, or there, or after it."""
+    """That commit is reported as early as possible: before the epoch's end, or there, or after it."""
     for uploads, _ in stepping(root, steps, epochs=2):
         uploads.settle()
     assert commits(root) == [10, steps, 20, 2 * steps]

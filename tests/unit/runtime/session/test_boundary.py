@@ -141,7 +141,7 @@ def evaluating_at_the_end(act: Act) -> None:
 
 
 def accumulating(act: Act) -> None:
-    """A step takes 2 batches, the last one of an epoch what is left."""
+    """A step takes 2 batches, the last one of an epoch the rest."""
     for _ in act.session.epochs(EPOCHS):
         for i, (inputs, _) in enumerate(act.train, perdure.progress(act.session).batch_index):
             act.backward(inputs, 2)
@@ -217,7 +217,7 @@ def together(act: Act) -> None:
 
 
 def made_in_the_loop(act: Act) -> None:
-    """The loaders are made where they are used; what nobody steps on is an evaluation."""
+    """The loaders are made where they are used; one without steps is an evaluation."""
     for _ in act.session.epochs(EPOCHS):
         for inputs, _ in act.session.loader(samples(24), 8, name="inner", collate_fn=torch.utils.data.default_collate):
             act.backward(inputs)
@@ -313,7 +313,7 @@ def messages(join: Join, script: Script, capfd: pytest.CaptureFixture[str]) -> s
 
 
 def refused(join: Join, script: Script) -> str:
-    """What a script that cannot be resumed as it is is told."""
+    """The message for a script that cannot be resumed as it is."""
     with pytest.raises(UserError) as error, join() as session:
         script(Act(session))
     return str(error.value)
@@ -524,7 +524,7 @@ def test_a_name_means_one_loader(join: Join) -> None:
 
 
 def test_a_poll_in_the_first_step_on_a_second_loader_only_votes(join: Join) -> None:
-    """Nobody has stepped on that loader before: that it trains is known at its first step."""
+    """That loader had no step before: it is known as training at its first step."""
     polled = []
     training = Training(join())
     second = training.session.loader(samples(8), 8, name="second")

@@ -1,4 +1,4 @@
-"""A script that counts an epoch's batches itself counts those of a resumed epoch anew, which is told."""
+"""A script's own count of an epoch's batches starts at zero in a resumed epoch, which is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs by their numbers of all loops and runs together, and the process's session, which nobody passes on."""
+"""Epochs by their numbers of all loops and runs together, and the process's session without passing it on."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "train.py"
 
 
 class Interrupted(Session):
-    """Gets SIGTERM right before one step is told."""
+    """Gets SIGTERM right before it reports one step."""
 
     before = 0
 

@@ -1,4 +1,4 @@
-"""What a framework's adapter says of a Session, and what is saved of the framework itself."""
+"""A framework adapter's statements about a Session, and the saved state of the framework itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.runtime.session.training import Join, Training
 
 
 class Kept:
-    """Counts what is asked of it."""
+    """Counts its requests."""
 
     def __init__(self) -> None:
         self.value = self.together = 0

@@ -1,4 +1,4 @@
-"""Evaluations with a position: what is handed out and summed up is the undisturbed run's, whatever comes in between."""
+"""Evaluations with a position: batches and sums are the undisturbed run's, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Script = Callable[[Act, "Scores"], None]
 
 
 class Scores:
-    """Evaluates over loaders of the session; what was handed out outlives a process, sums are kept by the session."""
+    """Evaluates over loaders of the session; handed-out batches outlive a process, the session keeps sums."""
 
     def __init__(self, act: Act, handed: list[Any]) -> None:
         self.act, self.handed = act, handed

@@ -1,4 +1,4 @@
-"""Small values of all ranks: of which forms, how sums are made, and what is an error on all ranks."""
+"""Small values of all ranks: their forms, how sums are made, and which errors are raised on all ranks."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Grows(Dataset[Any]):
 def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
     join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int
 ) -> None:
-    """Only at the end of the first epoch nobody can know yet."""
+    """Only at the end of the first epoch it cannot be known yet."""
     for leave in (stop, None):
         with contextlib.suppress(Exit), join() as session:
             session.register(net=nn.Linear(4, 1))
@@ -145,7 +145,7 @@ def test_a_dataset_that_a_body_changes_for_the_next_epochs_is_told_where_a_resum
 def test_nothing_is_said_of_a_dataset_that_a_body_changes_and_each_epoch_sets_again(
     join: Join, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """At the end of the first epoch nobody can know yet."""
+    """At the end of the first epoch it cannot be known yet."""
     for leave in (6, None):
         with contextlib.suppress(Exit), join() as session:
             session.register(net=nn.Linear(4, 1))
@@ -175,7 +175,7 @@ def test_nothing_is_said_of_samples_that_are_drawn_anew_in_each_epoch(
 def test_a_dataset_that_the_script_changes_by_the_step_is_told_with_its_own_remedy(
     join: Join, capfd: pytest.CaptureFixture[str], above: bool
 ) -> None:
-    """It leaves in the middle of its second epoch; what is set above the batch loop, too, reads as it did there."""
+    """It leaves in the middle of its second epoch; values set above the batch loop read as they did there, too."""
     for leave in (5, None):
         with contextlib.suppress(Exit), join() as session:
             session.register(net=nn.Linear(4, 1))
@@ -215,7 +215,7 @@ class Drawn(Dataset[Any]):
 
 
 class DrawnOfItsOwn(Dataset[Any]):
-    """Draws from a generator that nobody else knows."""
+    """Draws from a generator that no other code knows."""
 
     def __init__(self) -> None:
         self.rng = random.Random(0)  # noqa: S311
@@ -309,7 +309,7 @@ def test_another_batch_size_from_an_epoch_on_is_the_scripts_business(
 
 
 class Point:
-    """Of a class that nobody knows: only that it is one can be told."""
+    """An unknown class: only that it is a generator is visible."""
 
 
 KINDS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
@@ -367,7 +367,7 @@ def test_the_samples_that_are_looked_at_are_of_the_dataset_and_its_ends_are_amon
 
 
 def on_ranks(root: str, kind: str) -> list[str]:
-    """What was said of datasets in a training that saves twice."""
+    """The messages about datasets in a training that saves twice."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.suppress(Exit):
         session = Session.from_env(root)

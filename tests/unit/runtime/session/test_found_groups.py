@@ -79,7 +79,7 @@ def write(folder: Path, script: str = BEFORE + EXAMPLE + AFTER) -> str:
 def launch(
     folder: Path, ranks: int, *options: str, terminate: int = 0, script: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """The example as torchrun plays it; rank 0 has torchrun get SIGTERM right before a step is told."""
+    """The example as torchrun plays it; rank 0 sends torchrun SIGTERM right before it reports a step."""
     path = write(folder, script) if script else write(folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))

@@ -1,4 +1,4 @@
-"""Scripts that add up gradients over several batches: where each of these is a step of the session, that is told."""
+"""Scripts that add up gradients over several batches: if each of these is a step of the session, that is reported."""
 
 from __future__ import annotations
 

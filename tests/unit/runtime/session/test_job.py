@@ -1,4 +1,4 @@
-"""The life of a job: where it is complete, what a break is and what is none, and one loop after the other."""
+"""The life of a job: where it is complete, which exits are a break, and one loop after the other."""
 
 from __future__ import annotations
 

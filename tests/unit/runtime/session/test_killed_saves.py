@@ -1,5 +1,5 @@
-"""Trainers and uploading processes are killed and stopped at any moment: the log names whole commits only, and whoever
-goes on ends with the weights of an undisturbed training."""
+"""Trainers and uploading processes are killed and stopped at any moment: the log names whole commits only, and the
+training that continues ends with the weights of an undisturbed one."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 def test_a_scheduler_that_is_made_late_sets_no_rate_anew_in_a_resumed_run(
     join: Join, schedule: str, capturable: bool
 ) -> None:
-    """Its constructor begins at its first step, whatever the optimizer was restored to."""
+    """Its constructor begins at its first step, whatever was restored into the optimizer."""
 
     def train(leave: int | None = None) -> list[tuple[float, ...]]:
         rates, scheduler = [], None

@@ -46,7 +46,7 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 
 
 class Script:
-    """A training of four steps an epoch that notes what its hooks are told."""
+    """A training of four steps an epoch that records its hooks' arguments."""
 
     def __init__(self, session: Session, *, listen: tuple[str, ...] = ()) -> None:
         self.session = session
@@ -66,7 +66,7 @@ class Script:
         return lambda *arguments: self.told.append((name, *arguments))
 
     def run(self, *epochs: Any, stop_at: int | None = None, **options: Any) -> list[int]:
-        """Trains; SIGTERM comes right before step `stop_at` is told. The epochs it was in."""
+        """Trains; SIGTERM comes right before it reports step `stop_at`. Returns its epochs."""
         with self.session:
             return list(self.loop(*epochs, stop_at=stop_at, **options))
 

@@ -1,4 +1,4 @@
-"""What a module carries from step to step in plain attributes is found, and what it makes anew is not."""
+"""State that a module carries from step to step in plain attributes is found; values made new in each step are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is restored lies in memory as it lay: a fused optimizer goes through memory, and not through indices."""
+"""Restored tensors have their old memory layout: a fused optimizer goes through memory, not through indices."""
 
 from __future__ import annotations
 

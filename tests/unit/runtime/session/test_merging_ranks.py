@@ -41,7 +41,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 def dealt(seen: Sequence[Any], world: int) -> list[list[int]]:
-    """By the rule of the script's function, told once more."""
+    """The rule of the script's function, repeated here."""
     all_of_it = [sample for one in seen for sample in one["seen"]]
     return [all_of_it[rank::world] for rank in range(world)]
 

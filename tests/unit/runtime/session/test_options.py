@@ -1,4 +1,4 @@
-"""An option that is spelt wrong is told where it is given, with the right one."""
+"""A misspelt option is reported where it is given, with the right one."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def together(folder: Path, *command: str) -> Iterator[list[Script]]:
 
 @contextmanager
 def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
-    """Two ranks that train until somebody stops them; rank 0 takes 6 s for `slow_step`."""
+    """Two ranks that train until they are stopped; rank 0 takes 6 s for `slow_step`."""
     with together(folder, "-c", PAIR, str(silence), str(slow_step)) as ranks:
         yield ranks
 

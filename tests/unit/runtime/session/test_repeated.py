@@ -1,4 +1,5 @@
-"""Who changes what was restored above the batch loop of a resumed epoch is told; who sets it by the epoch is not."""
+"""A script that changes restored state above the batch loop of a resumed epoch is warned; one that sets it by the epoch
+is not."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Part = Callable[["Trained", int], None]
 
 
 class Trained(Training):
-    """With a schedule, which nobody steps but the parts that are given."""
+    """With a schedule that only the given parts step."""
 
     def parts(self, above: Part, within: Part, stop: int | None = None) -> None:
         session, (group,) = self.session, self.optimizer.param_groups

@@ -1,4 +1,4 @@
-"""What was registered comes back as it was, straight into the live objects, however they are wrapped; or is refused."""
+"""Registered state returns as it was, straight into the live objects, however they are wrapped; or is refused."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_an_average_that_still_shares_the_models_memory_does_not_spoil_the_model
 
 
 class Growing(nn.Module):
-    """Remembers what it has seen in a buffer, and has one that is only there later."""
+    """Remembers its inputs in a buffer, and has one that appears only later."""
 
     def __init__(self, room: int = 0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A session in a world of one, in this process: what is restored, when it saves, how it leaves."""
+"""A session in a world of one, in this process: what it restores, when it saves, how it leaves."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def reports(reader: int) -> list[Any]:
 
 
 class Witness(FileStore):
-    """A folder that takes the trace only once the ending is told, and notes when it was asked to."""
+    """A folder that takes the trace only after the ending is reported, and records when it was asked to."""
 
     def __init__(self, root: Path, told: Callable[[], bool]) -> None:
         super().__init__(root)

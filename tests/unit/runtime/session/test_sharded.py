@@ -32,9 +32,9 @@ OTHERS = {
     "three": [("fsdp", 2)],
     "whole": [("fsdp", 3)],
 }
-"""What was left, and in which other worlds it is restored."""
+"""The model left out, and the other worlds in which it is restored."""
 HELD = {"reduced": True, "not reduced": True, "dropped": False}
-"""How the gradients of a batch without a step are left, and whether that is told."""
+"""The state of the gradients of a batch without a step, and whether that is reported."""
 PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
 
 Results = dict[str, list[Any]]

@@ -1,4 +1,4 @@
-"""What is found wrong with a script before its first batch and in its first steps; and that right ones are right."""
+"""The mistakes found in a script before its first batch and in its first steps; and correct scripts have none."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def inner_loop(session: Session) -> Step:
 
 
 class Accuracy(nn.Module):
-    """A metric as torchmetrics makes them: it sums up what the model computes, and nobody trains by it."""
+    """A metric as torchmetrics makes them: it sums up the model's outputs, and trains nothing."""
 
     total: torch.Tensor
 
@@ -426,7 +426,7 @@ RIGHT = [
 ]
 
 
-# Scripts with a mistake, what it is called, whether training says it, and words of it.
+# Scripts with a mistake, its name, whether training reports it, and words of the message.
 
 
 def forgotten_head(session: Session) -> Step:
@@ -597,7 +597,7 @@ def meter(session: Session) -> Step:
 
 
 class Mean(nn.Module):
-    """A metric as torchmetrics makes them: what it has summed up is an attribute."""
+    """A metric as torchmetrics makes them: its sums are in an attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -683,7 +683,7 @@ CHANGED: dict[Callable[[Session], Step], str] = {
 
 
 class Mistake(NamedTuple):
-    """A script with one, and what is said of it."""
+    """A script with one, and its message."""
 
     script: Callable[[Session], Step]
     name: str
@@ -841,7 +841,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
     "holder[1][0], an unregistered Random": lambda dice: [1, deque([dice])],
     "holder.keywords['dice'], an unregistered Random": lambda dice: partial(draw_from, dice=dice),
 }
-"""Where a script may keep a generator, by how that is told."""
+"""Where a script may keep a generator, by the message about it."""
 
 
 def train_with_noise(session: Session, hold: Callable[[Any], Any]) -> Any:
@@ -975,7 +975,7 @@ def test_unregistered_optimizers_are_looked_for_during_two_steps(join: Join) -> 
 
 
 def previewed(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is found in a script that is run up to its first batch in this process."""
+    """The findings in a script that runs up to its first batch in this process."""
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PERDURE_PREVIEW", str(folder))

@@ -30,7 +30,7 @@ def other_draws() -> tuple[float, float]:
 
 
 class Training:
-    """A small training on a session; `stop` sends SIGTERM right before that step is told."""
+    """A small training on a session; `stop` sends SIGTERM right before it reports that step."""
 
     def __init__(self, session: Session, *, seed: int = 0, loader: str | None = "train") -> None:
         self.session = session
@@ -61,7 +61,7 @@ class Training:
         with pytest.raises(Exit) as exit_:
             self.run(**options)
         told = self.session._core.run.settings.report_fd is not None
-        assert exit_.value.code == (0 if told else 75)  # an agent is told the outcome in words
+        assert exit_.value.code == (0 if told else 75)  # an agent gets the outcome in words
         return self
 
     @property

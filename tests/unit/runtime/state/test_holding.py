@@ -49,7 +49,7 @@ class SAM(Optimizer):
 
 
 class OldSAM(SAM):
-    """As it was before: whoever loads it loses what the two share."""
+    """The earlier version: loading it loses what the two share."""
 
     def load_state_dict(self, state_dict: Any) -> None:
         Optimizer.load_state_dict(self, state_dict)

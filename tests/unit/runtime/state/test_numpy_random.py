@@ -1,4 +1,4 @@
-"""Numpy's generator is read as numpy tells it, whatever was drawn from it in between."""
+"""NumPy's generator is read as NumPy itself reports it, whatever was drawn from it in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's generator is read as Python tells it, whatever was drawn from it in between."""
+"""Python's generator is read as Python itself reports it, whatever was drawn from it in between."""
 
 from __future__ import annotations
 

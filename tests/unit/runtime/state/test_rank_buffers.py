@@ -1,4 +1,4 @@
-"""Buffers that two ranks have computed, each from its own samples: whether somebody is told that they differ."""
+"""Buffers that two ranks have computed, each from its own samples: whether their difference is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRAPS: dict[str, tuple[Wrap, str]] = {
 
 
 def train(root: str, kind: str) -> list[str]:
-    """Trains and saves three times; what was said of buffers."""
+    """Trains and saves three times; returns the messages about buffers."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), Session.from_env(root) as session:
         torch.manual_seed(0)

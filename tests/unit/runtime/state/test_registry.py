@@ -1,4 +1,4 @@
-"""What is registered, as a checkpoint's state and back into objects that were built anew."""
+"""Registered objects as a checkpoint's state, and back into newly built objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIMIZERS: list[tuple[str, Callable[[Any], torch.optim.Optimizer]]] = [
 
 
 class Trained:
-    """A model with a buffer, a parameter that gets no gradient, and whatever is to be registered beside it."""
+    """A model with a buffer, a parameter that gets no gradient, and the other objects to register."""
 
     def __init__(self, make: Callable[[Any], torch.optim.Optimizer]) -> None:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""A glance at parameters differs where somebody has written to them, whatever kind of number they are."""
+"""A glance at parameters differs after a write to them, for every kind of number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _tensor(kind: torch.dtype) -> Tensor:
 
 
 def _halve(tensor: Tensor) -> None:
-    """Behind torch's back: it does not count what is written through another view of the memory."""
+    """Behind torch's back: it does not count writes through another view of the memory."""
     tensor.data.view(torch.uint8).add_(1)
 
 

@@ -85,7 +85,7 @@ def test_one_that_looks_and_then_writes_is_found() -> None:
 
 
 class Stale(MemoryStore):
-    """Lists what it has after a while."""
+    """Lists its objects after a while."""
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:
         return super().list(prefix, after=after, limit=limit)[:-1]
@@ -100,14 +100,14 @@ class Deaf(MemoryStore):
 
 
 class Whole(MemoryStore):
-    """Sends the whole object whatever range is asked for."""
+    """Sends the whole object, whichever range is requested."""
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:  # noqa: ARG002
         return super().get(key)
 
 
 class Cut(MemoryStore):
-    """Loses a part of what is large."""
+    """Loses a part of large objects."""
 
     def put_stream(
         self,
@@ -121,7 +121,7 @@ class Cut(MemoryStore):
 
 
 class Mixed(MemoryStore):
-    """Puts the parts of what is large together in another order."""
+    """Puts the parts of large objects together in another order."""
 
     def put_stream(
         self,
@@ -135,7 +135,7 @@ class Mixed(MemoryStore):
 
 
 class Paging(MemoryStore):
-    """Lists from the beginning, wherever a list is to begin."""
+    """Lists from the beginning, wherever a list should begin."""
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[str]:  # noqa: ARG002
         return super().list(prefix, limit=limit)

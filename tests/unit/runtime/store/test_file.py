@@ -128,7 +128,7 @@ def test_what_needs_another_mount_or_owner_stays_and_a_full_disk_passes(
 
 
 def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What is synced from now on, and every new name, in order."""
+    """All syncs from now on, and every new name, in order."""
     done: list[Path] = []
     fsync, link = os.fsync, os.link
 

@@ -1,4 +1,4 @@
-"""A log that is older than what is known to have been committed: the run refuses and leaves everything as it is."""
+"""A log older than the newest known commit: the run refuses and changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asking(store: Store, floor: CommitRef | None, run: int = 2) -> Writer:
 
 
 def deleted(store: Store, *prefixes: str, keep: int = 0) -> list[str]:
-    """Deletes what is under the prefixes, but the `keep` oldest entries; what is left."""
+    """Deletes everything under the prefixes except the `keep` oldest entries; returns the rest."""
     for prefix in prefixes:
         keys = store.list(prefix)
         store.delete(keys[: len(keys) - keep])

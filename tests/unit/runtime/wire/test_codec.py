@@ -1,4 +1,4 @@
-"""Dataclasses read from JSON objects: what is written is read, and what is wrong names its field."""
+"""Dataclasses read from JSON objects: written values are read back, and errors name their field."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_anything_else_is_a_message_that_can_be_written_again_or_an_error_that_n
 
 
 def read(body: dict[str, Any]) -> Message | str:
-    """The message, or what is wrong with it."""
+    """The message, or its error."""
     try:
         return from_json(Message, body)
     except ContractError as error:

@@ -1,4 +1,4 @@
-"""What the environment says, and what is said about a variable that makes no sense."""
+"""The settings of an environment, and the messages about variables that make no sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that have unequal shares of a global batch are told once, with numbers of ranks that would have equal ones."""
+"""Unequal shares of a global batch are reported once, with numbers of ranks that would have equal ones."""
 
 from __future__ import annotations
 

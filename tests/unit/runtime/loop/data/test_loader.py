@@ -36,7 +36,7 @@ class Squares(Dataset[Any]):
 
 
 class Epochs:
-    """A session's part in a loader's life, and what it was told."""
+    """A session's part in a loader's life, and the messages it got."""
 
     def __init__(self, epoch: int | None = 0) -> None:
         self.epoch = epoch

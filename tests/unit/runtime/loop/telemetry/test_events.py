@@ -1,4 +1,4 @@
-"""The stream of events: every sink hears everything, one ending is told, and no sink can harm anybody."""
+"""The stream of events: every sink gets every event, one ending is reported, and no sink can do harm."""
 
 from __future__ import annotations
 
