@@ -62,7 +62,7 @@ class ApiServer:
 
     @property
     def address(self) -> str:
-        """A loopback address that nobody else uses while this server runs."""
+        """A loopback address that no other process uses while this server runs."""
         return self._server.address
 
     @property
@@ -152,7 +152,7 @@ class ApiServer:
                 stdout=log,
                 stderr=log,
                 env=clean_environment(os.environ) | dict(env or {}),
-                start_new_session=True,  # Ctrl-C is for whoever tests, who then stops us
+                start_new_session=True,  # Ctrl-C is for the test run, which then stops us
             )
         return self._processes[name].pid
 

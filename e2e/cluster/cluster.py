@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is up. `with Cluster.up("name") as cluster:` removes it at the end, whatever happens."""
+    """A running cluster. `with Cluster.up("name") as cluster:` removes it at the end, whatever happens."""
 
     names: Names
     facts: Facts
@@ -63,7 +63,7 @@ class Cluster:
         *,
         owner: int | None = None,
     ) -> Cluster:
-        """Boot a new cluster, in the place of whatever has this name and no living owner.
+        """Boot a new cluster, in place of any with this name and no living owner.
 
         When process `owner` ends, however it does, the cluster is removed.
         """
@@ -196,12 +196,12 @@ class Cluster:
         return self._pki.authority
 
     def certificate(self, name: str, *others: str) -> tuple[Path, Path]:
-        """A certificate for whatever serves beside the control plane, also under other names, and the key."""
+        """A certificate for a server beside the control plane, also under other names, and the key."""
         self._pki.issue(name, f"/CN={name}", [f"IP:{self.names.control_plane}", *others])
         return self._pki.certificate(name), self._pki.key(name)
 
     def run_beside(self, name: str, argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
-        """Run somebody's controller beside the control plane, with the administrator's rights."""
+        """Run a controller beside the control plane, with the administrator's rights."""
         config = {"KUBECONFIG": str(self.kubeconfig)}
         self._processes.start(name, argv, Place(self.names.netns), config | dict(env or {}))
 
@@ -215,7 +215,7 @@ class Cluster:
         self._processes.wait(what, seconds, done)
 
     def add_node(self, number: int, name: str, promise: Promise) -> Node:
-        """Bring a node to life whose Node object is there, with all images that there are; for whoever makes those."""
+        """Start a node whose Node object exists, with all images; for a provider that creates those."""
         node = self._described(self.names.added_node(number, name), promise)
         network.add_node(self.names, node.node)
         node.start_runtime(self.folder.images / BASE_IMAGES)
@@ -233,7 +233,7 @@ class Cluster:
         self._processes.thaw(self._node(name).kubelet_name)
 
     def starve_node(self, name: str) -> None:
-        """Start the node's kubelet anew with a threshold above what this machine has: it is out of memory for it."""
+        """Restart the node's kubelet with a threshold above this machine's memory: it is out of memory for it."""
         everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._node(name).restart_kubelet(evicts_below=everything)
 

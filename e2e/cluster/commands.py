@@ -1,4 +1,4 @@
-"""kubectl and helm with the right environment, and failures told in their own words."""
+"""kubectl and helm with the right environment, and failures in their own words."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Etcd:
-    """One etcd without peers, whose data nobody keeps."""
+    """One etcd without peers, whose data is thrown away."""
 
     binary: Path
     data: Path
@@ -95,7 +95,7 @@ class KubeApiserver:
             f"--audit-policy-file={self.audit_policy}",
             f"--audit-log-path={self.audit_log}",
             f"--audit-log-maxsize={AUDIT_LOG_MEGABYTES}",
-            # nobody waits for requests of a cluster that is thrown away
+            # nothing waits for requests of a cluster that is thrown away
             "--shutdown-delay-duration=0s",
             *self.extra,
         ]

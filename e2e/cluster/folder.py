@@ -98,14 +98,14 @@ class Folder:
         self.owner.write_text(owner)
 
     def read_owner(self) -> str:
-        """Whose cluster this is; empty when nobody's."""
+        """The cluster's owner; empty without one."""
         try:
             return self.owner.read_text()
         except OSError:
             return ""
 
     def read_names(self) -> Names | None:
-        """What was claimed here; None when nothing (readable) was."""
+        """The claim stored here; None without a (readable) one."""
         try:
             return Names(**json.loads(self.names.read_text()))
         except (OSError, ValueError, TypeError):

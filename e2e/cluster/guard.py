@@ -1,7 +1,7 @@
 """Removes a cluster when the process that owns it has ended without doing so: Ctrl-C, SIGTERM, even SIGKILL.
 
-A process of its own, in a session of its own, that waits for the owner's death and does nothing else. A cluster that
-somebody has booted anew under the same name has another owner and is left alone. Started by `Cluster.up`.
+A process of its own, in a session of its own, that waits for the owner's death and does nothing else. A new cluster
+under the same name has another owner and is left alone. Started by `Cluster.up`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from e2e.prepare.basics import REPOSITORY, locked
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told from any later one with its number by the time it started."""
+    """A process, distinguished from any later one with its number by its start time."""
 
     pid: int
     started: str
@@ -68,7 +68,7 @@ def wait_for_the_end_of(owner: Owner) -> None:
 
 
 def main() -> None:
-    """Wait, then remove what is left of the owner's cluster."""
+    """Wait, then remove the remains of the owner's cluster."""
     cluster, pid, started = sys.argv[1:]
     owner = Owner(int(pid), started)
     wait_for_the_end_of(owner)

@@ -16,7 +16,8 @@ from e2e.cluster.names import Names, NodeNames
 from e2e.cluster.processes import ClusterError
 
 BRIDGE = "br0"
-# Its own, else it has the lowest of its ports: as nodes come and go, nobody would find the control plane for a while.
+# Its own, because otherwise it has the lowest of its ports: as nodes come and go, the control plane would be
+# unreachable for a while.
 BRIDGE_ADDRESS = "02:00:00:00:00:fe"
 NODE_DEVICE = "eth0"
 HOST_PORT = "host"
@@ -71,7 +72,7 @@ def host_commands(names: Names) -> list[str]:
 
 
 def add_node(names: Names, node: NodeNames) -> None:
-    """The namespace, device and routes of a node that comes later; everybody else has the way to its pods already."""
+    """The namespace, device and routes of a later node; the others have the route to its pods already."""
     _ip("netns", "add", node.netns)
     _forward(node.netns)
     _batch(names.netns, _port_commands(node))
@@ -120,7 +121,7 @@ def _port_commands(node: NodeNames) -> list[str]:
 
 
 def _forward(netns: str) -> None:
-    # `ip netns exec` would mount another /sys; these files show the namespace of whoever opens them
+    # `ip netns exec` would mount another /sys; these files show the namespace of the process that opens them
     script = 'for name; do [ ! -e "/proc/sys/$name" ] || echo 1 > "/proc/sys/$name"; done'
     subprocess.run(["nsenter", f"--net={NETNS / netns}", "/bin/sh", "-c", script, "sysctl", *SYSCTLS], check=True)
 

@@ -1,6 +1,6 @@
 """One node: containerd, kubelet and kube-proxy in a network namespace and a mount namespace of their own.
 
-Everything they mount is seen by nobody else and goes when they end. The host's /usr, /lib, /bin and /opt/perdure are
+Their mounts are visible to no other process and go when they end. The host's /usr, /lib, /bin and /opt/perdure are
 bound read-only into every container, so images are nearly empty and torch is not copied per node.
 """
 
@@ -249,9 +249,10 @@ def _promised(promise: Promise) -> dict[str, object]:
 
 
 def _evicting(below: int) -> dict[str, object]:
-    """Of the kubelet's configuration: it evicts in good time. A hard limit would leave pods no memory to ask for.
+    """The part of the kubelet's configuration that makes it evict in time. A hard limit would leave pods no memory to
+    ask for.
 
-    A kubelet that looks at no disk evicts nobody: it asks for the images' one before it looks at memory.
+    A kubelet that ignores disks evicts no pod: it asks for the images' disk before it looks at memory.
     """
     return {
         "localStorageCapacityIsolation": True,

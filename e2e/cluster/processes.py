@@ -1,7 +1,7 @@
 """Starts, finds and ends the components of one cluster.
 
-A component is born inside the cluster's cgroup, so whoever starts it may be killed at any moment and nothing is lost
-track of. A pid file names a component; the cgroup proves that the pid is ours.
+A component is born inside the cluster's cgroup, so if its starter is killed at any moment nothing is lost track of. A
+pid file names a component; the cgroup proves that the pid is ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PRIVATE_MOUNTS = (
 
 
 class ClusterError(RuntimeError):
-    """The cluster cannot do what was asked; the message says what happened and where to look."""
+    """The cluster cannot do the request; the message says what happened and where to look."""
 
 
 class ComponentDied(ClusterError):
@@ -120,7 +120,7 @@ class Processes:
         self._pid_file(name).unlink()
 
     def forget(self, name: str) -> None:
-        """Whatever becomes of this component from now on, nobody is to wonder."""
+        """From now on this component's end is not an error."""
         self._pid_file(name).unlink(missing_ok=True)
 
     def dead(self) -> list[str]:

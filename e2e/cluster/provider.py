@@ -1,7 +1,7 @@
-"""Gives each Node that an autoscaler makes a machine: a real kubelet and containerd, taken away when the Node is gone.
+"""Gives each Node that an autoscaler makes a machine: a real kubelet and containerd, removed when the Node is gone.
 
 A component of the cluster, started by `autoscaler.start`: `python -m e2e.cluster.provider CLUSTER`. It reads the Nodes
-from the API server and changes nothing there. Whatever goes wrong ends it, and then the cluster has a dead component.
+from the API server and changes nothing there. Any error ends it, and then the cluster has a dead component.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _amount(quantity: str) -> float:
 
 @dataclass
 class Machines:
-    """Which Node has which number, and what is to be done about an event. Touches nothing."""
+    """Which Node has which number, and the reaction to an event. Pure."""
 
     first: int
     last: int
@@ -74,7 +74,7 @@ class Machines:
         del self.taken[name]
 
     def _free(self) -> int:
-        """Not the one that was used last: what still knows its addresses is to find nobody there."""
+        """Not the one that was used last: clients that still know its addresses must find nothing there."""
         count = self.last - self.first + 1
         for offset in range(count):
             number = self.first + (self._next + offset) % count
@@ -146,7 +146,7 @@ class Provider:
                 self._todo.put({"type": "LISTED", "object": listed})
                 for event in self._watch(listed["metadata"]["resourceVersion"]):
                     self._todo.put(event)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the program, in the main thread
+        except BaseException as error:  # noqa: BLE001 - any error ends the program, in the main thread
             self._todo.put(error)
 
     def _watch(self, version: str) -> Iterator[Object]:

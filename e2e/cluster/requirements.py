@@ -13,7 +13,7 @@ def require_cluster() -> None:
 
 
 def require_autoscaler() -> None:
-    """The same where the cluster is to have an autoscaler."""
+    """The same if the cluster needs an autoscaler."""
     _require(missing_for_autoscaling())
 
 

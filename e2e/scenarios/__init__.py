@@ -1,1 +1,1 @@
-"""The promises, one by one, on a real cluster: each file is one story, told from outside."""
+"""The promises, one by one, on a real cluster: each file is one story, seen from outside."""

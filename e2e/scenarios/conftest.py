@@ -47,7 +47,7 @@ def lab() -> Lab:
 
 
 def boot(run: SharedRun) -> str:
-    """Boots it; the run is to remove it."""
+    """Boots it; the run removes it at its end."""
     found = Lab(Cluster.up(CLUSTER, lanes.NODES, Progress(), owner=run.owner))
     run.add_cluster(CLUSTER)  # not before: where another run's is up, this one gets none, and must not take that away
     lanes.label(found)
@@ -59,7 +59,7 @@ def boot(run: SharedRun) -> str:
 
 @pytest.fixture(scope="session")
 def undisturbed(lab: Lab) -> Undisturbed:
-    """A training that nobody disturbs, outside the cluster; the test run trains each Config once."""
+    """An undisturbed training, outside the cluster; the test run trains each Config once."""
     python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
 
     def found(config: Config) -> twin.Twin:
@@ -93,7 +93,7 @@ def karpenter(lab: Lab, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def pool(lab: Lab, karpenter: None, lane: str) -> MakePool:  # noqa: ARG001 - what has to be there, and whose turn it is
+def pool(lab: Lab, karpenter: None, lane: str) -> MakePool:  # noqa: ARG001 - prerequisites, and the order
     """Makes a NodePool whose nodes are a lane of their own, of its name."""
 
     def make(nodes: int, **template: Any) -> Pool:

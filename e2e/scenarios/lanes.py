@@ -1,7 +1,7 @@
-"""Which nodes belong to whom, so that two scenarios on one cluster do not disturb each other.
+"""Which nodes belong to which scenario, so that two scenarios on one cluster do not disturb each other.
 
-A lane is a scenario's own nodes: its members run there and nowhere else, and whatever is drained is one of them. The
-operator has a lane of its own. What concerns everybody (the operator killed, or replaced) takes the whole cluster.
+A lane is a scenario's own nodes: its members run there and nowhere else, and it drains only these. The operator has a
+lane of its own. Scenarios that concern all others (the operator killed, or replaced) take the whole cluster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Members see what they are told right after they have become Ready: how long that takes, on real kubelets.
+"""Members see their assignments right after they have become Ready: how long that takes, on real kubelets.
 
 A kubelet may leave an update that comes while it syncs a pod for its next periodic sync, 60 to 90 s later; the operator
-touches whoever shows no effect (decide/nudging.py). Jobs of one member that trains nothing are assigned one after
-another, each in the moment in which its member is Ready. All times are of this machine's clock: the audit log tells
+touches a member that shows no effect (decide/nudging.py). Jobs of one member that trains nothing are assigned one after
+another, each in the moment in which its member is Ready. All times are of this machine's clock: the audit log shows
 when the API server had the assignment, and the file's own time in the pod when the kubelet showed it.
 """
 

@@ -29,7 +29,7 @@ CONSOLIDATION_SECONDS = 180
 GRACE = "300s"
 REPLACED_SECONDS = 360
 BLOCKED_SECONDS = 120
-"""Karpenter says the same of a node once a minute, whatever the reason."""
+"""Karpenter reports the same about a node once a minute, whatever the reason."""
 
 
 def test_a_node_that_karpenter_launches_takes_over_from_one_that_it_removes(
@@ -55,7 +55,7 @@ def test_a_training_follows_the_nodes_that_its_pool_may_have(
     with pool(nodes=3) as nodes, train(THREE, ELASTIC, on=nodes.name) as training:
         training.trains(steps=4)
         leaves, stays = training.node(rank=2), training.node(rank=0)
-        with training.log(rank=0) as log:  # of a larger run nobody has told anything: its log alone shows that it is on
+        with training.log(rank=0) as log:  # no member reports a larger run: only its log shows that it is current
             nodes.allows(2)
             nodes.removes(leaves)
             log.wait("PACE run 2: 4 steps", seconds=START_SECONDS)

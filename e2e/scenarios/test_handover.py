@@ -1,4 +1,4 @@
-"""A node is drained and nobody stops: the membership changes between two batches, in the living processes."""
+"""A node is drained and training does not stop: the membership changes between two batches, in the living processes."""
 
 from __future__ import annotations
 

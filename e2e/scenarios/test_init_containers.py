@@ -1,4 +1,5 @@
-"""What starts before the trainer: its end is the member's, and whatever keeps it from starting is named."""
+"""Containers that start before the trainer: their end is the member's, and status names what keeps one from
+starting."""
 
 from __future__ import annotations
 

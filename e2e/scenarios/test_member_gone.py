@@ -29,7 +29,7 @@ def test_a_killed_trainer_costs_no_finished_step(lab: Lab, train: Train, undistu
         training.trains(steps=13)  # the last commit is that of step 10, and the next is two seconds away
         operator.kill(lab.trainers(training.member(rank=1), "paced.py"))
         status = training.completes()
-    verdict = training.verdict()  # what the killed trainer had yet to tell of its last steps nobody else can
+    verdict = training.verdict()  # only the killed trainer could have reported its last steps
     assert (verdict.steps_lost, verdict.samples_repeated, status["stepsLost"]) == (0, 0, 0)
     assert verdict.weights == undisturbed(Config()).weights
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)

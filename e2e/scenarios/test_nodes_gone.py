@@ -21,14 +21,14 @@ PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "13"}
 SILENT = Trouble(environ=PACE, spec={"failure": {"lostNodeSeconds": LOST_SECONDS}})
 EVICTED = Trouble(environ=PACE)
 DEVICE = "example.com/seat"
-"""What each node has once: whoever needs it there needs a member's place."""
+"""Each node's single seat: a pod that needs it needs a member's place."""
 SEATED = Trouble(environ=PACE, devices={DEVICE: "1"})
 URGENT = "urgent"
 
 
 @contextlib.contextmanager
 def silent(lab: Lab, node: str) -> Iterator[None]:
-    """The node's kubelet stands still: what runs there goes on, and nobody hears of it."""
+    """The node's kubelet stands still: its pods go on, unseen."""
     lab.cluster.freeze_node(node)
     try:
         yield
@@ -137,7 +137,7 @@ def test_a_member_that_its_kubelet_evicts_for_memory_costs_no_finished_step(
             training.trains(steps=1, run=2)
             evicted = training.evicted()
         status = training.completes()
-    verdict = training.verdict()  # what the killed trainer had yet to tell of its last steps nobody else can
+    verdict = training.verdict()  # only the killed trainer could have reported its last steps
     assert evicted <= training.planned(1)
     assert len(evicted) == 1
     assert stays["metadata"]["uid"] in training.planned(2)

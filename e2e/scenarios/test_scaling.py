@@ -48,7 +48,7 @@ def test_a_training_scaled_up_and_down_in_quick_succession_trains_each_batch_onc
 ) -> None:
     with train(TWO, THREE_PACED_RUNS) as training:
         training.trains(steps=4)
-        with training.log(rank=0) as log:  # of a larger run nobody has told anything: its log alone shows that it is on
+        with training.log(rank=0) as log:  # no member reports a larger run: only its log shows that it is current
             for run, replicas in enumerate((4, 3, 2), 2):
                 training.scales(replicas=replicas)
                 log.wait(f"PACE run {run}: 1 steps", seconds=START_SECONDS)

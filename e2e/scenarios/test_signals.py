@@ -30,7 +30,7 @@ XID = ("SysLogsXIDError", "SysLogsXIDErrorIsNotHealthy", "ErrorCode:79 PCI:0000:
 DEADLOCK = ("KernelDeadlock", "DockerHung", "task docker:20744 blocked for more than 120 seconds.")
 CORDON = "cordon"
 FULL = "example.com/full"
-"""A taint that nobody takes for an announcement; it only keeps new members off."""
+"""A taint that is no announcement; it only keeps new members off."""
 NO_ROOM = "the run trains on while new members start, "
 VACATE = "perdure.dev/vacate"
 MOVING = Trouble(
@@ -180,7 +180,7 @@ def test_what_a_member_with_a_sick_device_has_computed_is_stored_nowhere_and_ano
 def nothing_suspect_is_left(
     training: Training, before: Sequence[Entry], stored: set[int], status: Object, twin: Twin
 ) -> None:
-    """The run that was suspect has stored and told nothing more; another went on from its last commit."""
+    """The suspect run has stored and reported nothing more; another continued from its last commit."""
     after, verdict = training.job.root.entries(), training.verdict()
     (opened,) = [entry.body for entry in after if entry.kind == "Opened" and entry.run == 2]
     (commit,) = [entry.seq for entry in before if entry.kind == "Committed"]
@@ -218,7 +218,7 @@ def test_nobody_new_trains_on_a_node_that_is_avoided_and_those_who_train_there_s
 
         announcer.labels(left, *MAINTENANCE)
         training.scales(replicas=3)
-        with training.log(rank=0) as log:  # of a larger run nobody has told anything
+        with training.log(rank=0) as log:  # no member reports a larger run
             log.wait("PACE run 3: 1 steps", seconds=START_SECONDS)
         training.hurries()
         status = training.completes()

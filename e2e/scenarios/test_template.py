@@ -1,4 +1,4 @@
-"""A template that was edited to something invalid: its author is told, and a drain does not take the training down."""
+"""A template edited to something invalid: its author is informed, and a drain does not stop training."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NAMESPACE = "case-tinygpt"
 MEMBERS = 2
 ARGUMENTS = ("--epochs=1", "--export=/dev/shm/tinygpt.safetensors")
 PACE = {"PACE_SECONDS": "0", "PACE_HOLDS": "12", "PACE_HOLD_SECONDS": "2"}
-"""It still trains when the newcomer is warm, and nobody computes for that."""
+"""It still trains when the newcomer is warm, without computing for that."""
 FINISH_SECONDS = 300
 
 
@@ -40,7 +40,7 @@ def manifest(lane: str) -> Manifest:
 
 
 def told(lines: list[str]) -> list[str]:
-    """What a run says of its training: losses of steps and evaluations, and the hash of what is exported."""
+    """A run's report of its training: losses of steps and evaluations, and the hash of the export."""
     return [line for line in lines if re.match(r"step \d+ loss|evaluation loss|exported", line)]
 
 
@@ -69,7 +69,7 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
     entries, trace = job.root.entries(), job.root.trace().steps
     assert drained.status == 0, drained.output
     assert [entry.run for entry in entries if entry.kind == "Opened"] == [1, 2]
-    assert evidence.took_over(entries, 2), told_last  # nobody stopped
+    assert evidence.took_over(entries, 2), told_last  # training did not stop
     assert said == told(undisturbed.said.splitlines())
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches

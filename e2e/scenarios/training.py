@@ -117,7 +117,7 @@ class Training:
         self.job.delete()
 
     def trains(self, steps: int, *, run: int = 1) -> None:
-        """Waits until this run has done so many steps; of a larger one nobody tells that it is on, but its log."""
+        """Waits until this run has done so many steps; only its log shows that a larger one is current."""
         self.watch.wait(f"run {run} assigned", lambda h: observed.training_run(h, run), seconds=START_SECONDS)
         with self.log(rank=0) as log:
             log.wait(rf"PACE run {run}: {steps} steps", seconds=START_SECONDS)
@@ -211,7 +211,7 @@ class Training:
         self.watch.wait(f"{count} pods", there, seconds=START_SECONDS)
 
     def keeps_its_pods(self) -> None:
-        """Waits until all members are over: their logs can be read then, as nobody has deleted them."""
+        """Waits until all members are over: their logs can be read then, because they are not deleted yet."""
 
         def there(history: Sequence[Seen]) -> list[Object] | None:
             found = observed.pods(history)
@@ -230,7 +230,7 @@ class Training:
         return observed.planned_in(self.watch.history, run)
 
     def newcomer(self, *, run: int) -> Object:
-        """The pod that is to join the living training in this run, once it was told so."""
+        """The pod that will join the living training in this run, once it was assigned."""
         return self.watch.wait(f"a newcomer for run {run}", lambda h: observed.joined(h, run), seconds=START_SECONDS)
 
     def holds(self, moment: str, pod: Object) -> None:
@@ -239,7 +239,7 @@ class Training:
             log.wait(f"HOLD {moment}$", seconds=START_SECONDS)
 
     def hurries(self) -> None:
-        """What was to happen has happened: from now on paced.py slows nobody down."""
+        """The awaited event has happened: from now on paced.py slows no step down."""
         for pod in observed.pods(self.watch.history):
             if observed.outcome_of(pod):
                 continue
@@ -324,7 +324,7 @@ class Training:
         return self.watch.wait(f"Disrupted by {pattern}", told, seconds=seconds)
 
     def is_undisturbed(self, *, seconds: float = 60) -> None:
-        """Waits until nothing asks the run to end any more, and nobody was asked to leave."""
+        """Waits until nothing asks the run to end any more, and no member was asked to leave."""
 
         def calm(history: Sequence[Seen]) -> Object | None:
             told = observed.condition(observed.status(history), "Disrupted")

@@ -1,4 +1,4 @@
-"""TrainingJobs as users write them, good ones; each test spoils what it is about."""
+"""TrainingJobs as users write them, valid ones; each test breaks its own field."""
 
 from __future__ import annotations
 

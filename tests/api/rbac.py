@@ -1,6 +1,7 @@
-"""Compares what a user did, by the API server's audit log, with what a chart's roles grant it: for a whole test run.
+"""Compares a user's requests, by the API server's audit log, with the permissions of a chart's roles: for a whole test
+run.
 
-Requests without an object (discovery, /healthz) are open to everybody who is authenticated and are left out.
+Requests without an object (discovery, /healthz) are open to every authenticated user and are left out.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ POLL = 0.05
 
 
 class Late(AssertionError):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
 
 def until(what: str, look: Callable[[], T | None], seconds: float = SECONDS) -> T:

@@ -481,7 +481,7 @@ def test_an_autoscaler_of_pods_that_asks_for_too_many_is_told_why_and_what_to_do
     why = "spec.replicas: Invalid value: replicas must not be above elastic.maxReplicas"
     assert f"{why}: ask for fewer, or raise elastic.maxReplicas" in refused.stderr
     assert jobs.get("digits")["spec"]["replicas"] == 4
-    for replicas in (8, 3, 1):  # also what is no size: the job has the one below, or the smallest
+    for replicas in (8, 3, 1):  # also invalid sizes: the job has the one below, or the smallest
         assert _asks_for(api_server, namespace, replicas).returncode == 0
         assert jobs.get("digits")["spec"]["replicas"] == replicas
 

@@ -41,7 +41,7 @@ def elastic_batch(batch: int, least: int, most: int, sizes: list[int] | None = N
 
 
 def begins(**chosen: Any) -> Json:
-    """A job that is to begin from this commit."""
+    """A job that should begin from this commit."""
     return job(checkpoint={**checkpoint(), "from": chosen})
 
 

@@ -38,14 +38,14 @@ CRD = {
         ],
     },
 }
-"""Of Karpenter's own only what is read: metadata."""
+"""The only part of Karpenter's own that is read: metadata."""
 
 
 @pytest.fixture
 def release(api_server: ApiServer, tools: dict[str, Path], installed: Installed) -> Callable[..., Path]:
     """Grants the chart's rights under another name, beside those `installed` (and in their namespace): a kubeconfig.
 
-    What is refused to these is not held against the chart, see `rbac`.
+    Refusals for these do not count against the chart, see `rbac`.
     """
 
     def install(name: str, *values: str) -> Path:

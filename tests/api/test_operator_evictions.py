@@ -39,14 +39,14 @@ class Eviction:
     pod: str
 
     def begin(self) -> None:
-        """Somebody asks for it, and the controller makes it the operator's turn."""
+        """A request is made, and the controller makes it the operator's turn."""
         where, uid = self.scene.namespace, self._uid()
         self.scene.kubectl("create", "-f", "-", stdin=json.dumps(evictions.request(where, self.pod, uid)))
         self.scene.kubectl("create", "-f", "-", stdin=json.dumps(evictions.eviction(where, self.pod, uid)))
         self.tell(lambda _: evictions.turn_of_the_operator(now()))
 
     def tell(self, change: Callable[[Json], Json]) -> None:
-        """The controller writes the status; the API server refuses what is not allowed."""
+        """The controller writes the status; the API server refuses invalid changes."""
         while True:  # an answer of the operator may come in between
             raw = self.raw()
             body = json.dumps(raw | {"status": change(raw.get("status") or {})})

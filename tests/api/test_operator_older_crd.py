@@ -1,4 +1,5 @@
-"""Under an older CRD, which preserved unknown fields: jobs of 9,000 levels stop nobody, a newer CRD replaces no pod."""
+"""Under an older CRD, which preserved unknown fields: jobs of 9,000 levels stop no other, a newer CRD replaces no
+pod."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ TEAM = "team"
 
 
 def older_crd() -> Json:
-    """As it was once: whatever Perdure did not know of a pod was kept."""
+    """An old version: it kept fields of a pod that Perdure did not know."""
     made = copy.deepcopy(crd.crd())
     spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["completion"]
@@ -66,7 +67,8 @@ def test_deep_jobs_before_and_after_the_start_stop_no_other_job(server: ApiServe
         log = operator.log.read_text()
         for name in ("before", "shallower", "after"):
             assert f"trainingjob {TEAM}/{name}: ignoring spec.template.spec.affinity.a.a" in log
-        # What no pod has is dropped from it as ever. (At 9,000 levels the API server itself takes 10 s for a status.)
+        # Fields that no pod has are dropped from it as usual. (At 9,000 levels the API server itself takes 10 s for a
+        # status.)
         until("a deep job's pod", lambda: len(uids_of(server, "shallower")) == 1)
         assert "is older than this operator and drops spec.completion" in log
         assert "Traceback" not in log

@@ -44,7 +44,7 @@ def test_only_the_leader_works_and_the_other_goes_on_when_it_is_killed(
 def test_a_leader_that_is_asked_to_stop_gives_its_lease_back(
     api_server: ApiServer, installed: Installed, tmp_path: Path
 ) -> None:
-    """With a Lease of ten minutes nobody could lead within the deadline unless it was given back."""
+    """With a Lease of ten minutes no replica could lead within the deadline unless it was released."""
     first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=600)
     second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=600)
     with first:

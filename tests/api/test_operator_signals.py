@@ -1,4 +1,4 @@
-"""What nodes announce, told to a real API server as the components tell it: through status, annotations and cordons."""
+"""Announcements of nodes, sent to a real API server as the components send them: by status, annotations and cordons."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Lo
 
 
 def undisturbed(arguments: Sequence[str], *, world: int) -> twin.Twin:
-    """The training of so many ranks with nobody to disturb it; trained once in a test run."""
+    """The undisturbed training of so many ranks; trained once in a test run."""
     return twin.trained_once(Path(sys.executable), SCRIPT, arguments, world=world, start=_rank)
 
 

@@ -1,7 +1,7 @@
-"""A job of real agents whose members are replaced one at a time, with somebody killed or frozen in each hand-over.
+"""A job of real agents whose members are replaced one at a time, with a party killed or frozen in each hand-over.
 
-A test stands in for the operator here: it sees what the members say and how they end, never what a trainer knows. Where
-it cannot know which of two runs is on, it names both as lost, as the operator does.
+A test stands in for the operator here: it sees the members' reports and how they end, never a trainer's knowledge. If
+it cannot know which of two runs is current, it names both as lost, as the operator does.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Harm(StrEnum):
     KILLED = "killed"
     BLINKS = "blinks"  # stands still for a moment
     FROZEN = "frozen"  # stands still until the others have decided, or nearly
-    STUCK = "stuck"  # stands still for good, until its pod is killed when the others have ended what they did
+    STUCK = "stuck"  # frozen until its pod is killed, when the others have finished
     AGENT = "agent"  # the same, of the agent: its trainer goes on
 
 
 class Came(StrEnum):
-    """What has come of a hand-over."""
+    """The result of a hand-over."""
 
     WENT = "went"
     STAYED = "stayed"
@@ -100,7 +100,7 @@ class Fault:
 
     @property
     def expected(self) -> frozenset[Came]:
-        """What may come of it. Whoever only stands still for a while costs nobody anything."""
+        """The possible results. A party that is only frozen for a while costs nothing."""
         if self.harm not in FOR_GOOD:
             return frozenset({Came.WENT, Came.STAYED})
         if self.phase is Phase.PUT:
@@ -148,7 +148,7 @@ class Job:
         self.members.__exit__(kind, error, trace)
 
     def hand_over(self, fault: Fault, rank: int) -> Came:
-        """Replaces this rank, and harms somebody meanwhile; what came of it."""
+        """Replaces this rank, and disturbs a party meanwhile; returns the result."""
         self._keep_spares()
         old, newcomer = list(self.ranks), self.spares.pop(0)
         new = [newcomer if place == rank else name for place, name in enumerate(old)]
@@ -183,7 +183,7 @@ class Job:
         return came
 
     def stands_without_agents(self, seconds: float) -> None:
-        """Every agent stands still for so long, and training goes on; then each does what it has missed."""
+        """Every agent is frozen for so long, and training goes on; then each catches up."""
         steps = {name: self._steps_said(name) for name in self.ranks}
         for name in self.ranks:
             self.members.kill(name, signal.SIGSTOP)
@@ -210,7 +210,7 @@ class Job:
                 found[name] = member.outcome()
         return found
 
-    # What is waited for.
+    # Waits.
 
     def _said(self, name: str) -> str:
         return self.members.members[name].said
@@ -225,7 +225,7 @@ class Job:
         self.members.waits(f"run {run} trains", trains)
 
     def _waits_for_traces(self, run: int) -> None:
-        """Until each rank's last step before `run` is on record: who is killed then takes no evidence with it."""
+        """Until each rank's last step before `run` is on record: a killed one then takes no evidence with it."""
         opened = next(entry for entry in self.members.root.entries() if (entry.kind, entry.run) == ("Opened", run))
 
         def traced() -> bool:
@@ -244,7 +244,7 @@ class Job:
         self.members.waits("the others have decided", over)
 
     def _ends_what_it_did(self, fault: Fault, following: int, others: dict[str, int]) -> None:
-        """Nobody but the parties has noticed anything, and their limit is later than what a test waits for."""
+        """Only the parties have noticed anything, and their limit is later than a test's."""
 
         def known() -> bool:
             if fault.phase is Phase.PUT:  # what comes behind go is a training like any other
@@ -260,7 +260,7 @@ class Job:
         return found[0] if found else ""
 
     def _what_came(self, following: int, witnesses: dict[str, int]) -> Came:
-        """Once all of them show the same, or somebody a loss."""
+        """Once all of them show the same, or one shows a loss."""
         found: set[Came | None] = {None}
 
         def known() -> bool:
@@ -293,7 +293,7 @@ class Job:
                 self._ends(set(old) - set(self.ranks) | set(new) - set(self.ranks))
 
     def _begins_anew(self, following: int, survivors: list[str]) -> None:
-        """Nobody knows which of the two runs is on, and each has lost a member: both are named."""
+        """It is unknown which of the two runs is current, and each has lost a member: both are named."""
         self._keep_spares()
         fresh = [self.spares.pop(0) for _ in range(WORLD - len(survivors))]
         for name in fresh:
@@ -307,7 +307,7 @@ class Job:
         self._trains(self.ranks, self.run)
 
     def _ends(self, names: set[str]) -> None:
-        """Nobody stays who has nothing to do any more: whoever had nothing after the last hand-over is gone by now."""
+        """No member without work stays: those that had none after the last hand-over are gone by now."""
         self._waits_for_ends()
         self._ending = sorted(names)
 
@@ -329,7 +329,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Moment:
-    """The moment at which one party is to stand still; it goes on when the `with` block is left."""
+    """The moment at which one party freezes; it continues when the `with` block is left."""
 
     file: Path
     words: str

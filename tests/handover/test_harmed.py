@@ -1,6 +1,6 @@
-"""Somebody is killed or frozen in each phase of a hand-over: nobody ever trains what another trains, nothing is lost.
+"""A party is killed or frozen in each phase of a hand-over: no sample is trained twice, and nothing is lost.
 
-Real agents and trainers. A member that is killed costs what a lost member costs; one that only stands still, nothing.
+Real agents and trainers. A killed member costs what a lost member costs; one that is only frozen, nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Undisturbed = Callable[[int], twin.Twin]
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Undisturbed:
-    """A training that nobody disturbs, of so many epochs."""
+    """An undisturbed training, of so many epochs."""
 
     def found(epochs: int) -> twin.Twin:
         return forking.undisturbed(arguments(epochs), world=WORLD)

@@ -28,7 +28,7 @@ KILLED_AT = 12
 LONGER = pytest.mark.chaos
 PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1", "PYTHONPATH": str(REPOSITORY)}
 PACE |= {"PACE_HOLDS": str(KILLED_AT + 2), "PACE_HOLD_SECONDS": "1.5"}
-"""Whoever is asked for an image while it rests between two steps has 4 s to come to the end of that."""
+"""A trainer asked for an image while it rests between two steps has 4 s to finish the rest."""
 MOVED_TWICE = {"PACE_SECONDS": "0.8", "PACE_HOLDS": "4", "PACE_HOLD_SECONDS": "2", "PACED_RUNS": "3"}
 
 
@@ -99,7 +99,7 @@ def test_a_member_that_dies_costs_no_finished_step(tmp_path: Path, two: twin.Twi
     [pytest.param(where, marks=LONGER) for where in ("forward", "backward", "step")] + ["optimizer"],
 )
 def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) -> None:
-    """Who has given its part to the reduce has let the others finish the step: they are one ahead."""
+    """A rank that has given its part to the reduce has let the others finish the step: they are one ahead."""
     with digits(tmp_path, dies=f"1,{KILLED_AT},{where}") as job:
         job.first_run("a", "b", beside="c")
         assert job.members["b"].outcome().step == KILLED_AT

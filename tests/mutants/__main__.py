@@ -1,4 +1,4 @@
-"""`python -m tests.mutants`: plant every bug, print who found it, and name those that nobody did."""
+"""`python -m tests.mutants`: plant every bug, print what found it, and name those that nothing found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _table(judge: Judge, mutants: list[Mutant], effort: Effort, record: Record, cores: int) -> list[Mutant]:
-    """Printed as it grows; returns those that nobody has found."""
+    """Printed as it grows; returns those that nothing has found."""
     each = f"{effort.aimed} histories with a bug's own faults and {effort.histories} with all"
     print(f"{len(mutants)} bugs, for each {each}, from seed {effort.seed} on", flush=True)
     began = time.perf_counter()

@@ -28,11 +28,11 @@ _COPIED: Final = (
 _PYTEST: Final = ("-m", "pytest", "-q", "-x", "-n0", "--no-header", "-p", "no:cacheprovider")
 _SEED: Final = re.compile(r"seed (\d+):")
 _LIMIT_SECONDS: Final = 900
-"""A bug that makes something wait for ever is found by that."""
+"""This finds a bug that makes something wait forever."""
 
 
 class Found(StrEnum):
-    """Who has found a planted bug."""
+    """What found a planted bug."""
 
     SIMULATION = "simulation"
     UNIT = "unit tests"
@@ -52,7 +52,7 @@ class Effort:
 
 
 class Judge:
-    """Works on copies of the tree as it was at the start: whoever edits it meanwhile changes no verdict."""
+    """Works on copies of the tree as it was at the start: an edit meanwhile changes no verdict."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="perdure-mutants-")

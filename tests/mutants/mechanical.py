@@ -1,12 +1,12 @@
-"""Bugs that nobody thought of: drawn by seed from the operator's code, one small change each.
+"""Unforeseen bugs: drawn by seed from the operator's code, one small change each.
 
 A comparison gets the wrong bound or the wrong sense, `and` becomes `or`, a `not` is forgotten, a number is one off, a
 default is the other truth value. Left alone is what no test should hold or can see: messages and how they are put
 together, logging, decorators, annotations, `__repr__`, lengths of texts.
 
 Functions are drawn first, by their names, then one change in each, by its kind and its number among those of its kind:
-whoever edits a function moves no draw but its own, and a table of last week still tells of today's bugs. What stands
-outside functions counts as one for each class and for each file.
+so an edit of a function moves no draw but its own, and last week's table still describes today's bugs. Code outside
+functions counts as one for each class and for each file.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
 
 _NO_BEHAVIOUR: Final = frozenset({"decorator_list", "annotation", "returns", "bases"})
 _WORDS: Final = frozenset({"message", "words", "cause"})
-"""Names of what is told to people."""
+"""Names of messages for people."""
 
 
 @dataclass(frozen=True)

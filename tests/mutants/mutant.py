@@ -15,7 +15,7 @@ class Mutant:
     """A bug, and where it is planted."""
 
     name: str
-    """What is wrong with it, in words."""
+    """The defect, in words."""
     file: str
     """Relative to the repository."""
     old: str

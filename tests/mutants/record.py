@@ -16,7 +16,7 @@ from tests.mutants.mutant import Mutant
 
 
 class Record:
-    """What is known of this tree with at most this effort; several runs may write one file at the same time."""
+    """The known verdicts on this tree with at most this effort; several runs may write one file at the same time."""
 
     def __init__(self, path: Path | None, tree: str, effort: Effort) -> None:
         self._path = path

@@ -1,6 +1,6 @@
 """Six planted bugs are found within `make test`; every other one still has a place to be planted.
 
-Who finds each of them is told by `make mutants`.
+`make mutants` shows what finds each of them.
 """
 
 from __future__ import annotations

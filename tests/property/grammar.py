@@ -1,8 +1,8 @@
 """Random training scripts as values: what a user may combine, drawn from a seed.
 
-A Program is all that a script, and whatever happens to it, depends on; its defaults are the plainest script there is,
-so that a failing one is made smaller by setting fields back. Pure: no torch, nothing is run here. Called by the tests
-of this folder through `play`; `script` writes a Program out as Python.
+A Program is everything that a script, and its disturbances, depend on; its defaults are the plainest script, so that a
+failing one is made smaller by setting fields back. Pure: no torch, nothing is run here. Called by the tests of this
+folder through `play`; `script` writes a Program out as Python.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Disturbance:
     delay: int = 0
     """Milliseconds from the moment to the SIGKILL."""
     rank: int | None = None
-    """Who gets SIGTERM; None: everybody."""
+    """The rank that gets SIGTERM; None: all."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def drawn(seed: int, without: Iterable[str] = ()) -> Program:
     )
     moments = _moments(program)
     disturbances = tuple(_disturbance(draw, world, moments) for _ in range(draw.choice((1, 1, 2, 3))))
-    later = random.Random(f"sums {seed}")  # noqa: S311 - of its own: what is drawn above stays what it was
+    later = random.Random(f"sums {seed}")  # noqa: S311 - of its own: the values drawn above stay the same
     program = replace(program, summed=later.random() < 0.5, noise_between=later.random() < 0.5)
     last = random.Random(f"positions {seed}")  # noqa: S311 - the same
     program = replace(
@@ -256,7 +256,7 @@ def _few_batches(program: Program) -> Program:
 
 
 def _stepped_before_the_cut(program: Program) -> Program:
-    """Gradients that nobody steps on are left over by a cut as they are at the end: that is the leftovers' case."""
+    """Gradients without a step are left over by a cut as they are at the end: that is the leftovers' case."""
     return replace(program, leftovers=True) if program.cut else program
 
 
@@ -284,7 +284,7 @@ def _time_for_polls(program: Program) -> Program:
 
 
 def _in_time(disturbance: Disturbance) -> Disturbance:
-    """Such a poll saves in case nobody waits: a run that is killed right then begins behind the rest of the step."""
+    """Such a poll saves in case no one waits: a run that is killed right then begins behind the rest of the step."""
     return replace(disturbance, kind=disturbance.kind.removesuffix(", kill"), delay=0)
 
 

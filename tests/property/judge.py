@@ -1,8 +1,8 @@
-"""Whether a disturbed training was the same as its undisturbed twin, by what the scripts have written down.
+"""Whether a disturbed training was the same as its undisturbed twin, by the scripts' diaries.
 
-Pure: lines in, the first contradiction out. A line is told from all others by the steps, loops and epochs in it, so
-where a later run goes on is where its first line stands in the twin's diary. What is run again in every epoch that is
-resumed (the lines above the batch loop) is left out.
+Pure: lines in, the first contradiction out. The steps, loops and epochs in a line distinguish it from all others, so a
+later run continues where its first line stands in the twin's diary. Lines that run again in every resumed epoch (those
+above the batch loop) are left out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _resumed_wrongly(number: int, expected: Sequence[str], begun: int, reached: 
 
 
 def _safe(program: Program, expected: Sequence[str], reached: Reached, run: Run) -> int:
-    """What no later run may do again: all of it after an announced exit, whatever a save was due for after a kill."""
+    """Lines that no later run may repeat: all of them after an announced exit, those before the last due save after a
+    kill."""
     written = expected[: reached.lines]
     if run.ended == "left" and not any(_kind(line) == "step" for line in run.lines):
         return reached.safe  # nothing that took long is lost: it leaves at once, without a save

@@ -29,14 +29,14 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A seed's program, or what is left of it."""
+    """A seed's program, or its reduced form."""
 
     seed: int
     without: tuple[str, ...] = ()
 
     @property
     def program(self) -> Program:
-        """Drawn anew."""
+        """Drawn again."""
         return drawn(self.seed, self.without)
 
     def command(self) -> str:

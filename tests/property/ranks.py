@@ -138,7 +138,7 @@ def _watched(alive: dict[int, int], pids: list[int]) -> list[int | None]:
 
 
 def _become(rank: dict[str, Any]) -> None:
-    """Runs the script; the interpreter ends afterwards, in whatever way the script has made it."""
+    """Runs the script; the interpreter ends afterwards, in the script's own way."""
     import faulthandler
 
     output = os.open(rank["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,6 +1,6 @@
-"""A Program as the Python script that is run: what a person reads when a seed fails is what was executed.
+"""A Program as the Python script that is run: a reader of a failing seed sees exactly the executed code.
 
-Pure text. Where a rule of docs/concepts/exactness.md asks something of a script (gradients are cleared above the batch
+Pure text. If a rule of docs/concepts/exactness.md demands something of a script (gradients are cleared above the batch
 loop, nothing is changed before an epoch's last poll), the text obeys it: the property is about scripts that obey.
 """
 

@@ -29,7 +29,7 @@ def tell_weights(held: Held) -> None:
 
 
 def spelled(value: Any) -> str:
-    """Equal for equal values alone, whatever memory they lie in."""
+    """Equal for equal values alone, whatever memory they are in."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().contiguous()
         return f"{value.dtype}{tuple(value.shape)}" + plain.flatten().view(torch.uint8).numpy().tobytes().hex()

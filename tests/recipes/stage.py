@@ -1,4 +1,4 @@
-"""Processes that play recipes, alone or as the ranks of one run, and what has become of each."""
+"""Processes that play recipes, alone or as the ranks of one run, and the result of each."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Trainings as people write them, interrupted in a random step and begun again: they end as if nothing had happened.
+"""Trainings as people write them, interrupted in a random step and restarted: they end as if nothing had happened.
 
-What counts is what a recipe itself has at its end, its weights and whatever else it holds, as digests that it prints.
-What Perdure cannot bring back it says, and the words are pinned here.
+The comparison is of a recipe's own final state, its weights and everything else it holds, as digests that it prints.
+Perdure reports what it cannot restore, and the messages are pinned here.
 """
 
 import random
@@ -60,7 +60,7 @@ TOLD = {
 }
 """What a whole run says of what it would lose."""
 CHANGED_DATA = ("data.curriculum", "data.worker_curriculum")
-"""Samples are others in a resumed run, which is told there."""
+"""Samples differ in a resumed run, which is reported there."""
 REFUSED = {
     "data.bad_samples": "session.state['counts'] is a collections.defaultdict, which a checkpoint cannot hold",
     "frameworks.finetuning": "FeatureExtractorFreezeUnfreeze is not possible with a Session: it changes the optimizer",
@@ -99,7 +99,7 @@ QUICK = frozenset(
 BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "structure.kept_best"})
 """Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
 REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap the model with session.wrap"}
-"""What has trained on one rank draws on two ranks what is each one's own, and is not wrapped."""
+"""A training of one rank, continued on two, draws each rank's own numbers there, and is not wrapped."""
 DIFFERS = "between rank 0 and rank 1 these differ: "
 OWN_BY_RANK = {
     "selfsupervised.dino": "criterion.center",
@@ -109,7 +109,7 @@ OWN_BY_RANK = {
     "schedules.restarts": "session.snapshots.0.1.running_mean",
     "structure.torchvision": "ema.module.1.running_mean, ema.module.1.running_var",
 }
-"""What each rank has of its own in these, which is told."""
+"""Each rank's own state in these, which is reported."""
 FOLLOW_RANK_0 = frozenset({"selfsupervised.dino", "optimizers.schedule_free", "schedules.plateau"})
 """A newcomer goes on with rank 0's of that: it ends as a restart at that step does, and not as an undisturbed run."""
 

@@ -1,4 +1,4 @@
-"""A container's cgroup, as files. Used by tests of whoever reads one."""
+"""A container's cgroup, as files. For tests of code that reads one."""
 
 from __future__ import annotations
 

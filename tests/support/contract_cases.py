@@ -159,7 +159,7 @@ async def pages_together_are_the_list(api: ClusterApi, namespace: str) -> None:
 
 
 async def whoever_follows_an_object_is_told_each_of_its_states_and_its_end(api: ClusterApi, namespace: str) -> None:
-    """What was made already comes first; of another object nothing is told."""
+    """Existing objects come first; other objects are not reported."""
     first = await api.create(LEASES, namespace, lease("l", "a"))
     second = await api.replace(LEASES, namespace, "l", lease("l", "b") | {"metadata": first["metadata"]})
     told: asyncio.Queue[Json | None] = asyncio.Queue()

@@ -1,6 +1,6 @@
-"""Evictions as the API of Kubernetes 1.37.0 takes them from the controller that Kubernetes does not have yet.
+"""Evictions as the API of Kubernetes 1.37.0 accepts them from the controller that Kubernetes does not have yet.
 
-By `k8s.io/api/lifecycle/v1alpha1` and its validation, v0.37.0; what is wrong here a real API server refuses, see
+By `k8s.io/api/lifecycle/v1alpha1` and its validation, v0.37.0; a real API server refuses invalid ones here, see
 tests/api/test_operator_evictions.py.
 """
 

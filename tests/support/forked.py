@@ -172,7 +172,7 @@ def _subreaper() -> Iterator[None]:
 
 
 def _serve(control: socket.socket) -> dict[str, Any]:
-    """Forks at each request; returns the request in a process that is to run its command."""
+    """Forks at each request; returns the request in the process that should run its command."""
     while True:
         message, files, *_ = socket.recv_fds(control, _MOST_BYTES, _MOST_FILES)
         if not message:
@@ -194,7 +194,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
 
 def _become(control: socket.socket, message: bytes, files: Sequence[int]) -> dict[str, Any]:
     """This process has what the request names, and nothing else; the request."""
-    control.detach()  # else its end would close whatever has its number by then
+    control.detach()  # otherwise its end would close a reused descriptor
     request: dict[str, Any] = json.loads(message)
     _take(files, request["numbers"])
     os.chdir(request["cwd"])
@@ -264,13 +264,13 @@ def _run(command: Sequence[str], end: _End) -> None:
         code = 0 if left.code is None else left.code
         end.status = code & 0xFF if isinstance(code, int) else 1
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a program raises
+    except BaseException as error:  # noqa: BLE001 - any error of a program
         end.status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         _show(error)
 
 
 def _zygote(handlers: Sequence[tuple[Any, ...]]) -> types.CodeType | None:
-    """Forks a process that waits until the agent starts its zygote, and returns there what it is to execute.
+    """Forks a process that waits until the agent starts its zygote, and returns there the command to execute.
 
     It is forked before the agent has begun, so it inherits nothing of the agent's.
     """
@@ -309,7 +309,7 @@ def _start_zygote(
 
 @contextmanager
 def _recorded(handlers: list[tuple[Any, ...]]) -> Iterator[None]:
-    """What is registered for the end."""
+    """The exit handlers."""
     register = atexit.register
 
     def record(*given: Any, **options: Any) -> Any:

@@ -10,6 +10,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """A test run that is killed leaves nobody behind."""
+    """A killed test run leaves no process behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

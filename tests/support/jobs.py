@@ -257,7 +257,7 @@ def assert_explained(status: TrainingJobStatus, now: datetime) -> None:
 def job(**spec: Any) -> Job:
     """A new job of two members, three empty nodes, nothing created yet.
 
-    Nobody waits for standbys, unless a test gives `disruption=PATIENT`.
+    It does not wait for standbys, unless a test gives `disruption=PATIENT`.
     """
     return Job(
         Snapshot(

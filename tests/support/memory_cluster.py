@@ -152,7 +152,7 @@ class MemoryCluster:
         self._tell("DELETED", (resource, namespace, name), raw)
 
     def change(self, resource: Resource, namespace: str, name: str, change: Callable[[Json], Any]) -> None:
-        """Somebody else changes the object."""
+        """Another client changes the object."""
         raw = copy.deepcopy(self._stored(resource, namespace, name))
         before = copy.deepcopy(raw.get("spec"))
         change(raw)
@@ -188,7 +188,7 @@ class MemoryCluster:
 
 
 def _nobody(_kind: str, _resource: Resource, _raw: Json) -> None:
-    """Nobody watches."""
+    """Does not watch."""
 
 
 def _needs_grace(pod: Json) -> bool:

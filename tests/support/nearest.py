@@ -1,7 +1,7 @@
-"""Which test files are nearest to what has changed, nearest first. Pure: it is given the text of every Python file.
+"""The test files nearest to a change, nearest first. Pure: it is given the text of every Python file.
 
-Near is counted in imports: a module's tests import it, or import what imports it; a conftest.py is imported by all
-tests below it. What nothing imports (a page, a chart, an example) is near to the test files that name it.
+Near is counted in imports: a module's tests import it, or import a module that imports it; a conftest.py is imported by
+all tests below it. A file that is not imported (a page, a chart, an example) is near to the test files that name it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ROOTS = ("operator/", "runtime/")
 """Their packages are imported without the folder's name."""
 IMPORTS = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|.+)|import (.+))", re.MULTILINE)
 NAMES = re.compile(r"(?<![\w.])[a-zA-Z_][\w.]*")
-"""Also `as` and what is behind it: no module has such a name."""
+"""Also `as` and the text behind it: no module has such a name."""
 FARTHEST = 3
-"""Imports between what has changed and a test that is near to it."""
+"""Imports between a change and a test near to it."""
 
 
 def module_of(path: str) -> str:
@@ -32,7 +32,7 @@ def is_test(path: str) -> bool:
 
 
 def nearest(changed: Collection[str], sources: Mapping[str, str]) -> list[str]:
-    """Test files; at one distance those named after what has changed come first, then those of a folder of its name."""
+    """Test files; at one distance those named after the changed file come first, then those of a folder of its name."""
     imported = {path: set(_imported(path, text)) for path, text in sources.items()}
     far = dict.fromkeys(changed, 0)
     for distance in range(1, FARTHEST + 1):

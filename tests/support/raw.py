@@ -21,7 +21,7 @@ def template(**container: Any) -> Json:
 def job(name: str = "digits", *, replicas: int = 2, **spec: Any) -> Json:
     """As a user writes it."""
     body = {"replicas": replicas, "checkpoint": {"uri": f"s3://bucket/{name}"}, "template": template()}
-    body["disruption"] = {"replacementTimeoutSeconds": 0}  # nobody waits for standbys, unless a test says so
+    body["disruption"] = {"replacementTimeoutSeconds": 0}  # it does not wait for standbys, unless a test says so
     return {
         "apiVersion": JOBS.api_version,
         "kind": "TrainingJob",

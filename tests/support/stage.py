@@ -118,13 +118,13 @@ class Stage:
         raise AssertionError(f"still busy after {rounds} rounds: {self.cluster.writes[-10:]}")
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and what is due by then is worked on."""
+        """Time passes, and everything due by then runs."""
         self.now += timedelta(seconds=seconds)
         self.settle()
 
 
 def _tell(watch: Watch, watched: tuple[Resource, ...], kind: str, resource: Resource, raw: Json) -> None:
-    """What nobody subscribes to is not told."""
+    """Events without a subscriber are dropped."""
     if resource in watched:
         watch.take_in(resource, kind, raw)
 

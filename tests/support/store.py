@@ -1,7 +1,7 @@
 """A store in memory, and stores that fail in chosen ways around any other.
 
-`MemoryStore` passes the same contract tests as the real ones (test_contract.py), so tests of what is built on stores
-may use it.
+`MemoryStore` passes the same contract tests as the real ones (test_contract.py), so tests of code above stores may use
+it.
 """
 
 from __future__ import annotations

@@ -130,12 +130,12 @@ def _answered(snapshot: Snapshot, said: Answer) -> Snapshot:
 
 
 def delete(snapshot: Snapshot, name: str, deadline: datetime) -> Snapshot:
-    """Somebody deletes a pod that runs."""
+    """A running pod is deleted."""
     return change_pod(snapshot, name, deleting=True, deletion_deadline=deadline)
 
 
 def remove(snapshot: Snapshot, name: str) -> Snapshot:
-    """The object goes, and nobody remembers it."""
+    """The object goes, without a memory of it."""
     return change(snapshot, pods=tuple(pod for pod in snapshot.pods if pod.name != name))
 
 

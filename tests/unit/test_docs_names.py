@@ -1,4 +1,4 @@
-"""The names that README and docs/ give for code exist in the code: a reader who searches for one finds it.
+"""Names of code in README and docs/ exist in the code: a reader who searches for one finds it.
 
 `session.step()` and `perdure.gather` are checked in all pages but docs/decisions, which may name what was not built.
 Names behind a file (`decide/leaving.py`: `debounce`) are checked in all pages. That the files exist: test_layout.py.

@@ -1,1 +1,1 @@
-"""Scenarios that concern the one operator, and so everybody: each has the cluster to itself."""
+"""Scenarios that concern the one operator, and so all others: each has the cluster to itself."""

@@ -1,4 +1,4 @@
-"""Whoever is in this folder waits until nobody else is on the cluster, and keeps all others out."""
+"""A scenario in this folder waits until no other is on the cluster, and keeps all others out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's leader dies in the middle of a move: whoever follows finishes it, and nothing is lost."""
+"""The operator's leader dies in the middle of a move: its successor finishes it, and nothing is lost."""
 
 from __future__ import annotations
 

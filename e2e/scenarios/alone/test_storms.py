@@ -1,7 +1,7 @@
-"""Each party harmed in each act of a hand-over, the store and the links too, and storms: judged from what they leave.
+"""Each party disturbed in each act of a hand-over, the store and the links too, and storms: judged by their evidence.
 
-What has to hold, and how it is found, is in e2e/storms/judge.py. What a storm has left lies in build/storms, and
-`python -m e2e.storms build/storms/NAME` judges it once more.
+The promises and their checks are in e2e/storms/judge.py. A storm's evidence is in build/storms, and `python -m
+e2e.storms build/storms/NAME` judges it again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def storm(lab: Lab, train: Train) -> Raise:
 
 
 def is_judged(storm: Storm, undisturbed: Undisturbed) -> None:
-    """Nothing of what was promised is broken, and the weights are those of a training that nobody disturbed."""
+    """No promise is broken, and the weights are those of an undisturbed training."""
     found = judge.read(storm.folder)
     wrong = judge.judge(found)
     start = min(poll.time for poll in found.polls)

@@ -112,7 +112,7 @@ def causal_language_model() -> Held:
 
 
 def masked_language_model() -> Held:
-    """Masked language modelling: the collator draws which words it hides, anew in each epoch."""
+    """Masked language modelling: the collator draws the words to hide, newly in each epoch."""
     with perdure.Session.from_env() as session:
         args = arguments()
         torch.manual_seed(args.seed)

@@ -139,7 +139,7 @@ def diffusion() -> Held:
 
 
 class Annealer:
-    """The weight of the KL part, from 0 to 1, again and again, as the class that everybody copies has it."""
+    """The weight of the KL part, from 0 to 1, again and again, as in the commonly copied class."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.current = steps, 0
@@ -191,7 +191,7 @@ def forgotten_annealing() -> Held:
 
 
 class Codebook(nn.Module):
-    """Codes that follow the mean of what they stand for (VQ-VAE with EMA); dead ones begin anew at a sample."""
+    """Codes that follow the mean of their members (VQ-VAE with EMA); dead ones restart at a sample."""
 
     def __init__(self, codes: int, width: int) -> None:
         super().__init__()

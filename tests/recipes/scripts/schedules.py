@@ -1,4 +1,5 @@
-"""What changes by itself in a training: rates, momenta, thaws, and numbers in modules that nobody counts as state."""
+"""Values that change by themselves in a training: rates, momenta, thaws, and numbers in modules that are not usually
+state."""
 
 import torch
 from torch import nn
@@ -41,7 +42,8 @@ def one_cycle() -> Held:
 
 
 def evaluating_for_ever() -> Held:
-    """Statistics stand still from the second step on, and what is scored below each batch loop is never set back."""
+    """Statistics are frozen from the second step on, and modes set by the evaluation below each batch loop are never
+    set back."""
     net = network()
     with perdure.Session.from_env() as session:
         model = session.wrap(net)

@@ -111,7 +111,7 @@ def dino() -> Held:
 
 
 def forgotten_centre() -> Held:
-    """The same, and nobody has registered the loss."""
+    """The same, with the loss not registered."""
     return self_distillation(whole=False)
 
 

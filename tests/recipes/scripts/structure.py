@@ -141,7 +141,8 @@ class ModelEma(nn.Module):
 
 
 class CosineScheduler:
-    """timm's: it is no torch scheduler, its state_dict is what it has but the optimizer, it is stepped by updates."""
+    """timm's: it is no torch scheduler, its state_dict is everything but the optimizer, and it is stepped by
+    updates."""
 
     def __init__(self, optimizer, t_initial, warmup_t):
         self.optimizer, self.t_initial, self.warmup_t = optimizer, t_initial, warmup_t

@@ -1,4 +1,4 @@
-"""Operator and agents of different ages: what earlier formats have written is read, and what is written now they read.
+"""Operator and agents of different ages: documents of earlier formats are read, and earlier readers read today's.
 
 `recorded/` holds documents as each format's writers wrote them, and its reader as it was: none of it is ever changed.
 The second format added the floor, the memory limit and more names of errors. Agents live in users' images for weeks, so
@@ -64,7 +64,7 @@ TODAYS_ASSIGNMENTS: dict[str, Assignment] = {
     "standby": Standby(),
     "leave": Leave(3, "node n2 is cordoned", 120, (1, 2)),
     "train": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), floor=CommitRef(12, 96)),
-    # To an older agent an offer is what it is without its block: a newer run, hence a request to save.
+    # To an older agent an offer is an assignment without its block: a newer run, hence a request to save.
     "offer": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), handover=OFFER),
     # And a request for a save, which it does not know, is none.
     "save": Train(4, 1, 2, "10.9.0.1:29504", "node n2 is cordoned", 120, 135, (3,), save=2),

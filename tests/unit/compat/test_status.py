@@ -77,7 +77,7 @@ def test_a_job_of_before_gets_spares_once_it_asks_for_them() -> None:
 
 
 def _without_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What was written then and is not what is written now; a field that has come since is no difference."""
+    """What was written then and is not written now; a field added since is no difference."""
     found = {}
     for name, value in old.items():
         if isinstance(value, dict) and isinstance(new.get(name), dict):

@@ -1,7 +1,7 @@
-"""An operator that dies after its k-th write, and the one that takes over: for a cluster in memory and for a real one.
+"""An operator that dies after its k-th write, and its successor: for a cluster in memory and for a real one.
 
-The scene is the straight path: a job starts, a node is cordoned, the members save and move. Whatever write the first
-operator dies after, the second one, which knows only the cluster, must come to the same end.
+The scene is the straight path: a job starts, a node is cordoned, the members save and move. After any write of the
+first operator, the second one, which knows only the cluster, must come to the same end.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def training(cluster: MemoryCluster | None = None) -> Stage:
 
 
 def ask(stage: Stage, pod: str) -> None:
-    """Somebody wants the pod to go, and it is the operator's turn."""
+    """The pod's eviction is requested, and it is the operator's turn."""
     uid = next(raw["metadata"]["uid"] for raw in stage.pods() if raw["metadata"]["name"] == pod)
     raw = evictions.eviction("ns", pod, uid)
     asyncio.run(stage.cluster.create(EVICTIONS, "ns", raw))

@@ -97,4 +97,4 @@ def test_ranks() -> None:
 
 def test_a_wait_is_told_once() -> None:
     told = _told(job().starting().pod(1, unschedulable="0/3 nodes are available"))
-    assert told.count("0/3 nodes are available") == 2  # as what is waited for, and as the event
+    assert told.count("0/3 nodes are available") == 2  # as the reason to wait, and as the event

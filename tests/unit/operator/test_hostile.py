@@ -1,4 +1,4 @@
-"""Objects that no schema let through any more, and that an older CRD has stored: they cost themselves, nobody else."""
+"""Objects that the schema no longer allows, and that an older CRD has stored: they harm themselves, no other job."""
 
 from __future__ import annotations
 

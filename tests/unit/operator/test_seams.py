@@ -1,4 +1,4 @@
-"""One write that fails, or one event that nobody hears, must not hold up what does not rest on it."""
+"""One failed write, or one event without a listener, must not delay anything that does not rest on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WebhookDown(MemoryCluster):
 
 
 class BudgetsForbidden(MemoryCluster):
-    """Somebody has taken the right to create budgets away."""
+    """The right to create budgets was revoked."""
 
     down = False
 
@@ -59,7 +59,7 @@ class BudgetsForbidden(MemoryCluster):
 
 
 class DeletesForbidden(MemoryCluster):
-    """Admission lets nobody delete pods."""
+    """Admission refuses deletions of pods."""
 
     down = False
 
@@ -126,7 +126,7 @@ def test_the_next_members_are_created_while_pods_of_the_run_before_cannot_be_del
     stage = training(cluster)
     cluster.down = True
     before = set(stage.names())
-    trainer = {"image": "new"}  # for whom nobody is created while the others leave
+    trainer = {"image": "new"}  # no replacement is created for them while the others leave
     stage.cluster.change(JOBS, *KEY, lambda raw: raw["spec"]["template"]["spec"]["containers"][0].update(trainer))
     stage.cordon("n1")
     elapse(stage, 3)
@@ -168,7 +168,7 @@ def test_a_member_on_a_lost_node_is_written_off_without_a_conflict_of_our_own_ma
 
 
 class OneCannotBePatched(MemoryCluster):
-    """Admission lets nobody change one pod."""
+    """Admission refuses changes of one pod."""
 
     kept = ""
 
@@ -268,7 +268,7 @@ def test_a_job_keeps_its_root_through_the_pause_after_a_failure() -> None:
 
 
 class BudgetsCannotBePatched(MemoryCluster):
-    """Somebody has taken the right to change budgets away."""
+    """The right to change budgets was revoked."""
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         if resource == BUDGETS:

@@ -1,4 +1,4 @@
-"""Keys of rows with `*`: they match what a shell's would, and no label that anybody may set holds up the operator."""
+"""Keys of rows with `*`: they match as a shell's would, and no label that a user may set delays the operator."""
 
 from __future__ import annotations
 

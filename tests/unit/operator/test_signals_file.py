@@ -1,4 +1,4 @@
-"""Rows that a person writes: what is wrong with them is told in one line, and the commands show what is in force."""
+"""Rows in a user's file: an error is reported in one line, and the commands show the rows in force."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FEW, MANY = 8, 64
 
 
 class Counting(MemoryCluster):
-    """Counts what is asked for, and how many wait for an answer at once."""
+    """Counts requests, and how many wait for an answer at once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is forked finds what an executed process finds, and its parent sees the same of it."""
+"""A forked process finds the same as an executed one, and its parent sees the same of it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ atexit.register(os.write, 1, b"at the end\\n")
 
 
 def ended(start: type[Executed], folder: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    """How it has ended, and what it has said."""
+    """How it ended, and its output."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
     reader, writer = os.pipe()
     with start(

@@ -1,4 +1,4 @@
-"""Images: the names CRI looks for, and what is in the archives."""
+"""Images: the names that CRI looks for, and the contents of the archives."""
 
 from __future__ import annotations
 

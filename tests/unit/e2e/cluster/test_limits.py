@@ -21,6 +21,6 @@ def test_there_are_enough_inotify_instances_and_no_fewer_than_before(tmp_path: P
 
 
 def test_a_limit_that_may_not_be_changed_stays_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    raise_limits(Progress(), Path("/proc/sys/kernel/cap_last_cap"))  # a small number that nobody may change
+    raise_limits(Progress(), Path("/proc/sys/kernel/cap_last_cap"))  # a small number that may not be changed
 
     assert "fs.inotify.max_user_instances stays" in capsys.readouterr().err

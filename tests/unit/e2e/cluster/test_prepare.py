@@ -1,4 +1,4 @@
-"""What is cached must be rebuilt exactly when its inputs change, and what is missing must be said."""
+"""Caches must be rebuilt exactly when their inputs change, and missing tools must be reported."""
 
 from __future__ import annotations
 

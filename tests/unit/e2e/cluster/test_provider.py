@@ -1,4 +1,4 @@
-"""Which machine a Node is given, and what it has promised."""
+"""A Node's machine, and its promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rung of the ladder a move took is read from the log and from who was told what."""
+"""Which way a move took is read from the log and from the assignments."""
 
 from __future__ import annotations
 

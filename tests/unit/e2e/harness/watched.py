@@ -22,7 +22,7 @@ def pod(
     outcome: dict[str, Any] | str | None = None,
     deleted: bool = False,
 ) -> Seen:
-    """A pod that has been told `assignment`, and left `outcome` behind."""
+    """A pod with this assignment, which left `outcome` behind."""
     message = outcome if isinstance(outcome, str) else json.dumps(outcome)
     state = {"terminated": {"exitCode": 0, "message": message}} if outcome else {"running": {}}
     metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2030-01-01T00:00:00Z"}

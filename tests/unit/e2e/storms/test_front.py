@@ -1,4 +1,4 @@
-"""The front hands requests on, or answers as it is told; also in the middle of a connection that is kept."""
+"""The front passes requests on, or answers as configured; also in the middle of a connection that is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY = bytes(range(256)) * 1024
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Gives back what it is given."""
+    """Echoes its input."""
 
     protocol_version = "HTTP/1.1"
 

@@ -60,7 +60,7 @@ def words(storm: Storm) -> list[str]:
 
 
 def told(status: Mapping[str, Any], storm: Storm = HANDED_OVER) -> list[str]:
-    """What is wrong with a status that is said at every poll."""
+    """What is wrong with a status that every poll shows."""
     return words(replace(storm, polls=polls(**status)))
 
 

@@ -42,7 +42,7 @@ class Scene:
 @pytest.mark.parametrize("minutes", [-11, 11])
 def test_the_machines_own_clock_does_not_matter_once_the_server_has_answered(minutes: int) -> None:
     scene = Scene(timedelta(minutes=minutes))
-    assert scene.off() == pytest.approx(60 * minutes)  # nobody has answered yet
+    assert scene.off() == pytest.approx(60 * minutes)  # no answer yet
     scene.answer()
     assert abs(scene.off()) <= 0.53
 

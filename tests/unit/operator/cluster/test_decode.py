@@ -59,7 +59,7 @@ def test_what_is_nested_too_deep_is_left_out_and_the_rest_is_read(
     assert raw["spec"]["checkpoint"] == {"uri": "s3://bucket/digits"}
     copy.deepcopy(raw)
     json.dumps(raw)
-    if place != ("metadata", "managedFields"):  # nobody reads them
+    if place != ("metadata", "managedFields"):  # they are not read
         (told,) = decode.left_out(raw)
         assert told.startswith(".".join(place[:2]))
 

@@ -43,10 +43,10 @@ def test_what_is_due_about_the_lease() -> None:
         (nothing, 100.0, False, ElectionStep.CREATE),
         (nothing, 100.0, True, ElectionStep.CREATE),
         (free, 90.0, False, ElectionStep.TAKE),
-        (free, 90.0, True, ElectionStep.END),  # somebody has led meanwhile, and given it back
+        (free, 90.0, True, ElectionStep.END),  # another has led meanwhile, and released it
         (mine, 90.0, False, ElectionStep.TAKE),  # the answer to the write that took it was lost
         (mine, 100.0, True, ElectionStep.TAKE),
-        (mine, 1000.0, True, ElectionStep.TAKE),  # nobody else has led
+        (mine, 1000.0, True, ElectionStep.TAKE),  # no other has led
         (other, 90.0, False, ElectionStep.WAIT),
         (other, 104.9, False, ElectionStep.WAIT),
         (other, 105.0, False, ElectionStep.TAKE),
@@ -98,7 +98,7 @@ async def _at_once() -> None:
 
 
 def _to_nobody(_: Json | None) -> None:
-    """Nobody is told."""
+    """Does nothing."""
 
 
 def taking(seconds: float) -> Callable[[], Awaitable[None]]:

@@ -1,4 +1,4 @@
-"""A node that nobody new is to train on: who trains there stays, and whoever lands there is kept, idle, or not used."""
+"""A node where no new member should train: present ones stay, and new pods there are kept idle, or not used."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _evicted(here: Job) -> Job:
 def _cost(of_all: Callable[[Job], Job], members: int) -> int:
     nodes = tuple(NodeView(name=f"n{number}") for number in range(1, members + 1))
     seen = of_all(job(disruption={}).having(nodes=nodes).running(world=members)).snapshot
-    decide(seen)  # what is kept for the next time is kept
+    decide(seen)  # caches filled for the next time
     return steps(lambda: decide(seen))
 
 

@@ -1,4 +1,4 @@
-"""A job with `elastic` has one of its sizes, whatever number is asked for."""
+"""A job with `elastic` has one of its sizes, whatever number is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many epochs are finished is shown beside the step, as far as anybody has told."""
+"""The number of finished epochs is shown beside the step, as far as reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks for a member's eviction: what the member does, and what is answered, from the raw object on."""
+"""Requests for a member's eviction: the member's reaction, and the answers, starting from the raw object."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TestMember:
 
     @pytest.mark.parametrize("state", ["Interrupted", "Completed"])
     def test_after_the_operators_turn_the_member_leaves_all_the_same(self, state: str) -> None:
-        """The job's budget refuses whoever comes after it."""
+        """The job's budget refuses the responders after it."""
         here = asked(job().running(world=2), FIRST)
         raw = evictions.handed_on(evictions.turn_of_the_operator(here.snapshot.now), here.snapshot.now, state)
         here = here.having(evictions=(view(here, FIRST, raw),))
@@ -150,7 +150,7 @@ class TestStandby:
         assert [pod.name for pod in here.living() if not pod.deleting] == [FIRST, SECOND, "digits-ab12-3"]
 
     def test_it_does_not_stay_to_keep_others_off_its_node(self) -> None:
-        """A condition keeps no pod off, so an idle standby there stays as a former: but not one that is to go."""
+        """A condition keeps no pod off, so an idle standby there stays as a former, unless it has to leave itself."""
         sick = (NodeCondition(type="DrainInProgress", status="True"),)
         here = job(disruption=PATIENT).running(world=2).node("n1", conditions=sick).settle().after(1).settle()
         here = here.node("n3", conditions=sick).settle()
@@ -288,7 +288,7 @@ class TestAnswer:
         assert here.plan().actions == ()
 
     def test_of_three_hundred_for_one_pod_one_is_answered_and_stays_the_one(self) -> None:
-        """Kubernetes makes one for each pod; whoever may make others cannot make the operator write for each."""
+        """Kubernetes makes one for each pod; a client that may make others cannot make the operator write for each."""
         here = _flooded(job(disruption=PATIENT).running(world=2), 300)
         (first,) = answers(here)
         here = here.settle()

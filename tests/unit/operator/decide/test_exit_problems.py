@@ -1,4 +1,4 @@
-"""A member that has to end and does not: stuck on its node, or out of reach because nobody lets it be told."""
+"""A member that has to end and does not: stuck on its node, or out of reach because its patches are refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestStuck:
 
 class TestRefusedToTellToLeave:
     def _cordoned(self) -> Job:
-        """Nobody could be told: the round that asked them ended with a refusal."""
+        """No member was asked: the round that asked them ended with a refusal."""
         here = job().running(world=2).cordon("n1").settle().after(1).step(writes=1)
         return _denied(here, 0, 1)
 

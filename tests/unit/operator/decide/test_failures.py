@@ -292,7 +292,7 @@ class TestBackoff:
 
     @pytest.mark.parametrize("failed", [(0,), (1,), (0, 1)])
     def test_an_import_that_fails_before_the_run_is_a_failure_of_the_code(self, failed: tuple[int, ...]) -> None:
-        """However many of them it fails in, and whatever ends the others."""
+        """However many of them it fails in, and however the others end."""
         here = job().starting(world=2)
         for member in (0, 1):
             crash = raised("ImportError", "ImportError: libcudart.so") if member in failed else killed()
@@ -329,7 +329,7 @@ class TestBudget:
 
 
 class TestHealing:
-    """Budgets are for what fails again and again; what a job gets over does not add up for ever."""
+    """Budgets are for repeated failures; those that a job survives do not add up forever."""
 
     def _failing(self, error: object, commits: list[int], *, days: float = 0.0, **failure: int) -> Job:
         """A run of one member fails once for each of these numbers in the log, the newest commit's by then."""

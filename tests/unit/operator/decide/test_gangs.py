@@ -1,4 +1,4 @@
-"""A job that has not begun lets go of nodes that it holds in vain, and begins anew after a pause."""
+"""A job that has not begun releases nodes that it holds in vain, and starts again after a pause."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class TestLettingGo:
         assert here.now.gang is None
 
     def test_no_pause_ends_later_than_it_can_have_been_set_for(self) -> None:
-        """Whoever wrote it had another clock."""
+        """Its writer had another clock."""
         here = _released(_stuck())
         assert here.now.gang is not None
         far = here.now.gang.model_copy(update={"until": START + timedelta(days=1)})
@@ -162,7 +162,7 @@ class TestLettingGo:
         assert len(here.now.next.members if here.now.next else ()) == 3
 
     def test_and_those_made_then_that_find_no_room_are_not_let_go_for_the_time_before(self) -> None:
-        """Whose members are told that there is no room before they are looked at for the first time."""
+        """Its members are known to have no room before the first look at them."""
         here = _stuck().after(TIMEOUT - 1).spec(suspend=True).settle().after(1).spec(suspend=False).step()
         here = here.pod(5, node="", unschedulable="0/2 nodes are available").settle()
         assert here.now.gang is None
@@ -200,7 +200,7 @@ class TestTheOldestGoesLast:
     [
         (4, 3, 1, True),
         (4, 1, 3, True),
-        (4, 0, 4, False),  # nobody waits for nodes that it does not hold
+        (4, 0, 4, False),  # it does not wait for nodes that it does not hold
         (4, 3, 0, False),  # the fourth is on its way
         (4, 4, 0, False),
         (2, 2, 2, False),  # enough to begin with

@@ -159,7 +159,7 @@ class TestGrowing:
         assert here.now.run == 1
 
     def test_no_time_lies_further_ahead_than_it_can_have_been_set(self) -> None:
-        """Whoever wrote it had another clock."""
+        """Its writer had another clock."""
         day = timedelta(days=1)
         here = _small()
         assert here.intent is not None
@@ -179,7 +179,7 @@ class TestGrowing:
         assert stage_of(here.after(86400).settle().now) is Stage.PREPARING
 
     def test_of_a_fixed_size_a_node_that_was_to_go_and_stays_ends_no_run(self) -> None:
-        """The time for its replacement was none for those that the run is to be larger by."""
+        """The time for its replacement does not count for the members that enlarge the run."""
         here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
         here = here.cordon("n2").settle().after(1).settle().uncordon("n2").settle()
         here = here.after(PATIENT.replacement_timeout_seconds + 1).settle()
@@ -194,7 +194,7 @@ class TestGrowing:
         assert len(here.after(AFTER).settle().members) == 3
 
     def test_once_a_run_was_offered_the_move_ends_with_another_run_of_those_that_there_are(self) -> None:
-        """Nobody has told which of the two runs trains: it may be neither, and new members may never come."""
+        """No member has reported which of the two runs trains: it may be neither, and new members may never come."""
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
         newcomer = here.now.next.members[0] if here.now.next else ""
         assert stage_of(here.now) is Stage.HANDING_OVER
@@ -208,7 +208,7 @@ class TestGrowing:
         assert here.now.growth.attempts == 1
 
     def test_a_newcomer_that_is_not_ready_any_more_does_not_say_of_the_run_that_is_on_that_it_starts(self) -> None:
-        """A run was offered to it, and the one that is on trains whatever becomes of that."""
+        """A run was offered to it, and the current one trains whatever the result."""
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
         newcomer = here.now.next.members[0] if here.now.next else ""
         assert stage_of(here.now) is Stage.HANDING_OVER
@@ -218,7 +218,7 @@ class TestGrowing:
         assert (said.status, said.reason) == ("False", "MemberNotReady")
 
     def test_once_a_run_was_offered_a_smaller_number_is_no_withdrawal(self) -> None:
-        """Members were told, and one of them may wait for a run that never begins."""
+        """Members were assigned, and one of them may wait for a run that never begins."""
         here = _small().status(live_refused=None).ready().settle().after(SETTLING_SECONDS).settle()
         newcomer = here.now.next.members[0] if here.now.next else ""
         here = here.ended(newcomer, ExitKind.HANDOVER_FAILED, run=2).settle()
@@ -240,7 +240,7 @@ class TestGrowing:
 
 
 class TestARunWhoseSizeIsNoneAnyMore:
-    """Five members train, and an edit leaves 2, 4 and 6: six are wanted, and nobody finds room."""
+    """Five members train, and an edit leaves 2, 4 and 6: six are wanted, and none finds room."""
 
     def _edited(self, **fields: Any) -> Job:
         here = _job().running(5).after(SETTLING_SECONDS).spec(elastic=_elastic(**fields), replicas=6).settle()
@@ -260,16 +260,16 @@ class TestARunWhoseSizeIsNoneAnyMore:
         assert len(here.members) == 6
 
     def test_trains_on_where_no_size_is_small_enough(self) -> None:
-        """Fewer than the smallest size would be nobody."""
+        """Fewer than the smallest size would be none."""
         here = self._edited(min_replicas=6).after(TIMEOUT).settle()
         assert len(here.members) == 5
         assert here.now.phase is Phase.RUNNING
 
 
 class TestAFixedSizeThatWasOfferedALargerRunInVain:
-    """Two members are to be three; the third's process has ended, and a fourth finds no room.
+    """Two members should become three; the third's process has ended, and a fourth finds no room.
 
-    An agent may have ended the run that was on before it learnt that: it holds its seat, and waits to be told a run.
+    An agent may have ended the current run before it learnt that: it holds its seat, and waits for an assignment.
     """
 
     def _offered(self) -> Job:

@@ -1,4 +1,5 @@
-"""A living run is handed over: the plan and its offer, the evidence of what has become of it, what follows without."""
+"""A living run is handed over: the plan and its offer, the evidence of its result, and what follows without
+evidence."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ class TestOffer:
     def test_standbys_that_are_ready_when_their_time_is_over_take_over_and_nobody_is_asked_to_leave_as_well(
         self,
     ) -> None:
-        plan = _ready(_running()).after(60).plan()  # nobody led meanwhile
+        plan = _ready(_running()).after(60).plan()  # no leader meanwhile
         assert plan.status is not None
         assert stage_of(plan.status) is Stage.HANDING_OVER
         assert plan.status.run == 2
@@ -440,7 +441,7 @@ _UNKNOWN_SAID = ((None, None), (Takeover.UNKNOWN, None), (Takeover.UNKNOWN, True
 
 
 class TestBelief:
-    """What is known is what somebody has read in the log; an end tells of nothing but itself."""
+    """Only what a member read in the log is known; an end proves nothing else."""
 
     @pytest.mark.parametrize(
         "told",
@@ -515,7 +516,7 @@ class TestBelief:
     def test_whoever_tells_last_that_a_run_never_takes_over_history_and_status_know_it_then(
         self, order: tuple[str, ...], between: float
     ) -> None:
-        """The newcomer alone tells it; until then nobody knows, and nothing is said that nobody has told."""
+        """Only the newcomer reports it; until then it is unknown, and status claims nothing unreported."""
         ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
             "stayer": (2, ExitKind.FAILED, {"run": 1, "error": killed()}),
             "other": (0, ExitKind.PEER_LOST, {"run": 1, "attempt": AttemptRecord(2, voted=True)}),
@@ -534,7 +535,7 @@ class TestBelief:
         assert len([one for one in told if one.message.startswith("run 2 has not taken over")]) == 1
 
     def _said_of_run_2(self, here: Job) -> tuple[Takeover | None, bool | None]:
-        """How history has it, and whether status says that nobody has told yet; None where it is not named."""
+        """How history has it, and whether status says that it is not reported yet; None if it is not named."""
         how = next((one.how for one in here.now.history if one.run == 2), None)
         running = here.condition(ConditionType.RUNNING).message
         on = here.now.current is not None and here.now.current.run == 2
@@ -628,7 +629,7 @@ class TestBelief:
 
 
 def _recovered(world: int = 2, dead: int = 1) -> Job:
-    """This member has died, and run 2 is to go on in place with another one for it."""
+    """This member has died, and run 2 should continue in place with another one for it."""
     here = _running(world).exited(dead, code=137).settle().after(2).settle().ready().settle()
     assert here.run_plan is not None
     assert (here.run_plan.run, here.run_plan.lost, here.run_plan.handover) == (2, (1,), None)
@@ -636,7 +637,7 @@ def _recovered(world: int = 2, dead: int = 1) -> Job:
 
 
 class TestTheStateOfALostRunIsWithThoseWhoWereInIt:
-    """Until the run that follows it has begun: who has just come has nothing of it."""
+    """Until the next run has begun: a new member has nothing of it."""
 
     @pytest.mark.parametrize(("world", "newcomer"), [(2, 2), (3, 3)])
     def test_who_has_just_come_leaves_first_where_the_run_gets_smaller(self, world: int, newcomer: int) -> None:
@@ -668,7 +669,7 @@ class TestTheStateOfALostRunIsWithThoseWhoWereInIt:
 
 
 class TestAPodThatIsAtItsRescueCommit:
-    """It was told a rank, belongs to no run any more, and has what a run of others alone would not begin with."""
+    """It was assigned a rank, belongs to no run any more, and has the state that a run of others alone would lack."""
 
     def _all_new(self) -> Job:
         """A newcomer of two has died as run 2 took over, and the leavers have ended: run 3 is one of new members."""
@@ -704,7 +705,7 @@ NO_DRIVER = (ErrorKind.EXIT, "1", "ImportError: libcuda.so.1: cannot open shared
 
 
 class TestNewcomersThatFail:
-    """A pool with a wrong driver: whoever is new dies of it at import, and who trains is well."""
+    """A pool with a wrong driver: every new member dies at import, and the training ones are healthy."""
 
     def _failed(self, here: Job, number: int) -> Job:
         run = _plan(here).run
@@ -823,7 +824,7 @@ class TestNoEvidence:
         assert "no member has reported yet whether it has taken over from run 1" in moved
 
     def _grown(self) -> Job:
-        """A third member was offered the run; nobody of three ends by that."""
+        """A third member was offered the run; none of the three ends by that."""
         return _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(2)
 
     def test_a_node_that_ends_at_a_known_time_is_left_at_once(self) -> None:
@@ -846,7 +847,7 @@ class TestNoEvidence:
         assert here.intent.disruption is Disruption.MEMBER_DELETED
 
     def test_a_newcomer_that_is_deleted_has_its_end_awaited(self) -> None:
-        """Where it trains it has all save by itself; where it does not the others train on, and none is to save."""
+        """If it trains, it makes all save by itself; if not, the others train on, and none should save."""
         here = self._grown().deleted(2, grace=30).settle()
         assert _stage(here) is Stage.HANDING_OVER
         here = here.after(1).ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
@@ -895,7 +896,7 @@ class TestNoEvidence:
 
 
 def _in_place(world: int = 2, *nodes: str) -> Job:
-    """Run 2 is told to go on in the pods of run 1, and the members on these nodes are to save and leave."""
+    """Run 2 is assigned to continue in the pods of run 1, and the members on these nodes to save and leave."""
     here = _running(world).status(live_refused=LiveRefused(template="t1", why="it cannot"))
     return here.cordon(*(nodes or ("n2",))).settle().after(1).settle().ready().settle()
 
@@ -1145,7 +1146,7 @@ class TestHistory:
     def test_a_run_that_nobody_told_of_before_it_had_completed_is_in_it(
         self, first: int, parts: dict[str, float]
     ) -> None:
-        """Whoever tells of it first, one that was in the run before or a newcomer."""
+        """Any member may report it first, one that was in the run before or a newcomer."""
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
         went = (HandoverRecord(2, HandoverWord.GO, parts=parts),)
         done = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
@@ -1160,7 +1161,7 @@ class TestHistory:
     def test_a_leaver_that_died_before_it_could_tell_has_lost_nothing(self) -> None:
         dead = {"run": 1, "step": 20, "commit": (4, 10), "opened": 1, "error": killed()}
         here = _offered().ended(1, ExitKind.FAILED, **dead).settle().after(NEWS_SECONDS).settle()
-        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 10)  # nobody can know yet
+        assert (here.now.steps_lost, here.now.steps_in_doubt) == (0, 10)  # it cannot be known yet
         went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
         saved = {"run": 2, "step": 30, "commit": (5, 30), "opened": 2}
         here = here.after(1).settle().ended(0, ExitKind.CHECKPOINTED, handovers=went, **saved).settle()

@@ -1,4 +1,4 @@
-"""Signals as nobody means them: clocks that are wrong, and one that comes and goes beside one that stays."""
+"""Unusual signals: wrong clocks, and one that comes and goes beside one that stays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTICE = SignalRow(
 
 
 class TestClocks:
-    """A notice of 120 s, whose beginning is told by the clock of the node, or of whoever has set it."""
+    """A notice of 120 s, whose beginning is given by the node's clock, or its writer's."""
 
     @pytest.mark.parametrize(
         ("ahead", "seconds"),
@@ -93,7 +93,7 @@ def _noticed(here: Job, ahead: float, node: str = "n1") -> Job:
 
 
 def _waits_for_room() -> Job:
-    """A member need not leave its cordoned node, and the pod that is to take its place does not start."""
+    """A member need not leave its cordoned node, and its replacement does not start."""
     nodes = tuple(NodeView(name=f"n{number}") for number in range(1, 6))
     here = job(disruption=DisruptionPolicy(on_cordon=OnCordon.MOVE_IF_ROOM)).having(nodes=nodes).running(world=3)
     return here.cordon("n1").settle().after(1).settle()

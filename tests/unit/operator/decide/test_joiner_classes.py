@@ -64,7 +64,7 @@ def _has_a_spare_without_room() -> Job:
 
 
 def test_a_spare_without_room_does_not_keep_a_replacement_from_having_the_templates() -> None:
-    """Whose priority may get it room, where the spare would wait for ever."""
+    """Its priority may get it room, while the spare would wait forever."""
     here = _has_a_spare_without_room()
     assert _classes(here) == {"0": "", "1": "", "2": JOINER}
     here = here.cordon("n2").settle().after(1).settle()

@@ -313,7 +313,7 @@ class TestDeadline:
 
 
 class TestDeletion:
-    """A finalizer of somebody else's may keep a deleted job for long: its members still stand in the way of drains."""
+    """Another owner's finalizer may keep a deleted job for long: its members still block drains."""
 
     def test_members_train_on_and_the_condition_says_that_nothing_follows(self) -> None:
         here = job().running(world=2).having(deleting=True)

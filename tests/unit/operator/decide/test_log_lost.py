@@ -1,4 +1,4 @@
-"""A log that holds less than outcomes have told is never trained on in silence."""
+"""A log that holds less than outcomes have reported is never silently trained on."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_new_commit_in_between_begins_anew() -> None:
 
 
 def test_only_what_is_behind_the_commit_that_was_found_is_lost() -> None:
-    """Whoever told of it: rank 0 reads the log, and a member may end without having heard."""
+    """Whichever member reported it: rank 0 reads the log, and a member may end without having heard."""
     here = _moved().ended(2, ExitKind.FAILED, error=LOST).ended(3, ExitKind.FAILED, error=LOST, commit=(6, 80))
     here = here.settle().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True))
     told = [event.message for event in here.plan().events if event.reason == "LogLost"]

@@ -1,4 +1,4 @@
-"""Whoever shows no effect of what it was told is touched, so that its kubelet shows it."""
+"""A member that shows no effect of its assignment is touched, so that its kubelet shows it."""
 
 from __future__ import annotations
 

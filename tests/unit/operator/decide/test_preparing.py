@@ -89,7 +89,7 @@ class TestStandbys:
         assert up.pod(2, ready=True).settle().now.run == 2
 
     def test_whoever_stays_and_is_not_warm_yet_is_awaited_as_well(self) -> None:
-        """It was told its rank early, and its trainer has not begun."""
+        """It got its rank early, and its trainer has not begun."""
         here = _preparing().pod(0, ready=False)
         up = here.pod(2, phase="Running", ip="10.0.0.3", ready=True).settle()
         assert up.now.run == 1
@@ -496,7 +496,7 @@ class TestLost:
         assert "run 1 is lost, the members that are left go on in their pods" in words
 
     def test_steps_that_who_stays_may_have_kept_are_not_said_to_be_lost(self) -> None:
-        """The next run begins from an image of theirs, if there is one: nobody tells before it ends."""
+        """The next run begins from an image of theirs, if there is one: none reports before it ends."""
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed(), step=12, commit=(2, 10)).settle()
         saved = here.after(2).ready().settle().condition(ConditionType.SAVED)
         assert saved.message.startswith(
@@ -542,7 +542,8 @@ class TestLost:
     def test_where_standbys_die_too_it_is_waited_no_longer_than_the_run_has_lasted(
         self, lasted: int, awaited: int
     ) -> None:
-        """Told before it is warm, a pod that dies while it imports is a lost member: that must not cost ten minutes."""
+        """A pod assigned before it is warm that dies while importing is a lost member: that must not cost ten
+        minutes."""
         here = _running(world=2).after(lasted).ended(1, ExitKind.FAILED, error=killed()).settle()
         for number, pause in ((2, 0), (3, 1)):
             here = here.ended(number, ExitKind.FAILED, run=0, error=killed()).settle().after(pause).settle()

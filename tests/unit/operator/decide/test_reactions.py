@@ -1,4 +1,4 @@
-"""What is done about a signal: rows of the configuration, a job's own word, deadlines, moving only if there is room."""
+"""Reactions to a signal: rows of the configuration, a job's own choice, deadlines, moving only if there is room."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ class TestFault:
         assert {(said.seconds, said.lost, said.suspect) for said in leaves(here.plan()).values()} == {(0, (1,), True)}
 
     def test_which_of_two_runs_trains_does_not_matter_to_it(self) -> None:
-        """A hand-over was under way: neither of them is to save. Who was to leave cannot save without the others."""
+        """A hand-over was under way: neither of them has to save. The leaver cannot save without the others."""
         here = job(disruption={}).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()
         assert here.now.next is not None
         assert here.now.next.plan is not None

@@ -20,7 +20,7 @@ def _pod(here: Job, number: int) -> PodView:
 
 
 def _reaped(here: Job) -> Job:
-    """Somebody deletes every pod there is, without any grace."""
+    """A reaper deletes every pod, without any grace."""
     for pod in here.snapshot.pods:
         here = here.missing(pod.name) if pod.gone else here.pod(pod.name, gone=True)
     return here.settle()

@@ -18,7 +18,7 @@ PRESSED = (NodeCondition(type="MemoryPressure", status="True"),)
 
 
 def saves(here: Job) -> list[int]:
-    """What each member was told."""
+    """Each member's assignment."""
     said = [here.assignment(pod.name) for pod in here.living() if pod.role == "member"]
     return [one.save for one in said if isinstance(one, Train)]
 

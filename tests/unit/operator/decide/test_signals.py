@@ -1,4 +1,5 @@
-"""What makes a run end: nodes that leave, pods that are deleted; when it is told, and when it may be withdrawn."""
+"""Reasons to end a run: nodes that leave, pods that are deleted; when members are asked, and when it may be
+withdrawn."""
 
 from __future__ import annotations
 

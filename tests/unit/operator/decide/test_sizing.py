@@ -86,6 +86,6 @@ ANY = st.tuples(NUMBERS, NUMBERS, SIZES, st.none() | NUMBERS).map(
 
 @given(st.integers(-2, 12), ANY)
 def test_what_no_schema_let_through_still_has_a_size(replicas: int, elastic: Elastic) -> None:
-    """A CRD that is older, or that somebody has edited, checks nothing."""
+    """A CRD that is older, or was edited, checks nothing."""
     assert wanted_members(_spec(replicas, elastic)) >= 1
     assert why_so_many(_spec(replicas, elastic))

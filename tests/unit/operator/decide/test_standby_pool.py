@@ -1,4 +1,4 @@
-"""Warm standbys beside the run take the place of whoever leaves or is lost, and are the first to go."""
+"""Warm standbys beside the run replace leaving or lost members, and are the first to go."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _spared(world: int = 2, nodes: int = 8, **elastic: Any) -> Job:
 
 
 def _next(here: Job) -> tuple[str, ...]:
-    """Who is named for the next run."""
+    """The members named for the next run."""
     return here.now.next.members if here.now.next else ()
 
 
@@ -146,7 +146,7 @@ class TestKeepingThem:
         assert [pod.name for pod in here.living() if not pod.deleting] == []
 
     def test_an_operator_that_knows_no_spares_has_left_their_pods_and_they_are_made_anew(self) -> None:
-        """Rolled back and forth: nobody takes a number twice."""
+        """Rolled back and forth: no number is used twice."""
         here = _spared().status(spares=None).having(allotted=(), created=()).settle()
         assert _numbers(here.spares()) == ["3"]
         assert next(pod for pod in here.snapshot.pods if pod.name == here.name(2)).deleting
@@ -307,7 +307,7 @@ class TestReplacingThem:
         assert len(here.spares()) == 1
 
     def test_one_that_a_quota_refuses_is_not_asked_for_in_each_round(self) -> None:
-        """Else the round that fails again and again would hold up what is urgent."""
+        """Otherwise a round that fails again and again would delay urgent work."""
         here = _job().running(2).refused(2, 3, 4).after(BEGINNING_SECONDS).settle()
         assert here.spares() == ()
         assert "exceeded quota" in _sized(here)

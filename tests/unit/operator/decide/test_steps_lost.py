@@ -146,7 +146,7 @@ class TestARunThatWasNeverOpened:
             assert (here.now.previous, here.now.steps_lost, here.now.runs_unreported) == (None, lost, 0)
 
     def _one_leaves(self) -> Job:
-        """Run 2 is to go on in the pods of 0 and 2, with 3, once 1 has saved and left."""
+        """Run 2 should continue in the pods of 0 and 2, with 3, once 1 has saved and left."""
         here = _running().cordon("n2").settle().after(1).settle().ready().settle()
         assert (here.now.run, here.now.previous is None) == (2, False)
         return here

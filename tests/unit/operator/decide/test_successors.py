@@ -137,7 +137,7 @@ def test_a_run_that_was_itself_paced_is_followed_once_it_is_over() -> None:
 
 
 def test_whom_a_quota_refuses_is_not_tried_again_before_the_others_have_left() -> None:
-    """Every round would fail, and a job that fails learns later of who has saved."""
+    """Every round would fail, and a failing job learns later which members have saved."""
     here = _due().refused(*NEXT).step()
     assert creates(here.plan()) == []
     assert set(leaves(here.plan())) <= MEMBERS

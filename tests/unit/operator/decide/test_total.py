@@ -385,7 +385,7 @@ def test_the_status_of_200_members_that_all_raise_stays_small(words: list[str]) 
 @settings(max_examples=10, deadline=None)
 @given(SECONDS)
 def test_an_intent_of_any_length_is_carried_out(seconds: int) -> None:
-    """Status is the operator's own, and anybody who may write it may have."""
+    """Status belongs to the operator, but any client with the right may have written it."""
     here = job().running(world=2).leaving("n1")
     assert here.now.current is not None
     assert here.intent is not None

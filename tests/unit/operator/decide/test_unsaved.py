@@ -1,4 +1,4 @@
-"""That checkpoints had failed is told when the run ends, with the reason: the loss of its steps is explained by it."""
+"""Failed checkpoints are reported when the run ends, with the reason, which explains the lost steps."""
 
 from __future__ import annotations
 

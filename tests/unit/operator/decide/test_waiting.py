@@ -138,7 +138,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     ),
     Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
 }
-"""For every reason to wait: how a job comes to it, and who is awaited, or why."""
+"""For every reason to wait: how a job comes to it, and what it waits for, or why."""
 
 
 @pytest.mark.parametrize("reason", WAITS)
@@ -318,7 +318,7 @@ class TestPods:
         assert failed.message.endswith("init container fetch ended: Error (exit code 1)\nno bucket")
 
     def test_an_init_container_tells_no_outcome(self) -> None:
-        """Its termination message is its own, whatever it looks like."""
+        """A container writes its own termination message."""
         lie = write_outcome(
             Outcome(ExitKind.COMPLETED, run=1, rank=0, step=9, commit=CommitRef(seq=3, step=9), opened=1)
         )

@@ -25,7 +25,7 @@ FAULT = SignalRow.model_validate(
 
 
 def wished(world: int, nodes: int = 3, **spec: Any) -> Job:
-    """Runs with a member on each of the first nodes; n1 is cordoned, and nobody finds room elsewhere."""
+    """Runs with a member on each of the first nodes; n1 is cordoned, and there is no room elsewhere."""
     there = tuple(NodeView(name=f"n{number + 1}") for number in range(nodes))
     here = job(disruption=WISH, **spec).having(nodes=there).running(world)
     here = here.status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
@@ -169,7 +169,7 @@ class TestATaintThatIsToleratedForAWhile:
 
 
 class TestAFaultDuringAHandOver:
-    """Whoever leaves has had a part in what is handed over."""
+    """The leaver has had a part in the hand-over."""
 
     def _handing(self) -> Job:
         here = job(disruption={}).having(signals=(FAULT,)).running(world=2)

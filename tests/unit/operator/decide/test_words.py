@@ -19,7 +19,7 @@ def _running(here: Job) -> tuple[str, str, str]:
 
 
 class TestRunning:
-    """Members report when they end: until then nobody knows whether the storage answers or a rank hangs."""
+    """Members report when they end: until then it is unknown whether the storage answers or a rank hangs."""
 
     def test_members_with_ranks_are_assigned_and_what_is_unknown_is_said(self) -> None:
         here = job().running(world=2)
@@ -51,7 +51,7 @@ class TestLeft:
 
 
 class TestWithoutMembers:
-    """What is true of a run is not said of a job that has none."""
+    """Statements about a run are not made about a job without one."""
 
     @staticmethod
     def _elastic() -> Job:
@@ -78,7 +78,7 @@ class TestWithoutMembers:
 
 
 class TestSizes:
-    """An autoscaler asks for replicas, and the job has members: the two are told apart."""
+    """An autoscaler requests replicas, and the job has members: the two are kept apart."""
 
     @staticmethod
     def _asked(replicas: int, here: Job | None = None) -> Job:

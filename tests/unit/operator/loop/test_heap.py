@@ -1,4 +1,4 @@
-"""Full collections look at what is new: what lives long is set aside, and not for ever."""
+"""Full collections look at new objects: long-lived ones are set aside, but not forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader goes on with its work whatever happens while it reads everything live."""
+"""The leader continues its work whatever happens while it reads everything live."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception, cap
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if len(slept) > 20:  # the Lease is renewed for ever
+        if len(slept) > 20:  # the Lease is renewed forever
             await asyncio.Event().wait()
         await asyncio.sleep(0)
 

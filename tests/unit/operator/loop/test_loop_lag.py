@@ -14,7 +14,7 @@ STARVED = "its node has no CPU time for it, and a larger request of it would hel
 def test_only_what_is_late_is_told_and_the_worst_of_a_minute_at_its_end() -> None:
     lateness = LoopLag()
     beats = [
-        # now, late, CPU time in it: what is told
+        # now, late, CPU time in it: the message
         (0.0, 0.0, 0.0, None),
         (1.0, 0.99, 0.0, None),
         (2.0, 1.0, 0.01, f"the event loop was 1.0 s late, and worked for 0.01 s of it: {STARVED}"),

@@ -1,4 +1,4 @@
-"""A budget or template that outlived its job goes; one that somebody else made, or whose job lives, stays."""
+"""A budget or template that outlived its job is deleted; one of another owner, or of a living job, stays."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_a_delayed_job_comes_by_itself() -> None:
 
 
 def late_pod_is_seen_after(stage: Stage, round_: Callable[[], object]) -> bool:
-    """Whether a pod that no watch has told is seen after that round."""
+    """Whether a pod that no watch has reported is seen after that round."""
     asyncio.run(stage.observer.sync())
     round_()
     stage.cluster.watch = lambda *_: None

@@ -1,4 +1,4 @@
-"""What arrives late never undoes what is newer, a deleted pod's last state is remembered, and every index follows."""
+"""Late news never undo newer ones, a deleted pod's last state is remembered, and every index follows."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_live_read_that_an_event_has_overtaken_does_not_win() -> None:
     assert phases(cache) == ["Running"]
 
 
-# what is remembered of deleted pods
+# memory of deleted pods
 
 
 def test_pods_that_status_has_recorded_are_forgotten_and_those_it_does_not_know_yet_are_kept() -> None:

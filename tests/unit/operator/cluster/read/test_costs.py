@@ -37,7 +37,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Cluster:
-    """Jobs of one namespace, their members on one node each, and a watch that has told everything."""
+    """Jobs of one namespace, their members on one node each, and a watch that has reported everything."""
 
     def __init__(self, jobs: int, members: int = 4) -> None:
         self.version = 0
@@ -106,7 +106,7 @@ def each_event(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
 def test_an_event_and_a_look_cost_the_same_however_many_jobs_there_are() -> None:
     few, many = Cluster(FEW), Cluster(MANY)
     for one in (few, many):
-        one.look()  # what is computed once is computed
+        one.look()  # values computed once are computed
     for (what, work), (_, same) in zip(each_event(few), each_event(many), strict=True):
         small = steps(work)
         assert steps(same) <= 1.1 * small, what

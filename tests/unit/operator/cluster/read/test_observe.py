@@ -251,7 +251,7 @@ def test_a_job_that_was_created_again_is_read_live_at_first_sight() -> None:
     made = stage()
     look(made)
     made.cluster.remove(JOBS, *KEY)
-    made.apply()  # the watch tells both before anybody looks
+    made.apply()  # the watch reports both before any look
     made.cluster.watch = lambda *_: None
     create_pod(made, "digits-x-0")
     seen = look(made)
@@ -276,7 +276,7 @@ def test_a_pod_that_names_a_newer_run_than_status_makes_the_job_be_read_live() -
 
 
 def _asked_to_leave(made: Stage, name: str, run: int) -> None:
-    """A pod that was told of this run, which status does not say to be on."""
+    """A pod assigned to this run, which is not current in status."""
     text = wire.write_assignment(wire.Leave(run, "x", 5, ()))
     owner = {"uid": look(made).uid, "controller": True}
     metadata = {"name": name, "labels": {LABEL_JOB: "digits"}, "ownerReferences": [owner]}
@@ -301,7 +301,7 @@ class ListingCluster(MemoryCluster):
 
 
 def test_what_a_pod_was_told_of_a_run_to_come_is_looked_into_once_however_long_the_pod_stays() -> None:
-    """One on a node that nobody reaches may stay for as long as that lasts."""
+    """A pod on an unreachable node may stay as long as the node is unreachable."""
     cluster = ListingCluster()
     made = Stage(cluster)
     made.apply()
@@ -411,7 +411,7 @@ def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
 
 
 def test_a_refused_change_is_forgotten_when_its_time_is_over_and_nobody_has_tried_again() -> None:
-    """Who has refused it may let it through by now."""
+    """Admission may allow it by now."""
     made = stage()
     seen = look(made)
     name = f"digits-{seen.uid[:4]}-0"

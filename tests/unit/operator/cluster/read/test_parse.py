@@ -1,4 +1,4 @@
-"""Raw objects become facts, whatever fields are absent or null."""
+"""Raw objects become facts, even if fields are absent or null."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> N
 
 
 def test_no_status_is_written_to_another_job_of_that_name_and_version() -> None:
-    """As a restored etcd may have one: its versions begin anew."""
+    """As a restored etcd may have one: its versions start again."""
     desk = Desk()
     earlier = desk.snapshot().model_copy(update={"uid": "of-an-earlier-job"})
     with pytest.raises(Conflict):
@@ -414,7 +414,7 @@ def test_a_pod_may_be_given_another_grace_than_its_own() -> None:
 
 
 class SlowCluster(RefusingCluster):
-    """Answers writes to pods only when nobody else has something to say; counts those under way."""
+    """Answers writes to pods only when nothing else is ready; counts those in flight."""
 
     def __init__(self) -> None:
         super().__init__()
