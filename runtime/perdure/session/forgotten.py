@@ -28,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perdure.checkpoint.boxes import local
+from perdure.session.averages import Kept, averages, kept_tensors, numbers_by_shape, shapes_of
 from perdure.session.description import Finding
 from perdure.session.memories import Memories, carried, memories
 from perdure.state.holding import walk, with_parts
@@ -54,8 +55,13 @@ _ITEMS: Final = 64
 _DEPTH: Final = 3
 _ANEW: Final = "each resumed run would start it from scratch"
 _REMEDY: Final = "register it, unless the script restores it itself"
+_AVERAGE: Final = "which follows weights of a registered module"
+_HOLD: Final = "register what has it in a state_dict, as torch's AveragedModel does"
 _BATCHES: Final = "steps take batches from a DataLoader of the script's own"
 _LOADER: Final = "take them from a session.loader of another name, or register what saves the position"
+
+_Variables = dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]
+"""By id: how to get the object, its name, and what can be compared."""
 
 
 def forgotten(registered: Mapping[str, Any]) -> list[Finding]:
@@ -90,9 +96,12 @@ class Changes:
         self._weights = loose.weights() if self._seen else set()
         self._passes = loose.passes()
         self._unsaved = {name: _unsaved(thing) for name, thing in registered.items()}
-        self._variables = _variables(registered, kept)
+        found = list(variables())
+        self._variables = _variables(found, registered, kept)
+        self._kept = _kept_tensors(found, registered, kept, loose)
+        self._numbers = numbers_by_shape(_weights(registered)) if self._kept else {}
         self._memories = _memories(registered)
-        self._weights |= loose.weights() if self._memories else set()
+        self._weights |= loose.weights() if self._memories or self._kept else set()
 
     def findings(
         self, registered: Mapping[str, Any], kept: Mapping[str, Any], reported: Iterable[Tensor], newer: Changes
@@ -112,12 +121,10 @@ class Changes:
                 what = f"steps change {_some(changed)} of {name!r}, which its state_dict does not have"
                 remedy = "make it a part of it, unless the script sets it itself"
                 yield Finding("unsaved-state", f"{what}: {_ANEW}; {remedy}", certain=False)
-        for number, (_, name, values) in _variables(registered, kept).items():
-            reference, _, before = self._variables.get(number, (_nothing, "", {}))
-            if reference() is not None and (changed := _changed(before, values)):
-                what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
-                text = f"steps change {name}, an unregistered {_kind(reference())}{what}: {_ANEW}; {_KEEP}"
-                yield Finding("unregistered-state", text, certain=False)
+        seen = list(variables())
+        for name in self._averages(_kept_tensors(seen, registered, kept, loose), weights, newer, registered):
+            yield Finding("unregistered-state", f"steps change {name}, {_AVERAGE}: {_ANEW}; {_HOLD}", certain=False)
+        yield from self._in_variables(_variables(seen, registered, kept))
         if any(self._passes.get(one, taken) != taken for one, taken in loose.passes().items()):
             yield Finding("unregistered-state", f"{_BATCHES}: {_ANEW}; {_LOADER}", certain=False)
         for thing, values in loose.states() if self._seen else ():
@@ -129,6 +136,25 @@ class Changes:
                     continue
             if changed:
                 yield _doubtful("state", f"steps change an unregistered {_kind(thing)} ({_some(changed)})")
+
+    def _in_variables(self, now: _Variables) -> Iterator[Finding]:
+        """Generators and schedules of the script's that steps have changed."""
+        for number, (_, name, values) in now.items():
+            reference, _, before = self._variables.get(number, (_nothing, "", {}))
+            if reference() is not None and (changed := _changed(before, values)):
+                what = f" ({_some(changed)})" if changed != [_DRAWN] else ""
+                text = f"steps change {name}, an unregistered {_kind(reference())}{what}: {_ANEW}; {_KEEP}"
+                yield Finding("unregistered-state", text, certain=False)
+
+    def _averages(
+        self, now: Kept, weights: set[bytes | None], newer: Changes, registered: Mapping[str, Any]
+    ) -> list[str]:
+        """Where the script keeps averages of weights: a few, as of all findings."""
+        if not newer._kept:
+            return []
+        numbers = [newer._numbers, numbers_by_shape(_weights(registered))]
+        found = averages(self._kept, newer._kept, now, numbers, weights)
+        return list(dict.fromkeys(found))[:SAID]
 
     def _carried(
         self, registered: Mapping[str, Any], weights: set[bytes | None], newer: Changes
@@ -161,14 +187,42 @@ def _is_scripts(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in FRAMEWORKS
 
 
+def _kept_tensors(
+    found: Iterable[tuple[str, Any]], registered: Mapping[str, Any], kept: Mapping[str, Any], loose: _Loose
+) -> Kept:
+    """Tensors of the script's that could be averages of weights. Left out are those of all objects with a state_dict,
+    as they are told or saved with it, and those in the shape of one that session.state has."""
+    shapes = shapes_of(_weights(registered))
+    if not any(type(one) in (Tensor, nn.Parameter) and tuple(one.shape) in shapes for _, one in found):
+        return {}
+    known: set[int] = set()
+    for thing in (*registered.values(), *(one for _, one in found if _has_state(type(one)))):
+        for _, part in parts_of(thing, "", known, most=len(known) + TENSORS, enters=enters):
+            known.add(id(part))
+    values = (part for one in kept.values() for _, part in parts_of(one, "", set(), most=TENSORS))
+    shapes -= {tuple(one.shape) for one in values if isinstance(one, Tensor | np.ndarray)}
+    return kept_tensors(((path, one) for path, one in found if id(one) not in known), shapes, loose.memory())
+
+
+def _weights(registered: Mapping[str, Any]) -> list[Tensor]:
+    modules = [thing for thing in registered.values() if isinstance(thing, nn.Module)]
+    return [one for module in modules for one in _tensors(module).values()]
+
+
+def _has_state(kind: type) -> bool:
+    """Whether a class of the script's own says what its objects save."""
+    made = getattr(kind, "state_dict", None)
+    return made is not None and (getattr(made, "__module__", None) or "").partition(".")[0] not in FRAMEWORKS
+
+
 def _variables(
-    registered: Mapping[str, Any], kept: Mapping[str, Any]
-) -> dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]:
+    variables: Iterable[tuple[str, Any]], registered: Mapping[str, Any], kept: Mapping[str, Any]
+) -> _Variables:
     """Variables of the script with a generator, or with an object that has `step` and no state_dict. By id: how to get
     it, its name, and what can be compared. A generator whose state is in session.state counts as saved."""
-    found: dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]] = {}
+    found: _Variables = {}
     saved = {_spelled(value) for value in kept.values()}
-    for name, thing in variables():
+    for name, thing in variables:
         if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
             if (drawn := _drawn(thing)) not in saved:
                 found[id(thing)] = partial(_itself, thing), name, {_DRAWN: drawn}
@@ -304,6 +358,17 @@ class _Loose:
     def weights(self) -> set[bytes | None]:
         """The present values of the registered modules' tensors."""
         return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
+
+    def memory(self) -> set[int]:
+        """Addresses of what modules and optimizers consist of, and of gradients."""
+        modules = [one for one in self._things if isinstance(one, nn.Module)]
+        found = [one for module in modules for one in (*module.parameters(), *module.buffers())]
+        found += [one.grad for one in found if one.is_leaf and one.grad is not None]
+        for optimizer in (one for one in self._things if isinstance(one, Optimizer)):
+            of_parameters = [one for one in dict(vars(optimizer).get("state", {})).values() if isinstance(one, dict)]
+            found += [one for values in of_parameters for one in values.values() if type(one) is Tensor]
+        plain = (one for one in found if type(one) in (Tensor, nn.Parameter) and one.layout is torch.strided)
+        return {one.untyped_storage().data_ptr() for one in plain if not one.is_meta}
 
     def _modules(self) -> list[nn.Module]:
         return [thing for thing in self._things if isinstance(thing, nn.Module) and id(thing) in self._kept]

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from perdure.checkpoint.boxes import local
@@ -72,6 +73,12 @@ def elements_of(tensor: Tensor) -> bytes | None:
     """Some of its present elements; None if they cannot be read."""
     view = _spread(tensor)
     return None if view is None else _read_of(view)()
+
+
+def numbers_of(tensor: Tensor) -> NDArray[np.float64] | None:
+    """The same elements of a tensor of floating-point numbers as float64; None if they cannot be read."""
+    view = _spread(tensor)
+    return None if view is None else view.view(tensor.dtype).to("cpu", torch.float64, copy=True).numpy()
 
 
 def _read_of(view: Tensor) -> Callable[[], bytes]:
