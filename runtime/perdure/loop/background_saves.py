@@ -9,9 +9,10 @@ Called by perdure.session.boundary and by whatever ends a run or changes its ran
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 from perdure.checkpoint import tensors
@@ -103,17 +104,18 @@ class SavingRun(Protocol):
 
 @dataclass(frozen=True)
 class _Copied:
-    """What a rank remembers of a save that it has copied."""
+    """What a rank remembers of a save, from the copy on."""
 
+    name: str
     position: Position
     folder: str
-    part: Filled | None
-    """None if it could not be copied."""
     begun: float
-    deadline: float
-    parts: tuple[Part, ...]
-    members: tuple[Member, ...]
-    seconds: tuple[Mapping[str, float], ...]
+    deadline: float = math.inf
+    part: Filled | None = None
+    """None while it is copied, and if it could not be."""
+    parts: tuple[Part, ...] = ()
+    members: tuple[Member, ...] = ()
+    seconds: tuple[Mapping[str, float], ...] = ()
     """Of each rank, so far."""
 
 
@@ -125,7 +127,8 @@ class BackgroundSaves:
         self._state: State | None = None
         self._copies = Copies(run.settings.root)
         self._store_requests: rank0.Requests | None = None
-        self._copied: dict[str, _Copied] = {}
+        self._last: _Copied | None = None
+        """The save that was copied last: the one under way, and the one that is to be told."""
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
         self._late = ""
@@ -146,7 +149,7 @@ class BackgroundSaves:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
         self._store_requests = None
-        self._copied.clear()
+        self._last = None
 
     def end(self) -> None:
         """This process ends its part: nothing of it stays behind."""
@@ -194,10 +197,14 @@ class BackgroundSaves:
             if reason:
                 save(reason)
             return
-        if progress.step > 0 and (reason or not self._looked_for_room) and not state.room:
+        looks = progress.step > 0 and (reason or not self._looked_for_room) and not state.room
+        size = self._bytes() if reason or looks else 0
+        pays = size >= self._run.settings.background_bytes
+        if looks:
             self._looked_for_room = True
-            self._look_for_room()
-        if self._idle and not (reason and self._pays):
+            if pays:
+                self._feed(ev.Room(self._copies.make_room(size // self._run.peers.world)))
+        if self._idle and not (reason and pays):
             if reason:
                 save(reason)
             return
@@ -343,7 +350,7 @@ class BackgroundSaves:
         save = self._known.save
         if save is None:
             return 0.0
-        since, whole = time.monotonic() - self._copied[save.name].begun, self._whole()
+        since, whole = time.monotonic() - self._copied(save).begun, self._whole()
         return max(ANSWERED_SECONDS, whole - since if since < whole else since)
 
     # Looking.
@@ -360,19 +367,14 @@ class BackgroundSaves:
         state = self._state
         return state is None or not (state.save or state.outcome or state.owed)
 
-    @property
-    def _pays(self) -> bool:
-        """Whether the state is large enough. Equal on all ranks."""
-        return self._bytes() >= self._run.settings.background_bytes
-
     def _bytes(self) -> int:
-        """How large the state is, about."""
+        """How large the state is, about. Equal on all ranks."""
         return sum(map(tensors.size_of, self._run.registry.trained()))
 
     def _is_at(self, position: Position) -> bool:
         """Whether the save under way is all that is wanted at this position: it has no pin. Equal on all ranks."""
         save, pinned = self._known.save, self._run.checkpointer.pin is not None
-        return save is not None and not pinned and self._copied[save.name].position == position
+        return save is not None and not pinned and self._copied(save).position == position
 
     def _look(self) -> None:
         """Hears what the uploading process, rank 0's requests and the clock say."""
@@ -383,19 +385,13 @@ class BackgroundSaves:
                 self._tell_no_answer()
             self._feed(answer)
         save = self._known.save
-        if save and save.name != self._late and time.monotonic() > self._copied[save.name].deadline:
+        if save and save.name != self._late and time.monotonic() > self._copied(save).deadline:
             self._late = save.name
             self._feed(ev.Late(save.name))
 
     def _tell_no_answer(self) -> None:
         checkpointer, why = self._run.checkpointer, self._store_requests.trouble if self._store_requests else ""
         self._run.tell(SaveFailed(checkpointer.failures + 1, why))
-
-    def _look_for_room(self) -> None:
-        """Makes the arena, whose memory is allocated while training goes on."""
-        size = self._bytes()
-        if size >= self._run.settings.background_bytes:
-            self._feed(ev.Room(self._copies.make_room(size // self._run.peers.world)))
 
     # Acting.
 
@@ -427,30 +423,35 @@ class BackgroundSaves:
         """Copies this rank's part while training waits. Collective; raises UserError if the ranks have diverged."""
         run, checkpointer = self._run, self._run.checkpointer
         position, begun = run.progress.position(), time.monotonic()
-        staged = checkpointer.stage_now()
-        found = self._filled(staged, save, position)
-        part = None if isinstance(found, str) else found
-        own = {
-            "member": asdict(checkpointer.member),
-            "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
-            "seconds": {"stage": time.monotonic() - begun},
-        }
-        every = run.peers.gather("has copied what it saves", own)
-        most = max(one["part"][0] for one in every)
         folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
-        self._copied = {
-            save.name: _Copied(
-                position,
-                folder,
-                part,
-                begun,
-                time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
-                tuple(Part(*one["part"]) for one in every),
-                tuple(Member(**one["member"]) for one in every),
-                tuple(one["seconds"] for one in every),
-            )
-        }
+        self._last = _Copied(save.name, position, folder, begun)
+        try:
+            found = self._filled(checkpointer.stage_now(), save, position)
+            part = None if isinstance(found, str) else found
+            own = {
+                "member": asdict(checkpointer.member),
+                "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
+                "seconds": {"stage": time.monotonic() - begun},
+            }
+            every = run.peers.gather("has copied what it saves", own)
+        except BaseException as error:
+            self._feed(ev.CopyFailed(save.name, f"it could not be copied: {error!r}"))
+            raise
+        most = max(one["part"][0] for one in every)
+        self._last = replace(
+            self._last,
+            deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
+            part=part,
+            parts=tuple(Part(*one["part"]) for one in every),
+            members=tuple(Member(**one["member"]) for one in every),
+            seconds=tuple(one["seconds"] for one in every),
+        )
         self._feed(ev.CopyFailed(save.name, found) if isinstance(found, str) else ev.Sealed(save.name))
+
+    def _copied(self, save: ev.Save) -> _Copied:
+        if self._last is None or self._last.name != save.name:
+            raise RuntimeError(f"save {save.name} of step {save.step} was not copied")
+        return self._last
 
     def _filled(self, staged: Staged, save: ev.Save, position: Position) -> Filled | str:
         """The copy, or why there is none."""
@@ -463,18 +464,18 @@ class BackgroundSaves:
     def _act_on_process(self, action: ev.Order | ev.Kill) -> None:
         match action:
             case ev.Order(save, uploader):
-                copied = self._copied[save.name]
+                copied = self._copied(save)
                 if copied.part:
                     self._copies.order(uploader, copied.folder, copied.part)
             case ev.Kill(uploader):
                 self._copies.kill(uploader)
 
     def _act_on_rank_0(self, action: ev.Prepare | ev.Append | ev.Abandon) -> None:
-        checkpointer, copied = self._run.checkpointer, self._copied.get(action.save.name)
+        checkpointer, copied = self._run.checkpointer, self._copied(action.save)
         writer = checkpointer.writer
-        if writer is None or copied is None:
+        if writer is None:
             return
-        name, position = action.save.name, copied.position
+        name, position = copied.name, copied.position
         if self._store_requests is None:
             self._store_requests = rank0.Requests(checkpointer.store, writer, checkpointer.writing)
         match action:
@@ -490,7 +491,7 @@ class BackgroundSaves:
         run, checkpointer = self._run, self._run.checkpointer
         match action:
             case ev.TellCommitted(save, seq):
-                copied = self._copied[save.name]
+                copied = self._copied(save)
                 checkpointer.note(self._saved(copied, seq), copied.position)
                 run.schedule.saved(copied.begun)
                 here = copied.position == run.progress.position() and checkpointer.pin is None
@@ -499,7 +500,7 @@ class BackgroundSaves:
                 if self._store_requests:
                     self._store_requests.beside(checkpointer.retire)
             case ev.TellFailed(save, why):
-                copied = self._copied[save.name]
+                copied = self._copied(save)
                 told = run.peers.gather("tells why a save has failed", why)
                 why = next(filter(None, told), "no rank knows why")
                 seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,19 @@ def test_what_a_failed_save_has_uploaded_is_removed_after_the_next_one(root: Pat
 
 @pytest.mark.usefixtures("impatient")
 def test_a_save_that_takes_too_long_has_failed_in_a_later_loop_too(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for uploads, step in stepping(root, 12, loops=2):
         if step in (2, 14):
             uploads.freeze()
+    said = capsys.readouterr().err
     for step in (10, 20):
-        assert f"checkpoint of step {step} failed, training goes on: not uploaded by its deadline" in caplog.text
+        assert f"checkpoint of step {step} failed, training goes on: not uploaded by its deadline" in said
     assert commits(root) == [12, 12, 24]
 
 
 def test_a_part_that_cannot_be_copied_is_saved_at_once(
-    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for uploads, step in stepping(root, 15):
         match step:
@@ -129,5 +131,45 @@ def test_a_part_that_cannot_be_copied_is_saved_at_once(
                 monkeypatch.setattr(arena, "free_memory", lambda: 0)
             case 13:
                 uploads.wait_for_pause()
-    assert "checkpoint of step 10 failed, training goes on: 268 MB of memory are missing for a copy" in caplog.text
+    assert (
+        "checkpoint of step 10 failed, training goes on: 268 MB of memory are missing for a copy"
+        in capsys.readouterr().err
+    )
     assert commits(root) == [13, 15]
+
+
+class Unreadable(Exception):
+    pass
+
+
+class Fails:
+    """A part of the state that cannot be read at times."""
+
+    def __init__(self) -> None:
+        self.now, self.at = False, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.now:
+            raise Unreadable
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_a_script_may_go_on_after_an_error_in_a_copy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Session.from_env(root) as session:
+        net, fails = nn.Linear(4, 1), Fails()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        session.register(net=net, optimizer=optimizer, fails=fails)
+        for _ in session.epochs(1):
+            for fails.at in (10, 0):
+                with suppress(Unreadable):
+                    for (inputs,) in session.loader(TensorDataset(torch.randn(96, 4)), 4):
+                        optimizer.zero_grad()
+                        session.weighted(net(inputs).square().mean()).backward()
+                        optimizer.step()
+                        session.step()
+                        fails.now = session.steps_done == fails.at
+    assert "checkpoint of step 10 failed, training goes on: it could not be copied" in capsys.readouterr().err
+    assert commits(root)[-1] == session.steps_done
