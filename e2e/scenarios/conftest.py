@@ -19,6 +19,7 @@ from e2e.harness.shared_run import SharedRun
 from e2e.prepare import Environments, Progress
 from e2e.scenarios import lanes
 from e2e.scenarios.training import IMAGE, Config, Training, Trouble
+from tests.support.forked import ForkedRank
 
 CLUSTER = "scenarios"
 TINYGPT_IMAGE = "perdure-tinygpt:dev"
@@ -63,7 +64,7 @@ def undisturbed(lab: Lab) -> Undisturbed:
     python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
 
     def found(config: Config) -> twin.Twin:
-        return twin.trained_once(python, SCRIPT, config.arguments(), world=config.members)
+        return twin.trained_once(python, SCRIPT, config.arguments(), world=config.members, start=ForkedRank.start)
 
     return found
 

@@ -15,6 +15,7 @@ from e2e.prepare import Environments
 from e2e.scenarios import lanes
 from e2e.scenarios.conftest import TINYGPT_IMAGE
 from e2e.scenarios.training import STANDBY_SECONDS, START_SECONDS
+from tests.support.forked import ForkedRank
 
 pytestmark = pytest.mark.cluster
 
@@ -78,4 +79,4 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
 
 def _twin(lab: Lab) -> twin.Twin:
     python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
-    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS)
+    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS, start=ForkedRank.start)

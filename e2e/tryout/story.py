@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.harness import promises
-from e2e.harness.local_run import Ended, LocalRun
+from e2e.harness.local_run import Ended, LocalRun, Start, executed
 from e2e.harness.promises import Promises, measure, result_line
 from e2e.harness.root import Root
 from e2e.prepare import PrepareError, Progress
@@ -69,6 +69,7 @@ class Tryout:
     folder: Path
     epochs: int
     progress: Progress
+    start: Start = executed
 
     def tell(self, interruption: Interruption) -> Result:
         """Everything; prints the report."""
@@ -94,7 +95,7 @@ class Tryout:
             environ |= {"PACE_SECONDS": "0", "PACE_HOLDS": str(interruption.step - 1), "PACE_HOLD_SECONDS": "0.5"}
         script = [PACED, self.script] if interruption else [self.script]
         argv = [str(word) for word in (self.python, *script, "--epochs", self.epochs)]
-        return LocalRun(argv, folder, world=WORLD, environ=environ, watched=True)
+        return LocalRun(argv, folder, world=WORLD, environ=environ, watched=True, start=self.start)
 
     def _interrupt(self, folder: Path, interruption: Interruption) -> None:
         how = "kill -9 for one of them" if interruption.kill else "SIGTERM"

@@ -11,7 +11,7 @@ from typing import Any
 from e2e.harness import twin
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
-from tests.support.forked import Forked, ForkedAgent
+from tests.support.forked import ForkedAgent, ForkedRank
 
 SCRIPT = DIGITS / "train.py"
 OF_AGENTS = {"TMPDIR": tempfile.gettempdir(), "LC_CTYPE": "C.UTF-8"}
@@ -26,13 +26,8 @@ def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Lo
 
 def undisturbed(arguments: Sequence[str], *, world: int) -> twin.Twin:
     """The undisturbed training of so many ranks; trained once in a test run."""
-    return twin.trained_once(Path(sys.executable), SCRIPT, arguments, world=world, start=_rank)
+    return twin.trained_once(Path(sys.executable), SCRIPT, arguments, world=world, start=ForkedRank.start)
 
 
 def _agent(command: Sequence[str], **options: Any) -> ForkedAgent:
     return ForkedAgent(command[1:], **options)
-
-
-def _rank(command: Sequence[str], **options: Any) -> Forked:
-    del options["text"]  # it always is
-    return Forked(command[1:], **options)

@@ -1,11 +1,11 @@
 """Python programs that start in no time: forked from a process that has imported torch and Perdure, and no more.
 
-`Forked` is a `subprocess.Popen` of this interpreter; its process is a child of the test's own, ends with it, and finds
-what a new interpreter would have set up: arguments, `__main__`, working directory, environment, files, random numbers.
-What a library or the interpreter reads once, at its start, is as in a process that is executed, too: each such
-environment has a parent of its own. What differs: modules are imported, the collector leaves them out, as in what an
-agent's zygote forks, sets have one order in all of one parent's processes, and the interpreter ends after its exit
-handlers, without taking its modules down (a second). Tests that look at these execute theirs.
+`Forked` is a `subprocess.Popen` of this interpreter, or of another one; its process is a child of the test's own, ends
+with it, and finds what a new interpreter would have set up: arguments, `__main__`, working directory, environment,
+files, random numbers. What a library or the interpreter reads once, at its start, is as in a process that is executed,
+too: each such environment has a parent of its own. What differs: modules are imported, the collector leaves them out,
+as in what an agent's zygote forks, sets have one order in all of one parent's processes, and the interpreter ends after
+its exit handlers, without taking its modules down (a second). Tests that look at these execute theirs.
 
 `ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod.
 
@@ -66,10 +66,11 @@ class Executed(subprocess.Popen[str]):
         stdin: int | None = None,
         stdout: int | None = None,
         stderr: int | None = None,
+        python: str = sys.executable,
     ) -> None:
         """As Popen does."""
         super().__init__(
-            [sys.executable, *arguments],
+            [python, *arguments],
             cwd=cwd,
             env=env,
             pass_fds=pass_fds,
@@ -94,11 +95,23 @@ class Forked(Executed):
         asked = inspect.signature(execute).bind(self, *given).arguments
         request, files = _request(asked)
         try:
-            parent = _Parent.of(asked["env"], self._modules)
+            parent = _Parent.of(asked["args"][0], asked["env"], self._modules)
             self.pid = parent.child(request | {"agent": self._is_agent}, files)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+class ForkedRank(Forked):
+    """A rank of examples/digits."""
+
+    _modules = (*MODULES, *EXAMPLES)
+
+    @classmethod
+    def start(cls, command: Sequence[str], **options: Any) -> ForkedRank:
+        """What e2e.harness.local_run asks for."""
+        del options["text"]  # it always is
+        return cls(command[1:], python=command[0], **options)
 
 
 class ForkedAgent(Forked):
@@ -132,19 +145,19 @@ class _Parent:
     _ALL: ClassVar[dict[str, _Parent]] = {}
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], modules: Sequence[str]) -> _Parent:
-        """That of this environment with these modules; started when it is first asked for."""
+    def of(cls, python: str, environ: Mapping[str, str], modules: Sequence[str]) -> _Parent:
+        """That of this interpreter and environment with these modules; started when it is first asked for."""
         lasting = {name: value for name, value in environ.items() if name.startswith(READ_AT_A_START)}
-        key = json.dumps([os.getpid(), lasting, modules], sort_keys=True)
+        key = json.dumps([os.getpid(), python, lasting, modules], sort_keys=True)
         if key not in cls._ALL:
             found = {name: environ[name] for name in ("PATH", "HOME") if name in environ}
-            cls._ALL[key] = cls({**lasting, **found}, modules)
+            cls._ALL[key] = cls(python, {**lasting, **found}, modules)
         return cls._ALL[key]
 
-    def __init__(self, environ: Mapping[str, str], modules: Sequence[str]) -> None:
+    def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno()), *modules],
+            [python, __file__, str(theirs.fileno()), *modules],
             env=environ,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

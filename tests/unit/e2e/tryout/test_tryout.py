@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,10 +12,11 @@ from e2e.harness.local_run import LocalRun
 from e2e.harness.promises import measure
 from e2e.harness.watching import Late
 from e2e.prepare import PrepareError
+from e2e.tryout.__main__ import main
 from e2e.tryout.story import Interruption, Result, check, drawn
+from tests.support.forked import ForkedRank
 from tests.unit.e2e.harness.builders import SIZE, Training, drained
 
-REPOSITORY = Path(__file__).parents[4]
 REPORTS = """
 import os, signal, sys
 fd = os.environ.get("PERDURE_REPORT_FD")
@@ -82,12 +81,11 @@ def test_a_run_that_ends_before_the_step_is_late_with_its_last_words(tmp_path: P
         run.reaches(9)
 
 
-def test_two_processes_are_interrupted_and_end_with_the_weights_of_an_undisturbed_training() -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    command = [sys.executable, "-m", "e2e.tryout", "--epochs", "2", "--seed", "1"]
-    done = subprocess.run(
-        command, check=False, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = done.stdout.splitlines()[-1]
+def test_two_processes_are_interrupted_and_end_with_the_weights_of_an_undisturbed_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = main(["--epochs", "2", "--seed", "1"], ForkedRank.start)
+    said, complaints = capsys.readouterr()
+    assert status == 0, said + complaints
+    last = said.splitlines()[-1]
     assert last.startswith("RESULT steps_lost=0 samples_lost=0 samples_repeated=0 weights_equal=true pause_s=")
