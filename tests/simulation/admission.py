@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tests.simulation.objects import BUDGETS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
+from tests.simulation.objects import BUDGETS, EVENTS, JOBS, NOT_READY, PODS, UNREACHABLE, Json, Refused, terminal
 from tests.simulation.resources import Amounts, lacking, left, requests
 
 PROXY: Final = "mesh-proxy"
@@ -51,6 +51,12 @@ class Policy:
     refuse_patches: str = ""
     """A webhook's message for every patch of a pod."""
     refuse_budgets: str = ""
+    refuse_status: str = ""
+    """An answer to every write of a job's status."""
+    refuse_deletes: str = ""
+    """An answer to every deletion of a pod by the operator."""
+    refuse_events: str = ""
+    """An answer to every Event."""
     dry_run_passes: bool = False
     """The webhook lets dry runs pass."""
     ending: set[str] = field(default_factory=set)
@@ -74,6 +80,8 @@ class Policy:
             self._refuse("namespace-ending", f'{kind} "{name}" is forbidden: {why}')
         if kind == BUDGETS and self.refuse_budgets:
             self._refuse("webhook-budget", self.refuse_budgets)
+        if kind == EVENTS and self.refuse_events:
+            self._refuse("api-refuses-event", self.refuse_events)
         if kind != PODS:
             return
         if self.pod_security:
@@ -106,6 +114,16 @@ class Policy:
         """Raises Refused."""
         if kind == PODS and self.refuse_patches:
             self._refuse("webhook-patch", self.refuse_patches)
+
+    def admit_status(self, kind: str) -> None:
+        """Raises Refused."""
+        if kind == JOBS and self.refuse_status:
+            self._refuse("api-refuses-status", self.refuse_status)
+
+    def admit_delete(self, kind: str, by: str) -> None:
+        """Raises Refused."""
+        if kind == PODS and self.refuse_deletes and by.startswith("operator"):
+            self._refuse("api-refuses-delete", self.refuse_deletes)
 
     def _refuse(self, what: str, words: str) -> None:
         self.on_refusal(what)

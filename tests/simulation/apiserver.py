@@ -152,6 +152,7 @@ class ApiServer:
     def replace_status(self, kind: str, namespace: str, name: str, body: Json, *, by: str) -> Json:
         old = self.get(kind, namespace, name)
         _require(old, body, kind)
+        self.policy.admit_status(kind)
         new = old | {"status": clone(body.get("status") or {})}
         return self._store_status(kind, old, new, by)
 
@@ -198,6 +199,7 @@ class ApiServer:
             )
         if version is not None and metadata["resourceVersion"] != version:
             raise Refused(409, "Conflict", f"Precondition failed: ResourceVersion in precondition: {version}")
+        self.policy.admit_delete(kind, by)
         new: Json = old | {"metadata": clone(metadata)}
         if finalizer and finalizer not in (new["metadata"].get("finalizers") or ()):
             new["metadata"]["finalizers"] = [*(new["metadata"].get("finalizers") or ()), finalizer]

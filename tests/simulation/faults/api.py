@@ -107,6 +107,15 @@ async def webhook_refuses_patches(scene: Scene, rng: random.Random) -> None:
     policy.refuse_patches = ""
 
 
+@fault(150, apart=True)
+async def right_lost(scene: Scene, rng: random.Random) -> None:
+    """The operator may not write one kind of thing: a right was taken, or a policy stands in the way."""
+    policy, what = scene.world.server.policy, rng.choice(("refuse_status", "refuse_deletes", "refuse_events"))
+    setattr(policy, what, "forbidden: ServiceAccount perdure-operator cannot do this")
+    await asyncio.sleep(rng.choice((2.0, 15.0, 60.0, 150.0)))
+    setattr(policy, what, "")
+
+
 @fault(120, apart=True)
 async def mesh(scene: Scene, rng: random.Random) -> None:
     """From now on a mesh injects its proxy into every new pod."""
