@@ -135,12 +135,19 @@ class Kubelet:
         """For containers that run before trainers."""
         self.stuck = 0.0
         """Probability that a pod stays Terminating on this node until it is set free."""
+        self.skew = 0.0
+        """So many seconds its clock is ahead of the API server's; nodes' clocks may be minutes off."""
         self.rejects = 0.0
         """Probability that a pod that comes to this node is not admitted."""
         self._admission = world.rng(f"kubelet/{name}/admission")
         self._arrival = 0.0
         """A watch keeps its order."""
         self._workers: dict[str, Worker] = {}
+
+    @property
+    def clock(self) -> float:
+        """The time that this machine's clock shows."""
+        return self.world.now + self.skew
 
     @property
     def hears(self) -> bool:
@@ -321,7 +328,7 @@ class Kubelet:
         """The node's own condition."""
 
         def change(raw: Json) -> None:
-            set_condition(raw, "Ready", ready, self.world.now, reason=reason)
+            set_condition(raw, "Ready", ready, self.clock, reason=reason)
 
         if self.world.node(self.name) is not None:
             self.world.server.change_status(NODES, "", self.name, change, by=f"kubelet/{self.name}")
@@ -357,6 +364,8 @@ class Worker:
         """As far as it was reported."""
         self._is_set_up = False
         """Volumes and network are there; reported only for a slow image, because nothing else waits for it."""
+        self._started = ""
+        """When its trainer's container has started, by this machine's clock."""
         self._undead = False
         """Its processes hang in the kernel: no signal ends them."""
         self._wanted_file = _file_content(pod)
@@ -473,7 +482,7 @@ class Worker:
         self._kill()
         if not self._ended and self._host is not None:
             self._ended = True
-            self._report_end(MemberExit(255, "Unknown"), self._world.now)
+            self._report_end(MemberExit(255, "Unknown"), self.kubelet.clock)
         self._ended = True
 
     # the container's life
@@ -494,7 +503,8 @@ class Worker:
             self._world.after(rng.uniform(1.0, 8.0), self._show_address, ip)
         else:
             self._ip = ip
-        self._show("Running", {"running": {"startedAt": stamp(self._world.now)}}, ready=False, ip=self._ip)
+        self._started = stamp(self.kubelet.clock)
+        self._show("Running", {"running": {"startedAt": self._started}}, ready=False, ip=self._ip)
         self._task = asyncio.ensure_future(_run(self.kubelet.run_member, host))
         watcher = self._world.spawn(self._await_ready(host))
         try:
@@ -505,7 +515,7 @@ class Worker:
             await asyncio.sleep(1.0)
         watcher.cancel()
         if not self._ended:
-            self._ended, at = True, self._world.now
+            self._ended, at = True, self.kubelet.clock
             await asyncio.sleep(rng.uniform(0.02, 0.3))
             self._report_end(ended, at)
             self.finish()
@@ -527,7 +537,7 @@ class Worker:
             told["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
             self._show_before(number, {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}})
             await asyncio.sleep(rng.uniform(2.0, 10.0))
-        self._show_before(number, {"running": {"startedAt": stamp(self._world.now)}})
+        self._show_before(number, {"running": {"startedAt": stamp(self.kubelet.clock)}})
         if not stays:
             await asyncio.sleep(rng.uniform(0.2, 4.0))
             if rng.random() < behaviour.init_fails:
@@ -541,8 +551,8 @@ class Worker:
         self._world.tell(self.pod["metadata"]["name"], "init-ended", code=code, reason=reason)
         self._ended = True
         self._before[number]["state"] = {}
-        self._end_sidecars(self._world.now)
-        ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self._world.now)}
+        self._end_sidecars(self.kubelet.clock)
+        ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self.kubelet.clock)}
         self._show_before(number, {"terminated": ended}, "Failed")
         self.finish()
         return False
@@ -590,6 +600,7 @@ class Worker:
                 "exitCode": ended.exit_code,
                 "reason": ended.reason if ended.exit_code == 0 or ended.reason != "Completed" else "Error",
                 "message": ended.termination_message[:4096],
+                "startedAt": self._started,
                 "finishedAt": stamp(at),
             }
         }
@@ -640,7 +651,7 @@ class Worker:
         there = self._world.server.find(PODS, *key_of(self.pod))
         if there is None or uid_of(there) != self._uid:
             return
-        wanted, now = clone(self._status), self._world.now
+        wanted, now = clone(self._status), self.kubelet.clock
         ready = wanted.pop("ready") and not self._unready
 
         def change(raw: Json) -> None:

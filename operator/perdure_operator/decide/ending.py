@@ -101,7 +101,7 @@ def _new_outcomes(
     for member in members:
         if outcome_of(run, member.name):
             continue
-        outcome = read_end(draft, member, pods.get(member.name))
+        outcome = _not_ahead(draft, read_end(draft, member, pods.get(member.name)))
         if outcome and isinstance(run, CurrentRun) and _came_in_vain(draft, run, member, outcome):
             outcome = outcome.model_copy(update={"infrastructure": True})
         if outcome:
@@ -109,6 +109,12 @@ def _new_outcomes(
             found.append(outcome)
             draft = _learn_more(draft, pods.get(member.name))
     return draft, found
+
+
+def _not_ahead(draft: Draft, end: MemberOutcome | None) -> MemberOutcome | None:
+    """The end, with a time that is over: a kubelet's clock may be minutes ahead."""
+    ahead = end and end.time and end.time > draft.now
+    return end.model_copy(update={"time": draft.now}) if end and ahead else end
 
 
 def _came_in_vain(draft: Draft, run: CurrentRun, member: Assigned, end: MemberOutcome) -> bool:

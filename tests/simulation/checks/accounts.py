@@ -289,7 +289,12 @@ class Accounts(Promise):
         asked = account.asked_at is not None and (account.asked_at < at or self._case.deaf)
         pod = self._world.server.find(PODS, "team", name)
         kubelet = self._case.scene.kubelets.get(node_of(pod)) if pod else None
-        if self._case.fired("foreign-outcome") or asked or others or (kubelet is not None and not kubelet.hears):
+        if (
+            self._case.fired("foreign-outcome", "node-clock")
+            or asked
+            or others
+            or (kubelet is not None and not kubelet.hears)
+        ):
             return
         if (code, infrastructure) != (0, 1) and not self._is_done(account):
             words = f"{name} was killed from outside, before anything else happened, and it counts as"

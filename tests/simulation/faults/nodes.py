@@ -121,6 +121,14 @@ async def partition(scene: Scene, rng: random.Random) -> None:
     kubelet.reconnect()
 
 
+@fault(150, apart=True)
+async def node_clock(scene: Scene, rng: random.Random) -> None:
+    """The clocks of a node, or of all, are set: what their kubelets write of times is minutes off from now on."""
+    scene.world.fire("node-clock")
+    for kubelet in list(scene.kubelets.values()) if rng.random() < 0.5 else [some_kubelet(scene, rng)]:
+        kubelet.skew = rng.choice((-600.0, -60.0, -2.0, 60.0, 600.0))
+
+
 @fault(150)
 async def kubelet_silent(scene: Scene, rng: random.Random) -> None:
     """Its containers train on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ from perdure_operator.state.snapshot import (
 )
 
 ZONE: Final = "topology.kubernetes.io/zone"
+_MOST_BEHIND: Final = timedelta(days=1)
+"""A clock that is further off is no clock."""
 CLAIM_ENDS: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 
 
@@ -158,6 +160,8 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
     ended, ready = containers.trainer.get("terminated"), _condition(raw, "Ready") or {}
     is_ready = ready.get("status") == "True"
     reason, message = _ended_from_outside(raw)
+    told_ready, behind = time(ready.get("lastTransitionTime")), _seconds_behind(metadata, containers.trainer)
+    ready_at = told_ready + behind if told_ready else None
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodView(
         name=metadata["name"],
@@ -173,8 +177,8 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         ip=status.get("podIP") or "",
         phase=status.get("phase") or "Pending",
         ready=is_ready,
-        ready_since=time(ready.get("lastTransitionTime")) if is_ready else None,
-        unready_since=None if is_ready else time(ready.get("lastTransitionTime")),
+        ready_since=ready_at if is_ready else None,
+        unready_since=None if is_ready else ready_at,
         deleting=bool(metadata.get("deletionTimestamp")),
         deletion_deadline=time(metadata.get("deletionTimestamp")),
         grace=_grace(spec.get("terminationGracePeriodSeconds")),
@@ -184,7 +188,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         initializing=containers.initializing,
         pulling=containers.pulling,
         init_failed="" if ended else init_failed,
-        terminated=_terminated(ended or init_end),
+        terminated=_terminated(ended or init_end, behind),
         others_run=ended is not None and containers.others_run,
         unschedulable=_unschedulable(raw),
         reason=reason,
@@ -306,14 +310,25 @@ def _condition(raw: Json, kind: str) -> Json | None:
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
-def _terminated(state: Json | None) -> Terminated | None:
+def _seconds_behind(metadata: Json, trainer: Json) -> timedelta:
+    """How far the kubelet's clock is behind the API server's, as far as it is certain: no container starts before its
+    pod is created."""
+    created = time(metadata.get("creationTimestamp"))
+    state = trainer.get("running") or trainer.get("terminated") or {}
+    started = time(state.get("startedAt"))
+    behind = created - started if created and started else timedelta()
+    return behind if timedelta() < behind < _MOST_BEHIND else timedelta()
+
+
+def _terminated(state: Json | None, behind: timedelta) -> Terminated | None:
     if not state:
         return None
+    finished = time(state.get("finishedAt"))
     return Terminated(
         exit_code=int(state.get("exitCode", 0)),
         reason=state.get("reason") or "",
         message=state.get("message") or "",
-        finished_at=time(state.get("finishedAt")),
+        finished_at=finished + behind if finished else None,
     )
 
 

@@ -88,6 +88,12 @@ class TestBlame:
         here = here.ended(0, ExitKind.FAILED, error=STORAGE).settle().ended(2, ExitKind.PEER_LOST).settle()
         assert here.condition(ConditionType.SAVED).message.endswith("ValueError: no")
 
+    def test_a_kubelets_clock_that_is_ahead_writes_no_status_in_each_round(self) -> None:
+        here = job(disruption=PATIENT).running(world=3)
+        ahead = here.after(600).ended(1, ExitKind.FAILED, error=raised()).after(-600).step()
+        assert ahead.outcomes[0].time == here.snapshot.now
+        assert ahead.settle().after(0.1).plan().status is None
+
     @pytest.mark.parametrize("reason", ["OOMKilled"])
     def test_out_of_memory_is_infrastructure_whatever_the_rank_says(self, reason: str) -> None:
         here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised("RuntimeError", "worker died"))

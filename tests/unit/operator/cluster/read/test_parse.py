@@ -242,6 +242,30 @@ def test_since_when_a_pod_is_ready_or_is_not(status: str) -> None:
     assert (seen.ready_since, seen.unready_since) == ((at, None) if status == "True" else (None, at))
 
 
+@pytest.mark.parametrize(
+    ("created", "started", "finished", "by_the_server"),
+    [
+        ("12:10:00", "12:10:05", "12:20:00", "12:20:00"),
+        ("12:10:00", "12:00:00", "12:20:00", "12:30:00"),
+        (None, "12:00:00", "12:20:00", "12:20:00"),
+        ("12:10:00", None, "12:20:00", "12:20:00"),
+    ],
+)
+def test_a_kubelets_clock_that_is_behind_is_known_by_containers_that_start_before_their_pod_is_created(
+    created: str | None, started: str | None, finished: str, by_the_server: str
+) -> None:
+    def stamp(clock: str | None) -> str | None:
+        return f"2026-08-01T{clock}Z" if clock else None
+
+    state = {"exitCode": 1, "startedAt": stamp(started), "finishedAt": stamp(finished)}
+    told = {"type": "Ready", "status": "False", "lastTransitionTime": stamp(finished)}
+    status = {"containerStatuses": [{"name": "trainer", "state": {"terminated": state}}], "conditions": [told]}
+    raw = pod({"containers": [{"name": "trainer"}]}, status, creationTimestamp=stamp(created))
+    seen = parse.pod(raw)
+    assert seen.terminated is not None
+    assert seen.terminated.finished_at == seen.unready_since == datetime.fromisoformat(str(stamp(by_the_server)))
+
+
 def test_the_schedulers_message_counts_only_while_it_says_no() -> None:
     condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
     assert parse.pod(pod(status={"conditions": [condition]})).unschedulable == "0/3 nodes"
