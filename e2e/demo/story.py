@@ -86,7 +86,7 @@ class Demo:
 
 
 def trained(job: Job, watch: Watch) -> Trained:
-    """What it has left behind; the accuracy is what the script has printed."""
+    """Its evidence; the accuracy is the script's output."""
     pod = observed.pods(watch.history)[-1]["metadata"]["name"]
     printed = re.search(r"accuracy (\S+)", job.kubectl("logs", pod, "--namespace", job.namespace))
     accuracy = printed[1] if printed else "unknown"

@@ -1,4 +1,4 @@
-"""A pytest plugin: what only `make chaos` runs, and the seed that whatever is drawn at random is drawn from.
+"""A pytest plugin: the tests that only `make chaos` runs, and the seed of all random draws.
 
 A test marked `chaos` is a long form of one that every run has; `--chaos` runs these too, each with a new seed unless
 `--seed` repeats one. Without it all runs are alike: the seed is 0. Loaded by the repository's conftest.py.

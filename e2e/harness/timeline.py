@@ -112,12 +112,12 @@ def written(found: Sequence[Moment], start: float) -> str:
 
 
 def pause_parts(history: Sequence[Seen], gap: Gap, marks: Iterable[Mark] = ()) -> list[Part]:
-    """The training pause as the members' outcomes and the watch explain it, in order; they add up to it.
+    """The training pause as the members' outcomes and the watch explain it, in order; the parts add up to it.
 
-    Whoever is told its rank before it is warm starts later: where traces tell when, that is `warm-up`, and of the parts
-    of a start those count of the rank that was started last.
+    A member that gets its rank before it is warm starts later: if traces show when, that is `warm-up`, and of the parts
+    of a start those of the last started rank count.
 
-    `agree` is not among them: while the ranks agree on a step, they train. What nobody has told is no part of zero
+    `agree` is not among them: while the ranks agree on a step, they train. An unreported part does not count as zero
     seconds: it is in the rest.
     """
     marks = list(marks)
@@ -125,7 +125,9 @@ def pause_parts(history: Sequence[Seen], gap: Gap, marks: Iterable[Mark] = ()) -
         return _with_rest([Part(name, seconds) for name, seconds in told.items() if name not in _NO_PARTS], gap)
     ended = [seen.time for seen in _firsts(history, lambda pod: _ended_in(pod, gap.before_run))]
     ranked = [seen.time for seen in _firsts(history, lambda pod: _ranked_in(pod, gap.after_run))]
-    if not ended or not ranked or max(ended) > max(ranked):  # who was told before the others had ended was not started
+    if (
+        not ended or not ranked or max(ended) > max(ranked)
+    ):  # a member assigned before the others had ended was not started
         return [Part("unknown", gap.seconds)]
     leaving, arriving = seconds_of(history, gap.before_run), seconds_of(history, gap.after_run)
     last = _last_started(marks, gap.after_run)
@@ -160,13 +162,13 @@ def in_place_parts(entries: Sequence[Entry], marks: Iterable[Mark], gap: Gap) ->
 
 
 def _last_started(marks: Iterable[Mark], run: int) -> Mark | None:
-    """Of the ranks of the run that have told of their start the one that was started last."""
+    """Of the run's ranks that reported their start, the last started one."""
     resumed = [mark for mark in marks if (mark.name, mark.run) == ("resumed", run) and mark.seconds]
     return max(resumed, key=_started, default=None)
 
 
 def _started(resumed: Mark) -> float:
-    """When the process was started that has told so."""
+    """When the reporting process was started."""
     return resumed.time - sum(resumed.seconds.get(name, 0.0) for name in STARTING)
 
 
@@ -179,9 +181,9 @@ def _with_rest(parts: Sequence[Part], gap: Gap) -> list[Part]:
 
 
 def handover_parts(history: Sequence[Seen], marks: Iterable[Mark], run: int) -> Mapping[str, float]:
-    """What the member that stood still longest has measured while this run took over; empty where nobody has told.
+    """The measurements of the member that stood still longest while this run took over; empty if none reported.
 
-    By the traces, or else by the outcomes: those tell of a member's last few hand-overs only.
+    By the traces, or else by the outcomes, which cover only a member's last few hand-overs.
     """
     records = [record for outcome in observed.outcomes(history) for record in outcome.get("handovers", ())]
     parts: list[Mapping[str, float]] = [mark.seconds for mark in marks if (mark.name, mark.run) == ("took-over", run)]
@@ -191,7 +193,7 @@ def handover_parts(history: Sequence[Seen], marks: Iterable[Mark], run: int) -> 
 
 
 def seconds_of(history: Sequence[Seen], run: int) -> Mapping[str, float]:
-    """What the lowest rank of the run that has told anything has measured: a job is over before all its pods are."""
+    """The measurements of the run's lowest reporting rank: a job is over before all its pods are."""
     told = [outcome for outcome in observed.outcomes(history) if outcome["run"] == run and outcome["seconds"]]
     nobody: Object = {"seconds": {}}
     speaker = min(told, key=lambda outcome: int(outcome["rank"]), default=nobody)

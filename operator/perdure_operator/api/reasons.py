@@ -302,7 +302,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.SIZE_CHANGE: Explained("replicas or processesPerReplica have changed."),
     Reason.MEMBER_LOST: Explained("A member ended without being asked to."),
-    Reason.MEMBER_DELETED: Explained("Somebody has deleted a member; it saves within its own grace period."),
+    Reason.MEMBER_DELETED: Explained("A member was deleted; it saves within its own grace period."),
     Reason.RUN_LOST: Explained(
         "A member that was asked to save has ended without a save. The next run would wait for that save forever, so "
         "the operator plans it again with the same members."
@@ -354,11 +354,11 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Remove the labels from the pods that the message names.",
     ),
     Reason.BUDGET_RESTORED: Explained(
-        "Somebody changed the job's PodDisruptionBudget. The operator restored it.",
+        "The job's PodDisruptionBudget was changed. The operator restored it.",
         "Do not change it: the operator owns it.",
     ),
     Reason.LABEL_RESTORED: Explained(
-        "Somebody removed or changed a member's label. Without it the operator does not watch the pod, and the budget "
+        "A member's label was removed or changed. Without it the operator does not watch the pod, and the budget "
         "does not protect it.",
         "Do not change the labels perdure.dev/job, perdure.dev/job-uid and perdure.dev/role.",
     ),
@@ -411,7 +411,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Make it an init container with restartPolicy Always, so that Kubernetes stops it with the trainer.",
     ),
     Reason.RUN_PLANNED: Explained("All members are Ready. The operator assigns their ranks."),
-    Reason.WITHDRAWN: Explained("The signal went away before the operator asked anybody to leave. The run goes on."),
+    Reason.WITHDRAWN: Explained("The signal went away before the operator asked any member to leave. The run goes on."),
     Reason.SAVE_ASKED: Explained(
         "A node announces something that may kill its members without notice, so the operator asked the run to save "
         "and keep training. The commit has the reason `asked` in the log.",

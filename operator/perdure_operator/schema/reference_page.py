@@ -39,8 +39,7 @@ resulting pod in a dry run. If that fails, the condition `Running` says why, wit
 
 Three things are worth knowing. `kubectl drain` refuses a node with `emptyDir` volumes unless you add
 `--delete-emptydir-data`. A sidecar belongs under `initContainers` with `restartPolicy: Always`; otherwise it keeps the
-pod alive after the trainer has ended. A pod that somebody deletes has `terminationGracePeriodSeconds` (default 120) to
-save."""
+pod alive after the trainer has ended. A deleted pod has `terminationGracePeriodSeconds` (default 120) to save."""
 
 _STATUS: Final = """The operator's memory of the job. Only the operator writes it."""
 

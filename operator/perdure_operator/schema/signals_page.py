@@ -81,7 +81,7 @@ pause. Only a Session can be asked: with `completion: ExitCode` an event says so
 trainer with an older Perdure ignores the request and keeps training.
 
 With `Fault`, the job resumes from the newest commit, which may be younger than the fault: no tool reports how long the
-node was broken. A save that was already asked for is finished, and a pod that somebody deletes keeps its grace period.
+node was broken. A save in progress is finished, and a deleted pod keeps its grace period.
 Rows with `Fault` are off, because a false alarm on every node would stop a job without a save and keep it from
 starting.
 
@@ -100,13 +100,13 @@ it deletes the pod."""
 
 _REQUESTS: Final = f"""## Eviction requests
 
-A budget can only refuse an eviction. KEP-4563 adds a way to ask. Somebody creates an `EvictionRequest` for a pod, and a
+A budget can only refuse an eviction. KEP-4563 adds a way to ask. A client creates an `EvictionRequest` for a pod, and a
 controller turns it into an `Eviction`. The responders that the pod names in `spec.evictionResponders` take turns, and
 report their progress in the Eviction's status.
 
 **Kubernetes 1.37.0 has the objects and no controller for them.** It serves `lifecycle.k8s.io/v1alpha1` with the feature
 gate `EvictionRequestAPI=true` and `--runtime-config=lifecycle.k8s.io/v1alpha1=true`, both off by default. Its
-kube-controller-manager does not read EvictionRequests, so no Eviction exists unless somebody creates one. Perdure's
+kube-controller-manager does not read EvictionRequests, so no Eviction exists unless a client creates one. Perdure's
 tests use that API server and write what the controller would write. `kubectl drain` makes no such requests; the budget
 and the cordon answer it as always.
 

@@ -121,10 +121,10 @@ def attempt_of(state: State, reported: AttemptRecord | None) -> AttemptRecord | 
 
 
 def ended_by_rescue(state: State, trainer: Trainer) -> int:
-    """The run that was to take over the image's, where its last word is that image; 0 if there is none.
+    """The run that would have taken over the image's run, if that run's last entry is that image; 0 if there is none.
 
-    Of a newcomer that is its own run. Nobody begins it in place behind that: it was given up by who stood in the
-    hand-over, or its own members are lost.
+    For a newcomer that is its own run. No member begins that run in place: the parties of the hand-over gave it up, or
+    its own members are lost.
     """
     own = () if trainer.image_of == trainer.run else (trainer.run,)
     offered = (*own, *(offer.run for offer in trainer.offered))

@@ -142,10 +142,10 @@ def _limits(state: State, trainer: Trainer, stage: AgentStage) -> Iterator[KillT
             # A script may go on after its last epoch; after any other ending it should exit.
             seconds = settings.after_completion if process.completed else settings.teardown
             at = process.told_at + seconds
-            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} told its ending, but does not exit")
+            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} reported its ending, but does not exit")
         if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
             at = process.ended_at + settings.siblings
-            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, the others go on")
+            yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, but the others have not")
 
 
 def rescued_by(state: State, trainer: Trainer) -> float | None:

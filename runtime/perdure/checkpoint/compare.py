@@ -133,7 +133,7 @@ def _differing(one: Tensor, other: Tensor) -> tuple[int, float | None]:
 
 
 def _others(one: Manifest, other: Manifest) -> Iterator[Line]:
-    """What is no tensor: objects that all ranks share, and each rank's own."""
+    """Everything except tensors: objects that all ranks share, and each rank's own."""
     yield from _paths(one.objects, other.objects, "")
     worlds = len(one.indexes), len(other.indexes)
     if worlds[0] != worlds[1]:

@@ -1,7 +1,7 @@
-"""Says what of a root is not needed any more, and deletes it: `perdure gc ROOT`.
+"""Reports the unneeded data of a root, and deletes it: `perdure gc ROOT`.
 
-The rules are those by which a training tidies its own root (perdure.checkpoint.retention), so the command may run
-beside a training. It deletes nothing that a commit names, unless it is told how many commits to keep.
+The rules are those by which a training cleans up its own root (perdure.checkpoint.retention), so the command may run
+beside a training. It deletes nothing that a commit names, unless the number of commits to keep is given.
 """
 
 from __future__ import annotations

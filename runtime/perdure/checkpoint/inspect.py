@@ -29,7 +29,7 @@ from perdure.wire import Wanted
 
 @dataclass(frozen=True)
 class Line:
-    """What is printed: text for people, or a JSON object for programs."""
+    """An output line: text for people, or a JSON object for programs."""
 
     text: str
     data: Mapping[str, Any]

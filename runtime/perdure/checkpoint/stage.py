@@ -38,7 +38,7 @@ class Piece:
     tensor: Tensor
     """The whole one."""
     memory: Tensor
-    """What is written: the same, or this rank's view of the box."""
+    """The tensor to write: the same, or this rank's view of the box."""
     box: Box | None = None
 
     @property

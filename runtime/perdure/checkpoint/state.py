@@ -128,7 +128,7 @@ class Loaded:
     world: int
     """How many ranks saved it."""
     ranks: tuple[Any, ...]
-    """What is each of those ranks' own, encoded."""
+    """The own state of each of those ranks, encoded."""
     made: str
     """When, for people."""
     skipped: tuple[str, ...]

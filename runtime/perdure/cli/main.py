@@ -56,12 +56,13 @@ NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
 
 
 WARM_SECONDS: Final = 5.0
-"""Half of what the kubelet gives its probe. One that fails at once would be executed anew each second."""
+"""Half of the time that the kubelet gives its probe. A probe that failed at once would be executed again each
+second."""
 WARM_POLL_SECONDS: Final = 0.1
 
 
 class _Version(argparse.Action):
-    """As argparse's own, which is told the version before anybody asks: finding it is half of the command's start."""
+    """Like argparse's own, which needs the version in advance: finding it takes half of the command's start."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> NoReturn:
         from importlib.metadata import version  # noqa: PLC0415

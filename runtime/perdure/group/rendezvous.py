@@ -170,7 +170,7 @@ def place_of(settings: Settings) -> StoreAddress:
 
 
 def reach(settings: Settings) -> Store:
-    """Open another connection to the run's store. Raises OSError at once if nobody listens, where torch's client logs
+    """Open another connection to the run's store. Raises OSError at once if nothing listens, where torch's client logs
     noise.
 
     The probing connection stays open until torch's client has connected, as in `_port`.

@@ -71,7 +71,7 @@ def _cells(tensor: Wanted) -> Iterator[tuple[int, str, int, Box, Sequence[int]]]
     for box, destinations in tensor.destinations.items():
         for cell, holders in _held(box, tensor.sources):
             if not holders:
-                raise Missing(f"{tensor.name}: nobody holds {cell}, which {list(destinations)} need")
+                raise Missing(f"{tensor.name}: no source holds {cell}, which {list(destinations)} need")
             for destination in destinations:
                 yield cell.count * tensor.element_bytes, tensor.name, destination, cell, holders
 

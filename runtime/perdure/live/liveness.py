@@ -35,7 +35,7 @@ def obstacle(run: Run) -> str:
     if not run.settings.live:
         return f"{Env.LIVE}=no"
     if run.settings.joined:
-        return "the process group was made before the Session, which cannot make it anew for other ranks"
+        return "the process group was made before the Session, which cannot recreate it for other ranks"
     if run.driven_by:
         return f"{run.driven_by} drives the loop, and keeps the ranks that it began with"
     if run.settings.run is None:

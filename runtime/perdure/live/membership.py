@@ -23,8 +23,8 @@ from perdure.loop.run import Run
 from perdure.wire.settings import Settings
 
 BEGAN_ANEW: Final = (
-    "; a process has joined this run as it trained, and in it variables of the script's own have begun anew: where a "
-    "step depends on one, keep it in session.state, or take session.steps_done or perdure.progress(session)"
+    "; a process joined this run while it trained, and the script's own variables started fresh in it: if a step "
+    "depends on one, keep it in session.state, or use session.steps_done or perdure.progress(session)"
 )
 """Extra hint for rank-divergence errors after a newcomer has joined."""
 

@@ -18,7 +18,7 @@ from perdure.store import NoSuchKey, Store
 
 @dataclass(frozen=True)
 class Slot:
-    """What is at one number of the log."""
+    """The entry at one number of the log."""
 
     seq: int
     crc: str
@@ -144,7 +144,7 @@ class Log:
         return Head(slot.seq, slot.crc, slot.entry)
 
     def slot(self, seq: int) -> Slot | None:
-        """What is at `seq`; None if nothing is."""
+        """The entry at `seq`; None if there is none."""
         try:
             data = self.store.get(key_of(seq))
         except NoSuchKey:
@@ -152,7 +152,7 @@ class Log:
         return slot_of(seq, data)
 
     def linked(self, seq: int) -> Slot:
-        """What is at `seq`: unreadable if nothing is there, or if the entry after it has a checksum of other bytes."""
+        """The entry at `seq`: unreadable if there is none, or if the entry after it has a checksum of other bytes."""
         slot = self.slot(seq)
         if slot is None:
             return _missing(seq)

@@ -13,7 +13,7 @@ from perdure.log.entry import Entry, Opened
 
 
 class Verdict(StrEnum):
-    """What has become of the attempt, as far as the log has been read."""
+    """The state of the attempt, as far as the log has been read."""
 
     OPEN = "open"  # nothing is decided yet
     GO = "go"  # the newer run has taken over

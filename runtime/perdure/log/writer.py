@@ -455,8 +455,8 @@ class Writer:
         self.opened = max(self.opened, newest.run if newest else 0)
         raise Fenced(
             f"run {self.run} may no longer write to {self.log.store.uri}: "
-            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'somebody'} has written after it: that "
-            f"training goes on there; give each training a root of its own",
+            f"{f'run {newest.run}' if newest and newest.writer != self._id else 'another writer'} has written after it"
+            f": that training continues there; give each training its own root",
             opened=self.opened,
         )
 

@@ -74,7 +74,7 @@ class Evaluated:
         self._scored, self._step = scored, self._run.progress.step
 
     def settle(self) -> None:
-        """What was evaluated is about to be trained, or saved: its statistics are still those of the evaluation."""
+        """Evaluated modules are about to be trained, or saved: their statistics are still those of the evaluation."""
         if self._scored:
             scored, self._scored = self._scored, []
             found = {place.name: place.layer._buffers.get(place.own) for place in scored}  # noqa: SLF001 - it may be gone

@@ -181,7 +181,7 @@ class ExitWatch:
         sys.excepthook, sys.exit = self._own_hook, self._own_exit
 
     def stop(self) -> None:
-        """Restores what was there before, unless it was replaced since."""
+        """Restores the earlier hooks, unless they were replaced since."""
         if sys.excepthook is self._own_hook:
             sys.excepthook = self._hook
         if sys.exit is self._own_exit:

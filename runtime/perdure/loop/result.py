@@ -22,7 +22,7 @@ class Result:
 
     @property
     def value(self) -> dict[str, Any] | None:
-        """A copy of what was set last; None before."""
+        """A copy of the value set last; None before."""
         value: dict[str, Any] | None = json.loads(self._text)
         return value
 
@@ -38,5 +38,5 @@ class Result:
         return {} if self.value is None else {"result": self.value}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
-        """Restores what was saved."""
+        """Restores the saved result."""
         self.set(saved.get("result"))

@@ -217,7 +217,7 @@ class Run:
             self.hooks.run(HookName.REPORTED, reported)
 
     def set_result(self, value: Mapping[str, Any] | None) -> None:
-        """Sets the script's result. UserError for what is no result."""
+        """Sets the script's result. UserError if it is invalid."""
         self.result.set(value)
         if self.rank == 0:
             self.tell_result()

@@ -130,7 +130,7 @@ class Preview:
 
 
 class _Boundary(Boundary):
-    """Whatever belongs to a training ends the preview."""
+    """Every call that belongs to a training ends the preview."""
 
     def __init__(self, run: Run, preview: Preview) -> None:
         super().__init__(run)

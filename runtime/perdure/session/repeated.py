@@ -29,7 +29,7 @@ _NAMED: Final = 3
 
 
 class Repeated:
-    """What was restored, from where a resumed epoch begins to its first step."""
+    """The restored values, from where a resumed epoch begins to its first step."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

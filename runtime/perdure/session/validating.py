@@ -47,7 +47,7 @@ def live_optimizers(own: Registry) -> list[Optimizer]:
 
 
 class _Kept:
-    """What is saved with registered objects."""
+    """Everything that is saved with registered objects."""
 
     def __init__(self, registered: Mapping[str, Any]) -> None:
         self.optimizers: set[int] = set()

@@ -78,7 +78,7 @@ class Module:
         self._listed: list[nn.Module] | None = None
         """The same without paths."""
         self._modes: tuple[list[bool], Modes] = [], {}
-        """Each part's mode, and what was made of them."""
+        """Each part's mode, and the `Modes` made of them."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters by full name; a tied one has each of its names."""

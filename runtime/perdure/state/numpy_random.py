@@ -19,7 +19,7 @@ import numpy as np
 STATE_BYTES: Final = 4 * 624 + 4
 """Size of a Mersenne Twister: its numbers, and which of them is next."""
 END_BYTES: Final = 4 * 4 + 4
-"""What is compared: the last numbers and the position."""
+"""The compared values: the last numbers and the position."""
 _IN_STORE: Final = 3
 """Where a state says whether a normal number is stored."""
 _RANDOM: Final[Any] = np.random  # its types lack some names

@@ -85,7 +85,7 @@ class Registry:
         self.loaded = False
         """Whether a checkpoint was loaded."""
         self._items: Mapping[str, Item] = {}
-        """What is known of the checkpoint's tensors, by their present names."""
+        """The known facts about the checkpoint's tensors, by their present names."""
         self._late: set[str] = set()
         """Objects that were registered after the run had begun."""
         self._unclaimed = PendingState()
@@ -95,7 +95,7 @@ class Registry:
         self._restored: dict[str, list[dict[str, Any]]] = {}
         """The optimizers' groups in the checkpoint, while it holds late objects."""
         self._marked: set[str] = set()
-        """What was late in the checkpoint's run."""
+        """The late objects of the checkpoint's run."""
         self._claims: Counter[Tensor] = Counter()
         """How often a claim has written to a parameter that was registered already, with the value it had."""
         self._order: list[str] = []
@@ -217,7 +217,7 @@ class Registry:
         return sorted([*self._unclaimed.objects, *self._parts.tensors, *groups])
 
     def awaited(self, saved: Mapping[str, Any]) -> list[str]:
-        """What was late in a checkpoint and is not there now."""
+        """Late objects of a checkpoint that are not registered now."""
         renames = self._renames.of(saved)
         groups = chain.from_iterable(optimizer.present for optimizer in self._optimizers.values())
         return sorted({renames(name) for name in saved.get(LATE, ())} - {*self.names, *self._live(), *groups})

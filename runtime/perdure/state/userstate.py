@@ -43,8 +43,8 @@ class UserState(MutableMapping[str, Any]):
         for path, tensor in tensors.items():
             if tensor.numel() and _memory(tensor) in memory:
                 raise UserError(
-                    f"{path} is a tensor that training goes on changing, and not a copy of it: after a resume it would "
-                    f"stay as it was saved; to keep what it is now, clone() it"
+                    f"{path} is a live tensor that training keeps changing, not a copy: after a resume it would "
+                    f"stay at its saved value; to keep its present value, clone() it"
                 )
 
     def __delitem__(self, name: str) -> None:

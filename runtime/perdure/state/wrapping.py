@@ -120,7 +120,7 @@ class Replica(nn.Module):
 
     @property
     def inside(self) -> list[nn.Module]:
-        """What is called now."""
+        """The modules called now."""
         return self._called
 
     @property

@@ -35,7 +35,7 @@ class Finding:
 
     check: str
     problem: str = ""
-    """What is wrong, and what to do; empty if the store passed."""
+    """The problem, and its remedy; empty if the store passed."""
     measured: str = ""
     """What the check measured, for people."""
     fatal: bool = True

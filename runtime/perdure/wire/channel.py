@@ -98,7 +98,7 @@ def write_offer(path: Path, assignment: Train | Leave) -> None:
 
 
 def read_offer(path: Path) -> Train | Leave | None:
-    """The offered assignment; None if there is none that can be read. Never an error, whatever the file contains."""
+    """The offered assignment; None if there is no readable one. Never an error, whatever the file contains."""
     try:
         assignment = read_assignment(path.read_text())
     except (OSError, ValueError, ContractError):

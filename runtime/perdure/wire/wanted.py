@@ -21,7 +21,7 @@ class Wanted:
     seq: int | None = None
     """The number of its entry in the log."""
     pin: str | None = None
-    """What it is pinned as."""
+    """Its pin."""
 
     def __post_init__(self) -> None:
         """UserError for what can name no commit."""
@@ -38,7 +38,7 @@ class Wanted:
 
     @property
     def given(self) -> dict[str, int | str]:
-        """What is given, by name."""
+        """The given selectors, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:

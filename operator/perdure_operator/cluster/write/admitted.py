@@ -27,7 +27,7 @@ def _lacks(spec: Json) -> Iterator[str]:
     mounted = {one.get("name") for one in trainer.get("volumeMounts") or []}
     volumes = {one.get("name") for one in spec.get("volumes") or []}
     if names.ASSIGNMENT_VOLUME not in mounted & volumes:
-        yield f"the volume {names.ASSIGNMENT_VOLUME}, by which it is told what to do"
+        yield f"the volume {names.ASSIGNMENT_VOLUME}, which shows its assignment"
     words = [*(trainer.get("command") or []), *(trainer.get("args") or [])]
     if not any(words[at : at + len(AGENT)] == AGENT for at in range(len(words))):
         yield f"its agent: the command does not have {' '.join(AGENT)!r} any more"

@@ -15,8 +15,8 @@ _CALLBACKS: Final = {
     "WeightAveraging": "it keeps its averages in no state_dict: average in the module, by "
     "torch.optim.swa_utils.AveragedModel",
     "ModelPruning": "what it prunes is in no state_dict: prune the module before the training",
-    "BatchSizeFinder": "it trains and begins anew: find the batch size in a script of its own",
-    "LearningRateFinder": "it trains and begins anew: find the rate in a script of its own",
+    "BatchSizeFinder": "it trains and starts over: find the batch size in a separate script",
+    "LearningRateFinder": "it trains and starts over: find the rate in a separate script",
     "OnExceptionCheckpoint": "the Session saves when the training is asked to leave: remove it",
 }
 

@@ -83,7 +83,7 @@ class Attempt:
         return self.parties[rank]
 
     def of_new(self, rank: int) -> Party:
-        """The party that is to hold this rank of the newer run."""
+        """The party that will hold this rank of the newer run."""
         return next(party for party in self.parties if party.new == rank)
 
     @property

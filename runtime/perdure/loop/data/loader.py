@@ -407,7 +407,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "generator": "the session's loader has an order of its own: give seed",
     "in_order": "a position says how many samples were used, so they have to come in their order: leave it out",
 }
-"""Parameters with which a position would not say what was trained, and what to do instead."""
+"""Parameters that would make a position ambiguous, and what to use instead."""
 
 
 def check_arguments(name: str, dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:

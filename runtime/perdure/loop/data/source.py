@@ -1,9 +1,9 @@
-"""What hands out an epoch's batches, one at a time, and its position.
+"""Hands out an epoch's batches, one at a time, and keeps its position.
 
 Everything that may happen to a run happens while a source is asked for its next batch: the source calls the session
 before it hands anything out, and the session may not return. So nothing is handed out before it is requested.
 
-Subclasses say what is handed out. The session owns the sources, saves their cursors and says when a step is done.
+Subclasses define the batches. The session owns the sources, saves their cursors and reports when a step is done.
 """
 
 from __future__ import annotations

@@ -49,14 +49,14 @@ class Sums:
         self._again = True
         """Whether a resumed run would execute again what the script does now."""
         self._unsure: list[tuple[str, str]] | None = None
-        """What was read, by accumulator and place, in a loop of which it is not known yet whether it trains."""
+        """The values read, by accumulator and place, in a loop that may still turn out to be an evaluation."""
         self._beside = ""
         """The running hook, if nothing can be read in it."""
         self._in_epoch = False
         self._loops = 0
         """Loops that the script has begun."""
         self._read: dict[str, dict[str, list[dict[str, float]]]] = {}
-        """What was read, by accumulator and place, where it may be read again."""
+        """The values read, by accumulator and place, where they may be read again."""
         self._reads: dict[tuple[str, str], int] = {}
         """How often this process has read it."""
         self._made: set[str] = set()
@@ -129,7 +129,7 @@ class Sums:
         self._loops, self._held, self._again = number + 1, None, True
 
     def begin_epoch(self, loop: int) -> None:
-        """An epoch of this loop begins. What was read after the loop is dropped: it would be read again, of more
+        """An epoch of this loop begins. Values read after the loop are dropped: they would be read again, of more
         training."""
         self._in_epoch = True
         self._forget(lambda place: place.isdecimal() and int(place) > loop)
@@ -217,7 +217,7 @@ class Sums:
         return tuple(sorted(name for name in self._made | kept.keys() if kept.get(name) or name not in self._even))
 
     def own(self) -> dict[str, Any]:
-        """What is saved as this rank's own: empty if it holds nothing."""
+        """This rank's own saved values: empty if it holds nothing."""
         written = write_all(self._kept)
         return {STATE: written} if written else {}
 
@@ -226,7 +226,7 @@ class Sums:
         self._resumed = read_all(own.get(STATE, {}))
 
     def state_dict(self) -> dict[str, Any]:
-        """What was read and may be read again: equal on all ranks."""
+        """Values that were read and may be read again: equal on all ranks."""
         kept = {
             name: {at: list(known) for at, known in places.items()} for name, places in self._read.items() if places
         }

@@ -61,7 +61,7 @@ class Goal:
         return self.epochs is not None and self.epochs <= done
 
     def beyond(self, done: int) -> Goal:
-        """What is left of it after this number of epochs."""
+        """The rest of it after this number of epochs."""
         return self if self.epochs is None else replace(self, epochs=self.epochs - done)
 
     def within(self, recorded: Mapping[str, Any]) -> bool:

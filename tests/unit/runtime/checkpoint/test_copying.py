@@ -138,7 +138,7 @@ def test_a_target_that_somebody_else_writes_is_noticed(source: MemoryStore) -> N
             target.objects.setdefault(key, b"another's")
         return act()
 
-    with pytest.raises(UserError, match="is being written by somebody else: entry 1 is another"):
+    with pytest.raises(UserError, match="another process is writing to it: entry 1 differs"):
         told(source, WatchedStore(target, racing))
 
 

@@ -131,5 +131,5 @@ def test_an_empty_tensor_is_moved_but_no_empty_shard() -> None:
 
 
 def test_what_nobody_holds_is_named() -> None:
-    with pytest.raises(Missing, match=r"w: nobody holds .*\(4,\).* which \[7\] need"):
+    with pytest.raises(Missing, match=r"w: no source holds .*\(4,\).* which \[7\] need"):
         plan([Wanted("w", 4, {Box((0,), (4,)): [0]}, {Box((0,), (6,)): [7]})])

@@ -95,7 +95,7 @@ def test_ranks_that_come_apart_after_a_hand_over_are_told_what_may_have_made_the
     job = Job(nursery, "forgetful", 2, script="variants.forgetful").offered(*REPLACED).begin()
     assert job.ended() == {"new1": 1, "old0": 1, "old1": 0}
     for name in ("new1", "old0"):
-        assert "in it variables of the script's own have begun anew" in job.output(name)
+        assert "the script's own variables started fresh in it" in job.output(name)
 
 
 def test_old_ranks_that_hold_different_weights_hand_nothing_over(nursery: Nursery) -> None:

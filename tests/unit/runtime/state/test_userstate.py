@@ -68,7 +68,7 @@ def test_weights_that_training_goes_on_changing_are_refused_and_copies_of_them_a
 ) -> None:
     net = torch.nn.Linear(2, 2)
     state = UserState(net.parameters)
-    with pytest.raises(UserError, match=r"session\.state\['best'\].* is a tensor that training .* clone\(\) it"):
+    with pytest.raises(UserError, match=r"session\.state\['best'\].* is a live tensor that training .* clone\(\) it"):
         state["best"] = kept(net.state_dict())
     state["best"] = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     assert torch.equal(state["best"]["weight"], net.weight)

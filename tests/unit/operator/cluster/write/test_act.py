@@ -696,7 +696,7 @@ def _tell_elsewhere(spec: Json) -> None:
         (_rename, ""),
         (_wrap, ""),
         (_replace_command, "its agent: the command does not have 'perdure run --' any more"),
-        (_drop_volumes, "the volume perdure-assignment, by which it is told what to do"),
+        (_drop_volumes, "the volume perdure-assignment, which shows its assignment"),
         (_tell_elsewhere, "terminationMessagePath /dev/termination-log, where it tells how it has ended"),
     ],
 )
