@@ -33,7 +33,8 @@ SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
 LONGEST = tuple(f"{SCENARIOS}test_{name}.py" for name in ("admitted", "signals", "finished", "storage_down"))
 HISTORIES = "tests/simulation/test_histories.py"
-LONG = (HISTORIES, "tests/handover/", "tests/property/", "tests/unit/runtime/live/", "tests/unit/runtime/adapters/")
+RUNTIME = tuple(f"tests/unit/runtime/{name}/" for name in ("live", "adapters", "session", "loop"))
+LONG = (HISTORIES, "tests/handover/", "tests/property/", *RUNTIME, "tests/upstream/")
 """Begun at the end, one of them would leave the other processes idle."""
 AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
