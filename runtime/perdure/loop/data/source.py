@@ -76,6 +76,8 @@ class Source(ABC, Generic[T]):
         """How many batches the script has taken of the last epoch that no other process had begun."""
         self._rest: int | None = None
         """How many it has taken of the epoch that this process resumed."""
+        self._ran_out = False
+        """Whether it has taken that epoch to its end."""
         self._ended = False
         self._redraw = False
         """Whether the rest has to be drawn again, from `consumed` on."""
@@ -150,18 +152,22 @@ class Source(ABC, Generic[T]):
         self.handed, self._ended = self.consumed, False
 
     def end_epoch(self) -> None:
-        """An epoch is over. Warns if the script has taken as many batches of a resumed epoch's rest as of a whole one:
-        its own count has started at zero again."""
-        taken = len(range(0, self.handed, self.unit))
+        """An epoch is over. Warns if the script's own count has started at zero again in a resumed epoch: it has taken
+        as many batches of its rest as of a whole epoch. Where it has taken all that was left, any reason could have
+        ended a whole epoch early, so two of them have to agree."""
+        taken, before = len(range(0, self.handed, self.unit)), self.taken
         if not self.trains or not taken:
             return
         if self.batch_index:
-            self._rest, usual = taken - self.batch_index, self.taken
+            self._rest, usual, self._ran_out = taken - self.batch_index, before, taken == len(self)
         else:
             self.taken = usual = taken
-        if usual is not None and usual == self._rest and usual < len(self) and "limit" not in self._looked:
+        if usual is None or self._rest is None or usual >= len(self) or "limit" in self._looked:
+            return
+        two_agree = usual == before and not self.batch_index
+        if (self._rest <= usual and two_agree) if self._ran_out else self._rest == usual:
             self._looked.add("limit")
-            self._session.warn(f"{self}: the script takes {self._counted(usual)}")
+            self._session.warn(f"{self}: the script takes {self._counted(self._rest, usual)}")
 
     def look_at_limit(self, *, joins: bool) -> None:
         """Looks once for a construct that ends the script's loop after so many batches, and warns if that count
@@ -174,7 +180,7 @@ class Source(ABC, Generic[T]):
         before = self.batch_index
         if before and found < len(self) and (self.limit is None or found != self.limit - before):
             self._looked.add("limit")
-            words = f"{self} is resumed at batch {before}, and the script takes {self._counted(found)}"
+            words = f"{self} is resumed at batch {before}, and the script takes {self._counted(found, found)}"
             if joins:
                 raise UserError(words)
             self._session.warn(words)
@@ -182,10 +188,10 @@ class Source(ABC, Generic[T]):
             return
         self.limit = found
 
-    def _counted(self, batches: int) -> str:
+    def _counted(self, batches: int, usual: int) -> str:
         return (
-            f"{batches} batches of it from there, where an undisturbed run takes {batches} of the whole epoch, by "
-            f"islice(), zip(), range() or a count of its own: {self.remedy(batches)}"
+            f"{batches} batches of it from there, where an undisturbed run takes {usual} of the whole epoch, by "
+            f"islice(), zip(), range() or a count of its own: {self.remedy(usual)}"
         )
 
     def remedy(self, batches: int) -> str:

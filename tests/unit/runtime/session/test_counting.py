@@ -48,6 +48,17 @@ def broken(train: Any) -> Iterator[Any]:
             break
 
 
+def broken_at_four(train: Any) -> Iterator[Any]:
+    for number, batch in enumerate(train):
+        yield batch
+        if number + 1 == LIMIT + 1:
+            break
+
+
+def broken_in_one_epoch(train: Any) -> Iterator[Any]:
+    return broken_at_four(train) if train._session.epoch == 2 else iter(train)
+
+
 def the_rest(train: Any) -> Iterator[Any]:
     return itertools.islice(train, LIMIT - train.batch_index)
 
@@ -110,6 +121,22 @@ def test_a_count_of_the_scripts_own_is_told_where_a_whole_epoch_is_known(
 ) -> None:
     (line,) = told(join, capfd, way, stop)
     assert f"loader 'train': the script takes 3 {WORDS} 3 of the whole" in line
+
+
+@pytest.mark.parametrize("stop", [2, 3, 6, 7])
+def test_a_count_that_finds_too_few_batches_is_told_once_two_whole_epochs_are_known(
+    join: Join, capfd: pytest.CaptureFixture[str], stop: int
+) -> None:
+    (line,) = told(join, capfd, broken_at_four, stop)
+    at = stop % (LIMIT + 1)
+    assert f"loader 'train': the script takes {5 - at} {WORDS} 4 of the whole" in line
+
+
+@pytest.mark.parametrize("stop", [2, 3, 6, 7, 13])
+def test_an_epoch_that_alone_is_left_early_is_no_count(
+    join: Join, capfd: pytest.CaptureFixture[str], stop: int
+) -> None:
+    assert told(join, capfd, broken_in_one_epoch, stop) == []
 
 
 @pytest.mark.parametrize("stop", [2, 3, 5])
