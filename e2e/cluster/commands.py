@@ -44,7 +44,7 @@ class Commands:
             "HELM_CACHE_HOME": str(self.scratch / "helm-cache"),
             "HELM_CONFIG_HOME": str(self.scratch / "helm-config"),
             "HELM_DATA_HOME": str(self.scratch / "helm-data"),
-            "GOGC": "400",  # they are called by the thousand, and a fifth of their CPU is to collect garbage
+            "GOGC": "400",  # they run by the thousand, and a fifth of their CPU is garbage collection
         }
 
     def run(

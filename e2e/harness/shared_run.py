@@ -1,7 +1,7 @@
-"""What the processes of one test run share: locks, results that are made once, and who has finished which test.
+"""Shared by the processes of one test run: locks, results that are made once, and the tests finished by each.
 
-A folder, made by the first process of the run and removed by it; the others find it in their environment. Knows
-nothing of clusters and jobs. A lock ends with the process that holds it.
+A folder, made by the first process of the run and removed by it; the others find it in their environment. Knows nothing
+of clusters and jobs. A lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SharedRun:
             return json.loads(path.read_text())
 
     def finished(self, test: str) -> None:
-        """Notes that a test is over, whatever came of it."""
+        """Records that a test is over, whatever its result."""
         path = self._note(test)
         path.parent.mkdir(exist_ok=True)
         path.touch()

@@ -1,7 +1,7 @@
-"""The same training with nobody to disturb it: plain processes on this machine, no cluster and no agent.
+"""The same training, undisturbed: plain processes on this machine, no cluster and no agent.
 
-They run in the environment that the trainer's image has, with the same number of ranks, so that the weights at the
-end must be the same to the last bit.
+They run in the environment of the trainer's image, with the same number of ranks, so that the final weights must be the
+same to the last bit.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Object = Mapping[str, Any]
 
 
 class Late(AssertionError):
-    """What was waited for has not come in time; the message says what there was instead."""
+    """The awaited event has not come in time; the message says what there was instead."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """A pytest plugin: one test run over several processes (`pytest -n 4`) with one cluster and one report.
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
-share a server, a cluster or the operator. What is alone comes first, beside tests that need no cluster; then the other
-scenarios are handed out one by one, but for those with an autoscaler's nodes, of which there can only be so many, the
-longest first, never to more processes than the cluster has lanes: the others
-take what needs no cluster, for a scenario waits more than it computes; there, too, the longest come first, and the
-parts of the simulation's histories one by one. The audit of permissions comes after all scenarios and judges them;
-then the cluster goes, whose kubelets never rest. Without `-n` the order is the same. Loaded by the repository's
-conftest.py.
+share a server, a cluster or the operator. The tests in `alone` come first, beside tests that need no cluster. Then the
+other scenarios are handed out one by one, the longest first, never to more processes than the cluster has lanes;
+scenarios with an autoscaler's nodes are limited further. The other processes take tests without a cluster, because a
+scenario waits more than it computes; there, too, the longest come first, and the parts of the simulation's histories
+one by one. The audit of permissions comes after all scenarios and judges them; then the cluster goes, whose kubelets
+never rest. Without `-n` the order is the same. Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ BEGUN_HERE = pytest.StashKey[SharedRun]()
 
 
 def unit(nodeid: str) -> str:
-    """What is handed out at once: a folder, a file, or a single scenario or part of the histories."""
+    """The unit of distribution: a folder, a file, or a single scenario or part of the histories."""
     folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
     file = nodeid.partition("::")[0]
     single = file == HISTORIES or (file.startswith(SCENARIOS) and file not in (AUDIT, AUTOSCALED))
@@ -70,7 +69,7 @@ def lanes_of(scope: str) -> int:
 def chosen(waiting: Iterable[str], others: Collection[Collection[str]]) -> str | None:
     """The first unit that waits for no lane, or None: the other processes, each with its units, have them all.
 
-    A process works on its units one after the other: what it has taken itself is no obstacle.
+    A process works on its units one after the other, so its own units are no obstacle.
     """
     free = LANES - sum(max(map(lanes_of, units), default=0) for units in others)
     return next((scope for scope in waiting if lanes_of(scope) <= max(free, 0)), None)
@@ -172,7 +171,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def remove_clusters(run: SharedRun) -> None:
-    """Nobody in the run needs them any more."""
+    """No test in the run needs them any more."""
     for cluster in run.clusters():
         with locked(f"cluster-{cluster}", Progress()):
             cleanup.remove(cluster)
@@ -185,5 +184,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Whoever waits for a test can see that it is over."""
+    """Tests that wait for this one can see that it is over."""
     SharedRun.current().finished(nodeid)

@@ -24,7 +24,7 @@ class Need:
     pkg_config: str = ""
 
     def met(self) -> bool:
-        """True when the machine has it, from whatever source."""
+        """True when the machine has it, from any source."""
         if self.pkg_config:
             pkg_config = shutil.which("pkg-config")
             return (
@@ -50,12 +50,12 @@ NEEDS = (
 
 
 def unmet() -> list[Need]:
-    """What is missing now."""
+    """The missing packages."""
     return [need for need in NEEDS if not need.met()]
 
 
 def install(progress: Progress) -> None:
-    """Install what is missing for the cluster."""
+    """Install the cluster's missing packages."""
     install_packages([need.package for need in unmet()], progress)
     left = [need.package for need in unmet()]
     if left:

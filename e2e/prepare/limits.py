@@ -1,7 +1,7 @@
-"""A limit of this machine that several clusters at once outgrow, raised where it may be.
+"""A limit of this machine that several clusters at once outgrow, raised if permitted.
 
 kubelet, containerd and kube-proxy watch files: each node takes nine inotify instances, each control plane four, each
-`kubectl logs --follow` one. All nodes belong to one user, who may have 128 of them where nobody has said otherwise.
+`kubectl logs --follow` one. All nodes belong to one user, who may have 128 of them by default.
 """
 
 from __future__ import annotations

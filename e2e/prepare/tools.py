@@ -1,9 +1,9 @@
 """Builds the cluster's programs from Go modules pinned in e2e/cluster/tools/<module>/go.mod and go.sum.
 
-The binaries lie in `<cache>/tools/<module>-<key>/bin/`; the key covers that folder and the build flags, so a rebuild
-happens only when one of them changes. Each binary appears by a rename, so an interrupted build goes on where it was.
+The binaries are in `<cache>/tools/<module>-<key>/bin/`; the key covers that folder and the build flags, so a rebuild
+happens only when one of them changes. Each binary appears by a rename, so an interrupted build continues where it was.
 Go's own caches (6 GB in 90,000 files) live in the cache folder while building and are dropped when everything is there.
-Modules share what is compiled where they pin the same version of a dependency: helm's are those of kubernetes.
+Modules share compiled code if they pin the same version of a dependency: helm's are those of kubernetes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Module:
     tags: str = ""
     cgo: bool = False
     manifests: tuple[str, tuple[str, ...]] | None = None
-    """A module and folders of it, copied beside the binaries: what has to be applied for the program to work."""
+    """A module and folders of it, copied beside the binaries: manifests that the program needs."""
 
     @property
     def pins(self) -> Path:
@@ -41,7 +41,7 @@ class Module:
         return PINS / self.name
 
     def flags(self) -> list[str]:
-        """What `go build` is told besides the package."""
+        """Arguments of `go build` besides the package."""
         tags = ["-tags", self.tags] if self.tags else []
         return ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", self.ldflags, *tags]
 
@@ -116,7 +116,7 @@ FOR_SCALE = (
 FOR_AUTOSCALING = (
     Module(
         "karpenter",
-        (("karpenter", "sigs.k8s.io/karpenter/kwok"),),  # its cloud is called kwok, and so is what is built
+        (("karpenter", "sigs.k8s.io/karpenter/kwok"),),  # its cloud is called kwok, and so is the result
         manifests=("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds")),
     ),
 )
@@ -148,7 +148,7 @@ def unbuilt(modules: Sequence[Module] = MODULES) -> list[str]:
 
 
 def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
-    """Build what is missing, then drop Go's caches."""
+    """Build the missing programs, then drop Go's caches."""
     remove_dropped()
     if not unbuilt(modules):
         return
@@ -164,14 +164,14 @@ def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
 
 
 def _drop() -> subprocess.Popen[bytes] | None:
-    """Go's caches: at once for everybody who looks, and file by file while others work."""
+    """Go's caches: gone at once for every reader, and removed file by file while others work."""
     with suppress(FileNotFoundError):
         _go_caches().rename(_go_caches().with_name(f"{_DROPPED}{os.getpid()}"))
     return remove_dropped()
 
 
 def remove_dropped() -> subprocess.Popen[bytes] | None:
-    """What is dropped and may still be there: who was to remove it may have been killed."""
+    """Dropped caches that may still exist, because their remover was killed."""
     dropped = [str(path) for path in cache_dir().glob(f"{_DROPPED}*")]
     quiet, argv = subprocess.DEVNULL, ["nice", "rm", "-rf", "--", *dropped]
     return subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) if dropped else None

@@ -28,7 +28,7 @@ def test_a_finished_job_is_removed_when_its_time_is_over(train: Train) -> None:
 
 @pytest.fixture(scope="module")
 def the_others_are_over(request: pytest.FixtureRequest) -> Iterator[None]:
-    """They may still run in another process. Nobody needs the cluster after the tests of this file."""
+    """They may still run in another process. The cluster is not needed after the tests of this file."""
     run = SharedRun.current()
     others = [item.nodeid for item in request.session.items if item.path != request.path]
     seen = [nodeid for nodeid in others if nodeid.startswith(("tests/api/", "e2e/scenarios/"))]

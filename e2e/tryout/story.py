@@ -88,7 +88,7 @@ class Tryout:
         return Result(found, interruption.kill)
 
     def _run(self, folder: Path, interruption: Interruption | None = None) -> LocalRun:
-        """One that is to be interrupted rests between the steps from there on, so that it is not over before."""
+        """One that will be interrupted rests between the steps from there on, so that it is not over before."""
         folder.mkdir(exist_ok=True)
         environ = {"PERDURE_EVERY_STEPS": str(EVERY_STEPS)}
         if interruption:
@@ -118,13 +118,13 @@ class Tryout:
         return ended[0]
 
     def _say(self, ended: Sequence[Ended]) -> None:
-        """What Perdure itself has told the user."""
+        """Perdure's own messages to the user."""
         for line in (line for rank in ended for line in rank.said.splitlines() if line.startswith("perdure")):
             self.progress.say(f"  {line}")
 
 
 def check(ended: Sequence[Ended], *, done: bool) -> None:
-    """PrepareError if a rank that nobody has killed has failed, or says of the training what is not so."""
+    """PrepareError if a rank that was not killed has failed, or reports something false about the training."""
     for number, rank in enumerate(ended):
         # rank 0 is asked what it does, as an agent would ask it: it exits as for one
         if rank.status not in ((0,) if done else (0, UNFINISHED)):

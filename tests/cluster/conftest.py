@@ -1,4 +1,4 @@
-"""One small cluster for the tests of the cluster tool, beside whatever other clusters are up."""
+"""One small cluster for the tests of the cluster tool, beside any other running clusters."""
 
 from __future__ import annotations
 

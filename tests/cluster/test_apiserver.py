@@ -1,4 +1,4 @@
-"""The API server without nodes: boots, keeps tokens apart, and dies with whoever started it."""
+"""The API server without nodes: boots, keeps tokens apart, and dies with its starter."""
 
 from __future__ import annotations
 

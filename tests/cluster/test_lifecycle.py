@@ -1,4 +1,4 @@
-"""Clusters come and go, by whatever way, and leave nothing behind."""
+"""Clusters come and go, in every way, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel does in its own time: nobody who removes a cluster stumbles over it."""
+"""Delayed work of the kernel: it does not disturb the removal of a cluster."""
 
 from __future__ import annotations
 

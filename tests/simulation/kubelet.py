@@ -213,7 +213,7 @@ class Kubelet:
         return bool(running)
 
     def readmit_one(self, rng: random.Random) -> bool:
-        """It has begun anew, and does not admit a pod that runs here; False where none runs."""
+        """It has restarted, and does not admit a pod that runs here; False if none runs."""
         running = [one for one in self._workers.values() if one.running]
         if running:
             chosen, why = rng.choice(running), rng.choice(REJECTED)
@@ -355,7 +355,7 @@ class Worker:
         self._why = ("", "")
         """status.reason and status.message, where the kubelet ends the whole pod."""
         self._forgets = False
-        """Nothing is told of its containers any more."""
+        """Its containers are no longer reported."""
         self._before: list[Json] = []
         """The statuses of the containers before the trainer, in order."""
         self._unready = False
@@ -444,7 +444,7 @@ class Worker:
         return self._host is not None
 
     def kill(self, message: str = "", *, why: tuple[str, str] = ("", ""), forgets: bool = False) -> None:
-        """From outside; `message` is what the container has written before, `why` what is told of the pod."""
+        """From outside; `message` is the container's earlier text, `why` the pod's reported reason."""
         self._message, self._why, self._forgets = message, why, forgets
         self._kill()
 

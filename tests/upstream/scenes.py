@@ -72,7 +72,7 @@ def states(root: str) -> dict[str, Any]:
 
 
 def accumulated(root: str) -> list[dict[str, float]]:
-    """What is read of an accumulator above the steps of an epoch, and below them."""
+    """The values read from an accumulator above the steps of an epoch, and below them."""
     read = []
     with joined(root) as session:
         session.register(state=Value(0))
@@ -175,7 +175,7 @@ def profile(root: str, *, fails: int | None = None) -> dict[str, Any]:
 
 
 class Lines(logging.Handler):
-    """Keeps what is said."""
+    """Keeps the messages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -104,7 +104,7 @@ def test_ac_ad_4_a_loader_goes_on_with_four_ranks_then_two_and_other_batch_sizes
 
 
 def test_ac_ad_5_a_loop_that_was_left_by_break_may_be_followed_by_a_whole_one(played: Results) -> None:
-    """Ten batches where nobody has stepped. Those that were trained on are not trained on again in that epoch."""
+    """Ten batches without a step. Those that were trained on are not trained on again in that epoch."""
     assert played["broken"] == [{"looked": 10, "epoch 0": 9, "epoch 1": 10}]
 
 

@@ -130,7 +130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ac_cf_7_a_root_that_stops_taking_checkpoints_costs_no_epoch(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One that takes nothing from the start is told at once, before an hour is trained in vain."""
+    """A root that accepts nothing from the start is reported at once, before an hour is trained in vain."""
     failures = []
     with Session.from_env(folder) as session:
         session.register(model=nn.Linear(1, 1))

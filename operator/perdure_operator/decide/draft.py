@@ -199,7 +199,7 @@ class Draft:
         return self if left == self.status.conditions else self.update(conditions=left)
 
     def finish(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
-        """With the job Completed or Failed for good: no run is on and none follows."""
+        """With the job Completed or Failed for good: no run is current and none follows."""
         draft = self.update(current=None, previous=None, next=None, spares=None).condition(kind, True, reason, message)
         return draft.tell(reason, message, warning=kind is ConditionType.FAILED)
 

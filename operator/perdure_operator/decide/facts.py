@@ -95,7 +95,8 @@ def are_set_up(draft: Draft) -> bool:
 
 
 def longest_gang_pause(timeout: int) -> int:
-    """The longest pause of a gang that has let go, in seconds. The uid of its job decides by how much it is shorter."""
+    """The longest pause of a gang that has released its nodes, in seconds. Its job's uid decides by how much it is
+    shorter."""
     return 2 * timeout
 
 

@@ -127,7 +127,7 @@ def detect_disruption(draft: Draft) -> Draft:
 
 
 def _cannot_be_followed(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
-    """Whether all members would be new, for a size that somebody wants, and none can be made."""
+    """Whether all members would be new, for a requested size, and none can be created."""
     if found.disruption is not Disruption.SIZE_CHANGE or size_of(current.plan).each == wanted_size(draft.snapshot).each:
         return False
     return not template_can_be_used(draft)

@@ -260,6 +260,6 @@ def _end_leftovers(draft: Draft) -> Draft:
 
 
 def _end_sidecars(draft: Draft) -> Draft:
-    """Delete pods in which only sidecars run: one that is no init container would keep the pod's devices for ever."""
+    """Delete pods in which only sidecars run: one that is no init container would keep the pod's devices forever."""
     kept = [pod for pod in own(draft.snapshot).values() if lingers(pod) and not pod.deleting]
     return draft.act("only sidecars still run", *(DeletePod(name=pod.name, uid=pod.uid) for pod in kept))

@@ -287,7 +287,7 @@ def give_up(draft: Draft) -> Draft:
 def _go_on_trying(draft: Draft, intent: Intent, held: Waiting) -> Draft:
     """Train on, and keep trying: the next members would fail as the last ones did.
 
-    The time of those that could not start begins anew, so that they have it all once somebody has removed the cause.
+    The time of those that could not start begins again, so that they have all of it once the cause is gone.
     """
     row = draft.status.next.replacements if draft.status.next else None
     if row is None or not row.nodes:

@@ -1,4 +1,4 @@
-"""What a ResourceQuota's refusal says of the room in it. Pure.
+"""What a ResourceQuota's refusal says about the room in it. Pure.
 
 The API server names what was requested, what is used and what is limited, by the resources that are short.
 """

@@ -123,7 +123,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 
 def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
-    """Why no new member is to train on this node, while one that trains there stays; None if it may."""
+    """Why no new member should train on this node, while one that trains there stays; None if it may."""
     if _quiet(snapshot, node):
         return None
     shown = (one for one in _of_node(snapshot, table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)

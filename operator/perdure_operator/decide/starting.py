@@ -1,13 +1,12 @@
 """A start: members that cannot train are replaced, and the run is planned once all members, or enough, are up.
 
-Replacements come at a pace that never becomes a storm. Whatever made a member useless (a pod reaper, a node that goes
-away without a taint) may do the same to the next: from the second replacement in a row on, a pause comes before new
-members, and it doubles. The run's plan ends the row.
+Replacements are paced, so they never become a storm. The cause of a useless member (a pod reaper, a node that goes away
+without a taint) may hit the next one too: from the second replacement in a row on, a pause precedes new members, and it
+doubles. The run's plan ends the row.
 
-A gang that does not find room for all its members lets go of the nodes that it holds, and tries later. Two jobs that
-hold half of the nodes each would wait for ever. One has to let go, and only one: the youngest goes first, so that the
-oldest gets its room. The pauses that follow differ by uid, so that two do not meet again in step. A run that trains
-never lets go.
+A gang without room for all its members releases its nodes, and tries later. Two jobs that hold half of the nodes each
+would wait forever. One has to release them, and only one: the youngest goes first, so that the oldest gets its room.
+The pauses that follow differ by uid, so that two do not meet again in step. A run that trains never releases its nodes.
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ def let_go(draft: Draft) -> Draft:
 
 
 def rest_of_gang(draft: Draft) -> Draft:
-    """Create no member of a gang that has let go, until its pause is over or its spec is edited."""
+    """Create no member of a gang that has released its nodes, until its pause is over or its spec is edited."""
     gang = draft.status.gang
     if draft.next_members:
         return draft  # the pause was over by another server's clock, and they were created
@@ -246,7 +245,7 @@ def _released(draft: Draft, gang: Gang) -> Draft:
 
 
 def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
-    """When a gang that holds useless nodes since then lets go, beside `younger` ones that do too, or just did."""
+    """When a gang that holds useless nodes since then releases them, beside `younger` ones that do too, or just did."""
     return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
 
 

@@ -40,7 +40,7 @@ class Walk:
 
 
 class Replay:
-    """The newest moves; of what was drawn most often nothing is known."""
+    """The newest moves; which ones were drawn most often is unknown."""
 
     def __init__(self, size: int) -> None:
         self.kept: deque[Seen] = deque(maxlen=size)

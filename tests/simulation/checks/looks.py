@@ -73,8 +73,8 @@ class Looks(Promise):
                 self._case.fail("unread", words)
 
     def _check_patience(self, who: str, verb: str, kind: str, name: str) -> None:
-        """A replica that was told when to retry looks no sooner; a round whose other calls are answered is finished,
-        and leftovers of an earlier job of that name belong to no round."""
+        """A replica with a Retry-After looks no sooner; a round whose other calls are answered is finished, and
+        leftovers of an earlier job of that name belong to no round."""
         job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
         left = self._let_alone.get((who, job), 0.0) - self._case.now
         if verb == "list" and kind == PODS and left > EARLY_SECONDS:

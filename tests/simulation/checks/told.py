@@ -175,7 +175,7 @@ class Told(Promise):
             self._look_at_ends(job)
 
     def _look_at_ends(self, job: Json) -> None:
-        """Why a kubelet has refused or ended a pod is told, by an event or in status."""
+        """An event or status reports why a kubelet refused or ended a pod."""
         for known in [known for known in self._ended if known[0] == uid_of(job)]:
             _, name, reason = known
             said = self._words[uid_of(job)] + str(status_of(job))

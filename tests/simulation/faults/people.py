@@ -51,7 +51,7 @@ async def edit_template(scene: Scene, rng: random.Random) -> None:
 
 @fault(150, to_its_end=True, apart=True)
 async def other_processes(scene: Scene, rng: random.Random) -> None:
-    """Somebody wants members of another number of processes, and for minutes none can be had."""
+    """A user wants members of another number of processes, and for minutes none can be had."""
     user = some_user(scene, rng)
     if user.job is None or user.job["spec"].get("elastic"):
         return

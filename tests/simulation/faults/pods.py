@@ -78,7 +78,7 @@ async def stopped_by_hand(scene: Scene, rng: random.Random) -> None:
 
 @fault(100, apart=True)
 async def kubelet_rejects(scene: Scene, rng: random.Random) -> None:
-    """For a while a node, or every node, admits no new pod, or few; one that has begun anew may reject what it runs."""
+    """For a while a node, or every node, admits no new pod, or few; after a restart it may reject its running pods."""
     names = sorted(scene.kubelets)
     chosen = [scene.kubelets[name] for name in rng.choice((names, rng.sample(names, 1), rng.sample(names, 1)))]
     for kubelet in chosen:

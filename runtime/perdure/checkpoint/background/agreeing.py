@@ -1,4 +1,4 @@
-"""What changes by the words of all ranks, and what they are told. Called by the machine."""
+"""The changes by the words of all ranks, and the resulting reports. Called by the machine."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Copies:
             self.process.kill()
 
     def heard(self) -> Iterator[Heard]:
-        """What has come of the orders since."""
+        """The results of the orders since."""
         process = self.process
         for word in process.words() if process else ():
             match word:

@@ -49,12 +49,12 @@ class HandOut:
 
     step: int
     wish: Wish | None = None
-    """What is due; None if nothing is."""
+    """The due save; None if there is none."""
     reason: str = ""
     same: bool = False
     """Whether the save under way is of this very position."""
     paused: bool = False
-    """Whether saves that failed are to be made again only later."""
+    """Whether failed saves have to be made again only later."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Leaves:
     same: bool = False
     """Whether the save under way is of this very position."""
     hurries: bool = False
-    """Whether somebody waits for the ranks to leave: a drain, or a person."""
+    """Whether a drain or a user waits for the ranks to leave."""
     unanswered: bool = False
     """Whether rank 0 has sent an append that has no answer."""
 
@@ -336,7 +336,7 @@ class Close:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Main thread: the turn is over, and nobody knows whether the last append will be in the log."""
+    """Main thread: the turn is over, and it is unknown whether the last append will be in the log."""
 
     why: str
 

@@ -706,7 +706,7 @@ class TestSize:
 
 
 class TestASizeThatCannotBeHad:
-    """Nobody has to leave for another number of processes: a run that trains is not stopped for members that fail."""
+    """No member has to leave for another number of processes: failing members do not stop a run that trains."""
 
     NO_CPU = "0/3 nodes are available: 3 Insufficient cpu."
     NO_NODE = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."

@@ -1,6 +1,6 @@
-"""Averages of weights that a script keeps in tensors of its own are told, and whatever else it keeps there is not.
+"""Averages of weights that a script keeps in its own tensors are reported, and nothing else that it keeps there.
 
-The scripts assert nothing themselves: pytest's asserts ask for `locals()`, and who does is left alone.
+The scripts assert nothing themselves: pytest's asserts call `locals()`, and callers of that are left alone.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Hold:
 
     suffix: str
     after: bool
-    """Whether it is carried out first; its answer is what is held."""
+    """Whether it is carried out first; its answer is held."""
     arrived: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
 
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Bucket:
-    """The server, and what is in it."""
+    """The server, and its contents."""
 
     def __enter__(self) -> Self:
         self._server = _Server()

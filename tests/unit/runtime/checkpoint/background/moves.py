@@ -317,7 +317,7 @@ def _leaving(setting: Setting, world: World) -> Iterator[Move]:
 
 
 def _stand_still(world: World) -> bool:
-    """Whether somebody waits for what may never come, and nothing else is on its way."""
+    """Whether something waits for an event that may never come, and nothing else is in flight."""
     processes = [process for one in world.ranks for process in one.processes]
     frozen = any(process.frozen for process in processes)
     busy = any(not process.frozen and process.phase in (ORDERED, HAS_READ) for process in processes)
@@ -340,7 +340,7 @@ def _leaves(setting: Setting, world: World, gathered: Words) -> World:
 
 
 def _expected(setting: Setting, world: World) -> Expected:
-    """The least step that has to be saved at the end: without a fault, and with one."""
+    """The lowest step that has to be saved at the end: without a fault, and with one."""
     committed = [entry.step for entry in world.log if entry.kind == "committed"]
     best = max(committed, default=0)
     going = under_way(setting.state(world, 0))

@@ -52,7 +52,7 @@ def settled(uploader: Uploader) -> list[Word]:
 
 
 def ended(pid: int) -> None:
-    """Waits for the end of a process that may be nobody's child here."""
+    """Waits for the end of a process that may not be a child here."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -69,7 +69,7 @@ def stopped(pid: int) -> None:
 
 
 def zombies() -> set[int]:
-    """Children of this process that nobody has reaped."""
+    """Unreaped children of this process."""
     found = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

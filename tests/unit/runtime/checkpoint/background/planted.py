@@ -136,7 +136,7 @@ def _dropped_and_not_held(state: State, event: on.Event) -> Step:
 
 
 def _waits_without_an_end(state: State, event: on.Event) -> Step:
-    """What is under way is waited for, though there is time for a whole save alone."""
+    """A save in progress is waited for, though there is time for a whole save alone."""
     if isinstance(event, on.Leaves) and state.waits and state.save and event.left is not None and event.left > 0:
         return stay(state)
     return step(state, event)

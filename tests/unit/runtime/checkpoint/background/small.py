@@ -62,7 +62,7 @@ class Process(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """One rank and what is beside it on its machine."""
+    """One rank and its machine's other parties."""
 
     state: int
     """A number in the setting's table: worlds are compared and looked up all the time."""
@@ -76,9 +76,9 @@ class Rank(NamedTuple):
     pipe: tuple[on.Event, ...] = ()
     timer: Id | None = None
     told: tuple[tuple[Id, int], ...] = ()
-    """Which commits its hooks were told of, and at which call."""
+    """The commits that its hooks were called with, and at which call."""
     wants: int = 0
-    """The step of a firm save that is neither made nor told to be missed; 0: none."""
+    """The step of a firm save that is neither made nor reported as missed; 0: none."""
     owed: bool = False
     """Whether its last save has failed or was dropped, and none was begun since."""
 
@@ -106,7 +106,7 @@ class World(NamedTuple):
     read: tuple[int, ...] | None
     """The newest complete vector."""
     due: on.Wish | Literal["open"] | None
-    """What is due at the call that not all ranks have made; "open": no rank has come to it yet."""
+    """The work due at the call that not all ranks have made; "open": no rank has come to it yet."""
     rounds: int
     log: tuple[Entry, ...]
     pen: int
@@ -120,7 +120,7 @@ class World(NamedTuple):
     prepares: Id | None
     appends: tuple[Id, int, bool] | None
     under_way: Id | None
-    """As somebody sees it who sees everything: begun on some rank, not in the log, failed nowhere."""
+    """As an omniscient observer sees it: begun on some rank, not in the log, failed nowhere."""
     drops: int
     offer: bool
     left: int
@@ -156,7 +156,7 @@ class Setting:
     terms: int = 0
     """How many requests to leave."""
     hurries: bool = False
-    """Whether somebody waits for the ranks to leave."""
+    """Whether anything waits for the ranks to leave."""
     offers: int = 0
     breaks: bool = False
     """Whether the script may end without a goal."""
@@ -208,7 +208,7 @@ class Setting:
         return known
 
     def after(self, world: World, rank: int, event: on.Event) -> World:
-        """The world when this rank has seen `event` and has begun what it is to do."""
+        """The world when this rank has seen `event` and has begun its actions."""
         number, actions = self.reacts(world.ranks[rank].state, event)
         world = change(world, rank, state=number)
         for action in actions:
@@ -324,7 +324,7 @@ def _hooks(world: World, rank: int, save: Id, step: int, seq: int) -> World:
 
 
 def append(world: World, entry: Entry, *, late: bool = False) -> World:
-    """The log with one more entry. `late`: nobody waits for the answer."""
+    """The log with one more entry. `late`: the answer is no longer awaited."""
     for before in world.log:
         if before.run > entry.run:
             raise Broken("older: a run writes after a newer one has opened")

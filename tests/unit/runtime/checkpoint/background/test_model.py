@@ -1,11 +1,11 @@
-"""The machines of all ranks together, in every order of events that a small world has.
+"""The machines of all ranks together, in every order of events of a small world.
 
-Each setting says how many hand-outs there are, what may be asked for, and what may go wrong how often. Its whole world
-is walked through. The laws: whatever a commit names is whole, of one step, and stays; numbers and steps grow; nothing
-of a run comes behind a newer one or behind its own end; nobody overwrites an arena that another one may read; hooks are
-told of entries alone, once, on all ranks at one hand-out; what has failed is made again; a save of this very step is
-made or told to be missed; no two saves in a row are dropped; the ranks leave the newest step that they have time for;
-no process stays behind; and from every world the end can be reached without a further fault.
+Each setting says how many hand-outs there are, what may be requested, and which faults may happen how often. Its whole
+world is explored. The laws: every commit names a whole save of one step, and stays; numbers and steps grow; no entry of
+a run comes behind a newer one or behind its own end; no arena is overwritten while another process may read it; hooks
+get entries alone, once, on all ranks at one hand-out; a failed save is made again; a save of this very step is made or
+reported as missed; no two saves in a row are dropped; the ranks leave the newest step that they have time for; no
+process stays behind; and from every world the end can be reached without a further fault.
 
 Larger worlds, with more faults, are behind --chaos.
 """

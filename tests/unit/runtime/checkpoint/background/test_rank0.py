@@ -1,4 +1,4 @@
-"""Rank 0's requests to the store: only what was copied is committed, and each request has one answer."""
+"""Rank 0's requests to the store: only the copied bytes are committed, and each request has one answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process that uploads writes, and under which conditions it takes what is there as its own."""
+"""The uploading process's writes, and under which conditions it accepts existing objects as its own."""
 
 from __future__ import annotations
 
