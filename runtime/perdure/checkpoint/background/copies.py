@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from perdure.log.position import Position
 
 Heard = ev.Durable | ev.Released | ev.Failed | ev.Ended | ev.Stuck | ev.Room
 MOST_DEATHS: Final = 2
-"""So many processes that end by themselves, with no part uploaded between: none can do it here."""
+"""So many processes that end by themselves, with no part uploaded between: none can do it here now."""
+AGAIN_SECONDS: Final = 60.0
+"""After so long a rank that could not copy or upload tries it again; after twice as long each further time."""
+LONGEST_SECONDS: Final = 3600.0
 
 
 @dataclass
@@ -49,12 +53,13 @@ class Copies:
         """Size of the largest part that there was no memory for: a part may be larger than it was estimated."""
         self._deaths = 0
         """How many processes have ended by themselves since the last upload."""
-        self._unusable = False
-        """Whether saves have to be made without copies, however much memory there is."""
+        self._again_at = -math.inf
+        """Until this time.monotonic() saves have to be made without copies, however much memory there is."""
+        self._pause = AGAIN_SECONDS
 
     def make_room(self, size: int) -> bool:
         """Whether there is memory for a part of about `size` bytes; it is allocated while training goes on."""
-        if self._unusable:
+        if time.monotonic() < self._again_at:
             return False
         size = max(size, self._largest)
         missing = room_for(size, self._arena.held if self._arena else 0)
@@ -114,7 +119,7 @@ class Copies:
         for word in process.words() if process else ():
             match word:
                 case uploading.Durable(name, seconds):
-                    self.seconds, self._deaths = seconds, 0
+                    self.seconds, self._deaths, self._pause = seconds, 0, AGAIN_SECONDS
                     yield ev.Durable(name, self._number)
                     yield ev.Released(name, self._number)
                 case uploading.Failed(name, why) if process and process.pid is not None:
@@ -141,7 +146,7 @@ class Copies:
     def _ends(self, process: uploading.Uploader, dying: _Dying) -> Iterator[Heard]:
         if process.reap(0.0):
             self._dying = None
-            if self._deaths >= MOST_DEATHS and not self._unusable:
+            if self._deaths >= MOST_DEATHS:
                 self._give_up(f"no process can upload for this rank ({self._why})")
                 yield ev.Room(usable=False)
             yield ev.Ended(dying.number, self._why)
@@ -151,8 +156,9 @@ class Copies:
             yield ev.Stuck(dying.number)
 
     def _give_up(self, why: str) -> None:
-        self._unusable = True
-        say(f"{why}: from now on training waits for its checkpoints")
+        self._deaths, self._again_at = 0, time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_SECONDS)
+        say(f"{why}: training waits for its checkpoints, and after a while this is tried again")
 
     def _say_missing(self, missing: int) -> None:
         if not self._said_missing:

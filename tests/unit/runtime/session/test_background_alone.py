@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session
-from perdure.checkpoint.background import arena
+from perdure.checkpoint.background import arena, copies
 from perdure.loop import background_saves
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.background import Uploads
@@ -136,6 +136,22 @@ def test_a_part_that_cannot_be_copied_is_saved_at_once(
         in capsys.readouterr().err
     )
     assert commits(root) == [13, 15]
+
+
+def test_a_rank_whose_uploaders_were_killed_copies_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "AGAIN_SECONDS", 0.0)
+    behind = set[int | None]()
+    for uploads, step in stepping(root, 29):
+        if step == 2:
+            uploads.freeze()
+        if step == 11:
+            uploads.kill_all()
+        uploads.settle()
+        if step == 15:
+            uploads.wait_for_pause()
+        behind.add(uploads.under_way)
+    assert behind == {None, 10, 15, 20}
+    assert commits(root) == [15, 20, 29]
 
 
 class Unreadable(Exception):
