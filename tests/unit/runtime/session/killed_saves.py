@@ -1,22 +1,51 @@
-"""A trainer that saves in the background and is killed: `python -m tests.unit.runtime.session.killed_saves ROOT`."""
+"""A trainer that saves in the background and is killed.
+
+`python -m tests.unit.runtime.session.killed_saves ROOT EPOCHS [MOMENT WHOM SIGNAL]`; see `disturb`.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from perdure.checkpoint.background import events as ev
+from perdure.loop.background_saves import BackgroundSaves, Save
 from perdure.session.session import Session
 from tests.unit.runtime.session.background import BATCH, dataset, digest, network
 
 STEP_SECONDS = 0.01
 """What a step computes beside its model: saves are under way most of the time."""
-EPOCHS = 12
 
 
-def main(root: str) -> None:
+def disturb(moment: str, whom: str, number: int) -> None:
+    """At one moment of its first save, "before Copy" or "after Append", this rank sends a signal to itself ("trainer")
+    or to the process that uploads for it."""
+    act, sent = BackgroundSaves._act, list[int]()
+
+    def send(saves: BackgroundSaves) -> None:
+        pid = os.getpid() if whom == "trainer" else saves._copies.process and saves._copies.process.pid
+        if pid and not sent:
+            sent.append(pid)
+            os.kill(pid, number)
+
+    def disturbed(self: BackgroundSaves, action: ev.Action, save: Save | None) -> bool:
+        if moment == f"before {type(action).__name__}":
+            send(self)
+        done = act(self, action, save)
+        if moment == f"after {type(action).__name__}":
+            send(self)
+        return done
+
+    vars_of: Any = BackgroundSaves
+    vars_of._act = disturbed
+
+
+def main(root: str, epochs: int) -> None:
     """Its last line is its training result."""
     torch.set_num_threads(1)
     with Session.from_env(root) as session:
@@ -24,7 +53,7 @@ def main(root: str) -> None:
         wrapped = session.wrap(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer)
-        for _ in session.epochs(EPOCHS):
+        for _ in session.epochs(epochs):
             for inputs, labels in session.loader(dataset(), BATCH):
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
@@ -35,4 +64,6 @@ def main(root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[3:]:
+        disturb(sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    main(sys.argv[1], int(sys.argv[2]))

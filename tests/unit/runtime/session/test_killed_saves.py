@@ -8,8 +8,10 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,18 +20,22 @@ from e2e.harness.local_run import free_port
 from perdure.cli.main import main
 from tests.support.forked import Forked
 from tests.support.uploaders import uploaders
-from tests.unit.runtime.records import entries
+from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.background import ignores
 
 REPOSITORY = Path(__file__).parents[4]
 PATIENCE_SECONDS = 60.0
 MOST_RUNS = 40
+EPOCHS = 12
+FEW = 2
+"""Epochs where the disturbance comes with the first save."""
 
 
 class Ranks:
     """The processes of one run."""
 
-    def __init__(self, root: Path, world: int) -> None:
+    def __init__(self, root: Path, world: int, epochs: int, rank: int = 0, disturbance: Sequence[str] = ()) -> None:
+        """`disturbance`: of one rank, see killed_saves."""
         self.root = root
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         environ |= {"OMP_NUM_THREADS": "1", "PERDURE_BACKGROUND_BYTES": "0", "PERDURE_EVERY_STEPS": "4"}
@@ -38,17 +44,20 @@ class Ranks:
         self._opened = self.runs()
         self.processes = [
             Forked(
-                ["-m", "tests.unit.runtime.session.killed_saves", str(root)],
+                [
+                    *("-m", "tests.unit.runtime.session.killed_saves", str(root), str(epochs)),
+                    *(disturbance if one == rank else ()),
+                ],
                 cwd=REPOSITORY,
-                env={**environ, "RANK": str(rank)},
+                env={**environ, "RANK": str(one)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            for rank in range(world)
+            for one in range(world)
         ]
 
     def runs(self) -> int:
-        return sum(entry["kind"] == "Opened" for entry in entries(self.root)) if self.root.exists() else 0
+        return kinds(self.root).count("Opened") if self.root.exists() else 0
 
     def is_open(self) -> bool:
         return self.runs() > self._opened or self.ended()
@@ -102,12 +111,35 @@ def disturb(draw: random.Random, ranks: Ranks) -> None:
         process.kill()
 
 
+Undisturbed = Callable[[int, int], str]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    found = {}
-    for world in (1, 2):
-        (found[world],) = set(Ranks(tmp_path_factory.mktemp("undisturbed") / str(world), world).result())
-    return found
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """What so many ranks train in so many epochs."""
+
+    @cache
+    def weights(world: int, epochs: int) -> str:
+        (found,) = set(Ranks(tmp_path_factory.mktemp("undisturbed") / "root", world, epochs).result())
+        return found
+
+    return weights
+
+
+def train_on(root: Path, world: int, begin: Callable[[int], Ranks]) -> list[str]:
+    """Runs follow each other, each begun by `begin` with its number, until one comes to its end."""
+    for number in range(MOST_RUNS):
+        ranks = begin(number)
+        upload = [pid for rank in range(world) if (pid := ranks.uploader_of(rank))]
+        results = ranks.result()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in upload))  # noqa: B023 - within the loop
+        if root.exists() and entries(root):
+            assert main(["verify", str(root)]) == 0
+            steps = [entry["step"] for entry in entries(root) if entry["kind"] == "Committed"]
+            assert steps == sorted(steps)
+        if all(results):
+            break
+    return results
 
 
 HISTORIES = [(seed, 1 + seed % 2) for seed in range(40)]
@@ -118,19 +150,79 @@ HISTORIES = [(seed, 1 + seed % 2) for seed in range(40)]
     [pytest.param(*history, marks=[] if history[0] < 4 else [pytest.mark.chaos]) for history in HISTORIES],
 )
 def test_whatever_is_killed_every_commit_is_whole_and_nothing_is_trained_twice_or_left_out(
-    undisturbed: dict[int, str], tmp_path: Path, seed: int, world: int
+    undisturbed: Undisturbed, tmp_path: Path, seed: int, world: int
 ) -> None:
     draw, root = random.Random(seed), tmp_path / "root"  # noqa: S311
-    for _ in range(MOST_RUNS):
-        ranks = Ranks(root, world)
+
+    def begin(_: int) -> Ranks:
+        ranks = Ranks(root, world, EPOCHS)
         disturb(draw, ranks)
-        upload = [pid for rank in range(world) if (pid := ranks.uploader_of(rank))]
-        results = ranks.result()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in upload))  # noqa: B023 - within the loop
-        if root.exists() and entries(root):
-            assert main(["verify", str(root)]) == 0
-            steps = [entry["step"] for entry in entries(root) if entry["kind"] == "Committed"]
-            assert steps == sorted(steps)
-        if all(results):
-            break
-    assert set(results) == {undisturbed[world]}
+        return ranks
+
+    assert set(train_on(root, world, begin)) == {undisturbed(world, EPOCHS)}
+
+
+@dataclass(frozen=True)
+class Act:
+    """One rank sends a signal at one moment of its first save."""
+
+    whom: str
+    number: signal.Signals
+    moment: str
+    world: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.number.name} for {self.whom} {self.rank} of {self.world} {self.moment}"
+
+    @property
+    def words(self) -> list[str]:
+        return [self.moment, self.whom, str(int(self.number))]
+
+
+EVERYWHERE = [f"{when} {act}" for act in ("Copy", "Order", "TellCommitted") for when in ("before", "after")]
+ON_RANK_0 = [f"{when} {act}" for act in ("Prepare", "Append") for when in ("before", "after")]
+ACTS = [
+    Act(whom, number, moment, world, rank)
+    for whom in ("trainer", "uploader")
+    for number in (signal.SIGKILL, signal.SIGSTOP)
+    for world, rank in ((1, 0), (2, 0), (2, 1))
+    for moment in EVERYWHERE + ON_RANK_0 * (not rank)
+]
+FEW_ACTS = [act for act in ACTS if act.world == 1 and act.whom == "trainer" and act.number is signal.SIGKILL]
+
+
+def is_stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def wake(ranks: Ranks, act: Act) -> None:
+    """Waits until the process is stopped that this act stops, and lets it go on."""
+
+    def victim() -> int | None:
+        return ranks.processes[act.rank].pid if act.whom == "trainer" else ranks.uploader_of(act.rank)
+
+    wait_until(lambda: is_stopped(victim() or 0))
+    if pid := victim():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "act", [pytest.param(act, marks=[] if act in FEW_ACTS else [pytest.mark.chaos], id=str(act)) for act in ACTS]
+)
+def test_an_act_of_a_save_in_which_somebody_is_killed_or_stopped(
+    undisturbed: Undisturbed, tmp_path: Path, act: Act
+) -> None:
+    root = tmp_path / "root"
+
+    def begin(run: int) -> Ranks:
+        ranks = Ranks(root, act.world, FEW, act.rank, [] if run else act.words)
+        if act.number is signal.SIGSTOP and not run:
+            wake(ranks, act)
+        return ranks
+
+    assert set(train_on(root, act.world, begin)) == {undisturbed(act.world, FEW)}
+    assert (kinds(root).count("Opened") > 1) is (act.whom == "trainer" and act.number is signal.SIGKILL)
