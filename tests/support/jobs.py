@@ -215,6 +215,10 @@ class Job:
         """How members of the run that is on ended so far."""
         return self.now.current.outcomes if self.now.current else ()
 
+    def next_member(self) -> str:
+        """The name of the first member of the next run, "" if there is none."""
+        return next(iter(self.now.next.members if self.now.next else ()), "")
+
     def spares(self) -> tuple[str, ...]:
         """The names of the standbys beside the run."""
         return self.now.spares.names if self.now.spares else ()

@@ -65,7 +65,7 @@ _CANNOT_START: Final = frozenset(
 """What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
 another matter: members that leave make some."""
 
-_CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
+CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
 """Reasons for which no member leaves at a known time, unless a node has a deadline."""
 _LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
 """Words of the scheduler for what members take up: room that they make when they leave."""
@@ -369,7 +369,7 @@ def spares_the_run(draft: Draft) -> bool:
     """
     intent, upcoming = draft.intent, draft.status.next
     row = upcoming.replacements if upcoming else None
-    if intent is None or intent.disruption not in _CAN_WAIT or intent.deadline_seen:
+    if intent is None or intent.disruption not in CAN_WAIT or intent.deadline_seen:
         return False
     resizes = intent.disruption is Disruption.SIZE_CHANGE
     if resizes and (intent.ready_by is None or (upcoming and upcoming.attempts)):

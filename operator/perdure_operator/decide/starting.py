@@ -22,11 +22,14 @@ from perdure_operator.api.status import CurrentRun, Disruption, GangRest, NextRu
 from perdure_operator.decide.blame import charge, judge_standbys
 from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, doubled_seconds, later, next_run
 from perdure_operator.decide.facts import (
+    CAN_WAIT,
     EDIT_SECONDS,
+    PULLING_SECONDS,
     joined,
     node_of,
     one_more,
     own,
+    patience,
     refused,
     terminated,
 )
@@ -83,9 +86,23 @@ def replace_unfit(draft: Draft) -> Draft:
     draft = draft.allot(tuple(name for name in draft.next_members if name not in unfit))
     if dropped:  # a name without a pod has cost nothing
         draft = _count(draft, words, [pods[one.name].node for one in failed])
-    if draft.current:
-        return draft  # standbys do not count against the current run
+    if draft.current:  # standbys do not count against the current run
+        return _with_time_for_others(draft) if any(not terminated(pod) for pod in dropped) else draft
     return charge(draft, judge_standbys(failed)) if failed else draft
+
+
+def _with_time_for_others(draft: Draft) -> Draft:
+    """Standbys that had to leave their nodes, too, are replaced by others, which have the usual time to start.
+
+    Not where a node has a deadline, or a member was lost: no time is added to these. It ends some time after the last
+    node was announced under a member.
+    """
+    intent = draft.intent
+    if intent is None or intent.ready_by is None or intent.deadline_seen or intent.disruption not in CAN_WAIT:
+        return draft
+    usual = later(draft.now, patience(draft.snapshot, intent.disruption))
+    until = max(intent.ready_by, min(usual, later(intent.newest or intent.since, PULLING_SECONDS)))
+    return draft.update_current(intent=intent.model_copy(update={"ready_by": until}))
 
 
 def pace(draft: Draft) -> Draft:

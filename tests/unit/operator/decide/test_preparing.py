@@ -365,6 +365,28 @@ class TestTooLate:
         assert _stage(here.after(590).settle()) is Stage.PREPARING
         assert _stage(here.after(600).settle()) is Stage.LEAVING
 
+    def test_a_standby_whose_node_is_cordoned_too_is_replaced_by_one_that_has_as_long(self) -> None:
+        here = _preparing().after(25).settle().cordon("n3").settle()
+        assert here.now.next is not None
+        assert here.now.next.members == ("digits-ab12-3",)
+        assert _stage(here.after(29).settle()) is Stage.PREPARING
+        assert _ranks(here.after(29).ready().settle()) == {"0": 0, "3": 1}
+        assert _stage(here.after(30).settle()) is Stage.LEAVING
+
+    def test_that_ends_ten_minutes_after_the_node_under_a_member_was_announced(self) -> None:
+        here = _preparing().pod(2, pulling=True).settle().after(590).settle().cordon("n3").settle()
+        assert _stage(here.after(8).settle()) is Stage.PREPARING
+        assert _stage(here.after(9).settle()) is Stage.LEAVING
+
+    def test_a_lost_members_seat_is_held_no_longer_for_it(self) -> None:
+        here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
+        assert here.intent is not None
+        until = here.intent.ready_by
+        standby = next(pod for pod in here.living() if pod.name == here.next_member())
+        here = here.after(25).settle().cordon(standby.node).settle()
+        assert here.intent is not None
+        assert here.intent.ready_by == until
+
     def test_before_a_deadline_a_pull_does_not_help(self) -> None:
         here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()
         assert _stage(here.pod(2, pulling=True).settle().after(60).settle()) is Stage.LEAVING
