@@ -82,7 +82,7 @@ class Demo:
         if found["phase"] != "Completed":
             raise Late(f"the job has failed: {found.get('conditions')}")
         self.progress.say(f"the training is completed at step {found['step']}")
-        watch.wait("each member has told how it ended", observed.all_ended, seconds=FINISH_SECONDS)
+        watch.wait("each member has reported how it ended", observed.all_ended, seconds=FINISH_SECONDS)
 
 
 def trained(job: Job, watch: Watch) -> Trained:

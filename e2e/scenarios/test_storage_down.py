@@ -85,7 +85,7 @@ def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
             take_away(s3)
             try:
-                training.watch.wait("the members are told", observed.asked_to_leave, seconds=90)
+                training.watch.wait("the members are assigned", observed.asked_to_leave, seconds=90)
                 log.wait(STEP, times=log.count(STEP) + 2, seconds=60)  # they train on
                 waited = drain.still_waits()
             finally:

@@ -209,7 +209,7 @@ def _gaps(storm: Storm) -> Iterator[Wrong]:
     for start, end in gaps(storm):
         if end - start > GAP_SECONDS:
             fault = _blamed(storm, end)
-            words = f"nobody trained for {end - start:.1f} s after {fault.what if fault else 'nothing'}"
+            words = f"no rank trained for {end - start:.1f} s after {fault.what if fault else 'nothing'}"
             yield Wrong("no gap above 20 s where no process is frozen", start, words)
 
 
@@ -276,7 +276,7 @@ def _conditions(storm: Storm, status: Mapping[str, Any], now: float) -> Iterator
     said = _condition(status, "Disrupted")["message"]
     trains = "the run trains on" in said and "or waits for run" not in said
     if trains and not storm.anybody_trained(now - STANDS_SECONDS, now + STANDS_SECONDS):
-        yield f"`the run trains on` is said, and nobody trains: {said}"
+        yield f"status says `the run trains on`, and no rank trains: {said}"
     if _condition(status, "Running")["status"] == "True":
         members = ((status.get("current") or {}).get("plan") or {}).get("members", ())
         gone = [str(one["name"]) for one in members if _gone(storm, str(one["name"]), now - STANDS_SECONDS)]

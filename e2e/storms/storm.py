@@ -149,7 +149,7 @@ class Storm:
             if self._reaches(moment):
                 self._harms(move, number, parties)
             else:
-                print(f"{self.clock} nobody came to {moment}", flush=True)
+                print(f"{self.clock} no party came to {moment}", flush=True)
                 self._hold = ""
             self._finishes(drain)
         uncordon(self.lab.kubectl, [node])

@@ -122,7 +122,7 @@ class Driver:
     @property
     def header(self) -> Header:
         if self.bridge.header is None:
-            raise RuntimeError("nothing was told in the stop")
+            raise RuntimeError("nothing was reported in the stop")
         return self.bridge.header
 
     def begin(self) -> None:

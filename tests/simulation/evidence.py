@@ -185,7 +185,7 @@ class LogReader:
         prefix = f"{self.root}/log/"
         bodies = [json.loads(data) for key, data in self.objects.items() if key.startswith(prefix)]
         return [
-            f"I1: run {body['run']} began anew, and commit {told} was known"
+            f"I1: run {body['run']} began from nothing, and commit {told} was known"
             for body in bodies
             if told and body["kind"] == "Opened" and body["resumes"] is None
         ]
@@ -409,7 +409,7 @@ def _troubled(witness: Witness, run: Run, at: float) -> bool:
 def _announced(reader: LogReader, witness: Witness, announced: set[Run]) -> Iterable[str]:
     for (uid, run), lost in steps_lost(reader, witness).items():
         if lost and (uid, run) in announced and not reader.harmed:
-            yield f"I4: run {run} was told in time and lost {lost} steps"
+            yield f"I4: run {run} was announced in time and lost {lost} steps"
 
 
 def _resumptions(reader: LogReader, witness: Witness) -> Iterable[str]:
@@ -477,7 +477,7 @@ def _samples(reader: LogReader, witness: Witness) -> Iterable[str]:
         base[line.run] = line.step
         taken.pop(line.run, None)
         if line.step < start or start > len(lineage):
-            yield f"I7: commit {line.seq} of step {line.step} goes on from step {start}, which nobody has committed"
+            yield f"I7: commit {line.seq} of step {line.step} goes on from step {start}, which is not committed"
             return
         lineage = [*lineage[:start], *(line.run for _ in range(line.step - start))]
         record = trained.get((lineage[-1], line.step)) if lineage else None
@@ -523,7 +523,7 @@ def _walk(records: list[Trained | None], samples: int) -> Iterable[str]:
     epoch, consumed = 0, 0
     for step, record in enumerate(records, start=1):
         if record is None:
-            yield f"I7: step {step} is committed and nobody has done it"
+            yield f"I7: step {step} is committed and no rank has done it"
             return
         if consumed == samples:
             epoch, consumed = epoch + 1, 0

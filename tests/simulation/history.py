@@ -212,7 +212,7 @@ class History:
         until = self.world.now + FINISH_SECONDS
         while left := checks.unfinished():
             if self.world.now >= until:
-                checks.fail("I6", f"{FINISH_SECONDS:.0f} s after it was told to stop: {'; '.join(left)}")
+                checks.fail("I6", f"{FINISH_SECONDS:.0f} s after it was asked to stop: {'; '.join(left)}")
             if await self._wait_until(self.world.now + LOOK_SECONDS):
                 return
 

@@ -205,7 +205,7 @@ def test_bytes_that_are_no_entry_are_found() -> None:
 
 
 def test_a_disruption_that_was_announced_may_cost_nothing() -> None:
-    assert "I4: run 1 was told in time and lost 5 steps" in findings(trained(), announced=[(UID, 1)])
+    assert "I4: run 1 was announced in time and lost 5 steps" in findings(trained(), announced=[(UID, 1)])
 
 
 def test_samples_that_are_skipped_or_repeated_are_found() -> None:
@@ -215,7 +215,7 @@ def test_samples_that_are_skipped_or_repeated_are_found() -> None:
     assert any(text.startswith("I7: step 12 of run 1 consumed") for text in findings(pods))
     pods.witness.trained[place] = step._replace(step=13)
     assert any(text == "I7: run 1 did step 13 twice" for text in findings(pods))
-    assert any(text.startswith("I7: step 12 is committed and nobody") for text in findings(pods))
+    assert any(text.startswith("I7: step 12 is committed and no rank") for text in findings(pods))
 
 
 def test_a_run_that_trained_from_nowhere_is_found() -> None:
@@ -240,10 +240,12 @@ def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_t
     evidence.emptied(ROOT, told=5)
     assert evidence.verdict() == []
     pods.bucket.objects[key(1)] = opened
-    assert evidence.verdict() == [f"{ROOT}: I1: run 1 began anew, and commit 5 was known"]
+    assert evidence.verdict() == [f"{ROOT}: I1: run 1 began from nothing, and commit 5 was known"]
 
 
-@pytest.mark.parametrize(("commit", "found"), [(0, []), (3, [f"{ROOT}: I1: run 1 began anew, and commit 3 was known"])])
+@pytest.mark.parametrize(
+    ("commit", "found"), [(0, []), (3, [f"{ROOT}: I1: run 1 began from nothing, and commit 3 was known"])]
+)
 def test_an_emptied_roots_commit_is_known_no_longer_than_the_jobs_status_tells_of_one(
     commit: int, found: list[str]
 ) -> None:

@@ -408,7 +408,7 @@ class Accounts(Promise):
         whole = len(kinds) == len(account.members) and self._is_heard(account)
         untold = whole and not set(kinds) & _IN_LOG and account.run not in (status.get("lost") or ())
         if untold and not self._counts_later(account):
-            yield "saved", f"no member has told of its end in the log, and it does not count as lost: {kinds}"
+            yield "saved", f"no member has reported its end in the log, and it does not count as lost: {kinds}"
         late = account.late and not account.deaths.keys() - account.late and not set(kinds) & {"checkpointed", "failed"}
         expected = {"ExitTimeout", "CodeFailure", "InfrastructureFailure"}
         # A kubelet may report late one that left in time, and stayers were late in the run that took over.

@@ -77,7 +77,7 @@ class Cordons(Promise):
         if word == "Ignore" and heeded:
             yield "heeded", f"it ignores cordons, and members are to leave {heeded}: {now['cause']}"
         if word == "MoveIfRoom" and self._is_a_wish(now) and now.get("leave") and not was.get("leave"):
-            yield "forced", f"nobody has to leave {now['nodes']}, and all are asked to: {now['cause']}"
+            yield "forced", f"no member has to leave {now['nodes']}, and all are asked to: {now['cause']}"
         if word == "MoveIfRoom" and self._is_a_wish(was):
             yield from self._shrinks(job, plan_of(before), plan_of(after))
 

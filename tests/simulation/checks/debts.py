@@ -93,7 +93,7 @@ class Debts(Promise):
         if not plan:
             return
         if self._lacks_successors(job, status):
-            words = f"{name} is to go on without some of its members, and nobody takes their place"
+            words = f"{name} has to continue without some of its members, and they are not replaced"
             yield "successors", f"{uid_of(job)} {intent(status).get('since')}", words
         members = {one["uid"]: one for one in plan["members"]}
         pods = [pod for pod in self._world.server.each(PODS) if uid_of(pod) in members and not terminal(pod)]
@@ -162,7 +162,7 @@ class Debts(Promise):
         for pod in pods:
             node = nodes.get(node_of(pod))
             if node is None or self._is_to_be_left(job, node):
-                words = f"node {node_of(pod)} is going away, and nobody asks {key_of(pod)[1]} to leave"
+                words = f"node {node_of(pod)} is going away, and the operator does not ask {key_of(pod)[1]} to leave"
                 yield "unheeded", uid_of(pod), words
 
     def _protected(self, job: Json) -> bool:

@@ -132,7 +132,7 @@ class Evictions(Promise):
             if pod not in there and self._case.now - self._known.get(pod, -1e9) > self._case.patience(
                 WITHDRAWN_SECONDS
             ):
-                self._case.fail("made-up", f"{key_of(job)[1]}: {told}, and nobody has asked for that")
+                self._case.fail("made-up", f"{key_of(job)[1]}: {told}, and there was no request")
 
     # now and then
 
@@ -148,7 +148,7 @@ class Evictions(Promise):
         for job in self._world.server.each(JOBS):
             if self._clings(job):
                 due.add(("clings", uid_of(job)))
-                words = f"{key_of(job)[1]}: {intent(status_of(job))['cause']}, and nobody wants that any more"
+                words = f"{key_of(job)[1]}: {intent(status_of(job))['cause']}, and every request is withdrawn"
                 paused = PAUSED_SECONDS if self._case.fired(*_PAUSES) else 0.0
                 self._lasting("clings", uid_of(job), True, self._case.patience(NEWS_SECONDS) + paused, words)
         self._since = {key: at for key, at in self._since.items() if key in due}
@@ -166,11 +166,11 @@ class Evictions(Promise):
         elif now - seconds_of(last) > BEAT_SECONDS:
             yield "silent", ANSWERED_SECONDS, f"the last answer is of {last}: {mine.get('message')}"
         if terminal(pod) or terminated(pod):
-            yield "undone", DONE_SECONDS, f"the pod has ended, and nobody is told: {mine.get('message')}"
+            yield "undone", DONE_SECONDS, f"the pod has ended, and that is not reported: {mine.get('message')}"
         elif _word(job) == "Ignore":
-            yield "undone", DONE_SECONDS, f"the job ignores requests, and nobody is told: {mine.get('message')}"
+            yield "undone", DONE_SECONDS, f"the job ignores requests, and that is not reported: {mine.get('message')}"
         elif _word(job) == "Vacate" and self._trains(job, pod) and not intent(status_of(job)):
-            yield "unheeded", HEEDED_SECONDS, f"it trains in run {plan_of(status_of(job))['run']}, and nobody moves it"
+            yield "unheeded", HEEDED_SECONDS, f"it trains in run {plan_of(status_of(job))['run']}, and it is not moved"
 
     def _patience(self, quick: float) -> float:
         """A refused answer is tried again after 20 s."""

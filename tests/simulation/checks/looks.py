@@ -78,7 +78,7 @@ class Looks(Promise):
         job = name.partition("=")[2] if verb == "list" else _job_of(kind, name)
         left = self._let_alone.get((who, job), 0.0) - self._case.now
         if verb == "list" and kind == PODS and left > EARLY_SECONDS:
-            words = f"{who} sends a {verb} of {kind} for {job}, and was told to come again {left:.1f} s later"
+            words = f"{who} sends a {verb} of {kind} for {job}, and should retry {left:.1f} s later"
             self._case.fail("impatient", words)
 
     def _check_first_ask(self, who: str, name: str) -> None:
@@ -88,7 +88,7 @@ class Looks(Promise):
         if job is None or earlier or self._case.deaf or job.get("status") or job["metadata"]["generation"] > 1:
             return
         if (who, name) not in self._failed:
-            self._case.fail("needless", f"{who} asks for {name}, and nobody has changed it since it was made")
+            self._case.fail("needless", f"{who} asks for {name}, and it has not changed since it was created")
 
     def _check_need(self, who: str, job: str) -> None:
         idle = self._case.now - self._changed

@@ -107,7 +107,5 @@ class Lost(Promise):
         elif process in self._begun:
             known = max(self._told.get((fact.who, run), fact.at), self._begun.pop(process))
             if fact.at - known > END_SECONDS and fact.who not in self._parties and not self._case.fired(*_DEAF):
-                words = (
-                    f"{fact.who} has trained for run {run} {fact.at - known:.1f} s after it was told that it is lost"
-                )
+                words = f"{fact.who} has trained for run {run} {fact.at - known:.1f} s after it learnt that it is lost"
                 self._case.fail("lingers", words)

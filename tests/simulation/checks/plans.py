@@ -151,10 +151,10 @@ class Plans(Promise):
     def _obstacles(self, job: Json, plan: Json, *, new: bool) -> Iterator[tuple[str, str]]:
         uid, run = uid_of(job), int(plan["run"])
         if new and run <= self._opened[uid]:
-            yield "numbers", f"and an outcome has told that the log knows of run {self._opened[uid]}"
+            yield "numbers", f"and an outcome reported that the log knows run {self._opened[uid]}"
         floor, known = int((plan.get("floor") or {}).get("seq") or 0), self._floors[uid, run]
         if floor < known:  # a run that takes over is planned, and its members assigned, before the other one ends
-            yield "floor", f"and need not find commit {known}, of which an outcome has told: {floor}"
+            yield "floor", f"and need not find commit {known}, which an outcome reported: {floor}"
         if self._case.deaf:
             return
         if any(self._writes_to(root_of(job)[0], one) for one in plan["members"]):

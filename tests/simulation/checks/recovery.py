@@ -119,7 +119,9 @@ class Recovery(Promise):
         ranks = self._started.get(run, {})
         older = any(count > 0 for (owner, number), count in self._living.items() if owner == uid and number < run[1])
         whole = healthy and plan and len(ranks) == int(plan["world"]) == self._living[run]
-        words = f"{key_of(job)[1]}: all of run {run[1]} are there, nobody of an older run lives, and it does not begin"
+        words = (
+            f"{key_of(job)[1]}: all of run {run[1]} are there, no member of an older run lives, and it does not begin"
+        )
         waits = bool(whole) and run not in self._opened and not older
         self._lasting("opening", uid, waits, OPENING_SECONDS, words)
 
@@ -143,7 +145,7 @@ class Recovery(Promise):
             node = nodes.get(node_of(pod)) if pod else None
             dark = pod is not None and (node is None or not is_ready(node))
             since = 0.0 if node is None else _not_ready_since(node)
-            words = f"{key_of(job)[1]} waits for {name} on a node that nobody has reached since {since:.0f} s"
+            words = f"{key_of(job)[1]} waits for {name} on a node that has been unreachable since {since:.0f} s"
             given = lost + self._case.patience(LOST_NODE_SECONDS)
             holds = dark and not outage and not self._case.fired("all-kubelets-silent")
             self._lasting("given-up", f"{uid_of(job)} {name} {current(status).get('run')}", holds, given, words)

@@ -96,7 +96,7 @@ class Takeover(Promise):
         ended = {one.get("name") for one in current(status).get("outcomes") or ()}
         members = {one["uid"] for one in plan_of(status).get("members") or () if one["name"] not in ended}
         if uid_of(pod) in members and run_told(pod) > int(plan_of(status)["run"]):
-            words = f"{key_of(pod)[1]} trains, no standby has taken over, and it is told {assignment(pod)}"
+            words = f"{key_of(pod)[1]} trains, no standby has taken over, and its assignment is {assignment(pod)}"
             self._case.fail("break-before-make", words)
         promoted = labels_of(pod).get(ROLE) == "member" != labels_of(old).get(ROLE)
         if promoted and key_of(pod)[1] in (upcoming(status).get("members") or ()):
@@ -116,7 +116,7 @@ class Takeover(Promise):
         was, now = intent(before), intent(after)
         fell = was.get("prepare") and now.get("leave") and now["disruption"] == was["disruption"]
         if fell and not now.get("fallbackReason") and now["disruption"] not in _ALL_LEAVE and self._stayers(job, old):
-            yield "silent-fall", f"standbys were awaited for {was['cause']}, everybody leaves, and nobody says why"
+            yield "silent-fall", f"standbys were awaited for {was['cause']}, all leave, and no reason is given"
         if (
             now.get("fallbackReason")
             and now.get("leave")

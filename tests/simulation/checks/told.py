@@ -124,7 +124,7 @@ class Told(Promise):
         said = condition(status_of(job), "Running")
         wanted = _OF_THE_ROOT.get(said.get("reason", ""), "")
         if wanted and wanted not in self._errors[uid_of(job)]:
-            words = f"{said['reason']}: {said['message']}: members have told of {sorted(self._errors[uid_of(job)])}"
+            words = f"{said['reason']}: {said['message']}: members have reported {sorted(self._errors[uid_of(job)])}"
             self._case.fail("unfounded", f"{key_of(job)[1]}: {words}")
 
     def _check_disruption(self, pod: Json) -> None:
@@ -183,7 +183,7 @@ class Told(Promise):
             if had_to_leave or f"{reason} on node" in said:
                 del self._ended[known]
             elif self._case.now - self._ended[known] >= TOLD_SECONDS and not self._case.deaf:
-                self._case.fail("untold", f"a kubelet has ended {name} for {reason}, and nobody is told")
+                self._case.fail("untold", f"a kubelet has ended {name} for {reason}, and that is not reported")
 
     def _look_at_protection(self, job: Json) -> None:
         """Missing protection is reported if and only if it is missing."""
@@ -216,7 +216,7 @@ class Told(Promise):
         if since is None or self._case.deaf or self._case.now - since < WARNED_SECONDS:
             return
         if "ClassicSidecar" not in self._warned[uid_of(job)]:
-            words = f"{key_of(job)[1]} has a container beside the trainer, and nobody is told what becomes of it"
+            words = f"{key_of(job)[1]} has a container beside the trainer, and its fate is not reported"
             self._case.fail("unwarned", words)
 
 

@@ -55,5 +55,7 @@ class Unasked(Promise):
             return
         uid, run = str(fact.facts["uid"]), int(fact.facts["run"])
         if run > self._asked[uid]:
-            words = f"{fact.who} ends its training in run {run}, {fact.facts['how']}, and nobody of it was asked to"
+            words = (
+                f"{fact.who} ends its training in run {run}, {fact.facts['how']}, and none of its members was asked to"
+            )
             self._case.fail("unasked", words)

@@ -54,7 +54,7 @@ class Waiting(Promise):
             due.add(("deadline", f"{uid} {text}"))
             self._lasting("deadline", f"{uid} {text}", late > OVERDUE_SECONDS, STAYS_SECONDS, words)
         quiet = bool(intent(status)) and not intent(status).get("leave") and not self._is_preparing(status)
-        words = f"{name}: nobody is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
+        words = f"{name}: no member is asked to leave, and the reason for it is not withdrawn: {intent(status)}"
         self._lasting("dither", uid, quiet and not self._case.deaf, QUIET_SECONDS, words)
         self._look_at_patience(job, status)
         self._look_at_root(job, said)
@@ -64,7 +64,7 @@ class Waiting(Promise):
         uid, name = uid_of(job), key_of(job)[1]
         others = [one for one in self._world.server.each(JOBS) if uid_of(one) != uid and root_of(one) == root_of(job)]
         free = said.get("reason") == "SharedRoot" and all(finished(one) or self._rests(one) for one in others)
-        words = f"{name} waits for its root, and nobody else has it: {said.get('message')}"
+        words = f"{name} waits for its root, and no other job has it: {said.get('message')}"
         learned = self._case.patience(LOOKED_SECONDS if others else FREE_SECONDS)
         self._lasting("root-free", uid, free, learned, words)
         for other in others:

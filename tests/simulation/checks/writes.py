@@ -161,10 +161,10 @@ class Writes(Promise):
         told, before = assignment(pod), assignment(old)
         if told != before:
             if run_told(pod) < run_told(old) and not self._case.fired("status-restored"):
-                self._case.fail("stale-write", f"{name} is told of run {run_told(pod)} after run {run_told(old)}")
+                self._case.fail("stale-write", f"{name} is assigned run {run_told(pod)} after run {run_told(old)}")
             said = [one.status for one in self._said(owner_of(pod))]
             if "run" in told and said and not any(_follows(told, name, uid_of(pod), status) for status in said):
-                self._case.fail("stale-write", f"{name} is told {told}, and status does not say so")
+                self._case.fail("stale-write", f"{name} is assigned {told}, and status does not say so")
             if told.get("leave"):
                 self._check_request(pod, told)
         if labels_of(pod).get(ROLE) == "member" != labels_of(old).get(ROLE):
@@ -217,7 +217,9 @@ class Writes(Promise):
             intent(status).get("disruption") == "MemberLost" and uid_of(pod) in members
         )  # others leave the run before
         if lost and int(plan.get("run") or 0) not in told.get("lost", ()):
-            self._case.fail("stale-write", f"{name} is told to leave, and not that its run has lost a member: {told}")
+            self._case.fail(
+                "stale-write", f"{name} is assigned to leave, without the loss of a member of its run: {told}"
+            )
         if int(plan.get("run") or 0) in told.get("lost", ()):
             return
         written = self._before[owner_of(pod)][-1].until if self._before[owner_of(pod)] else 0.0

@@ -87,7 +87,7 @@ def test_of_two_faults_at_once_steps_may_be_redone() -> None:
     assert words(replace(storm, faults=[KILL, replace(KILL, start=30.2, alone=False)])) == []
 
 
-@pytest.mark.parametrize(("until", "found"), [(50.0, []), (52.0, ["nobody trained for 22.0 s after nothing"])])
+@pytest.mark.parametrize(("until", "found"), [(50.0, []), (52.0, ["no rank trained for 22.0 s after nothing"])])
 def test_a_pause_above_twenty_seconds_is_told(until: float, found: list[str]) -> None:
     late = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 31, 60, until)])
     assert words(late) == found
@@ -97,7 +97,7 @@ def test_a_pause_counts_only_while_no_process_is_frozen() -> None:
     late = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 31, 60, 70.0)])
     frozen = Fault("frozen", 32.0, 52.0, stands=True)
     assert words(replace(late, faults=[frozen])) == []
-    assert words(replace(late, faults=[replace(frozen, end=49.0)])) == ["nobody trained for 21.0 s after frozen"]
+    assert words(replace(late, faults=[replace(frozen, end=49.0)])) == ["no rank trained for 21.0 s after frozen"]
     assert len(words(replace(late, faults=[replace(frozen, stands=False)]))) == 1
 
 
@@ -144,7 +144,7 @@ def test_nobody_is_said_to_train_who_stands_still() -> None:
     said = "node n1 is cordoned; the run trains on while new members start, until 12:00"
     assert told({"conditions": moved(said)}) == []
     found = told({"conditions": moved(said)}, replace(HANDED_OVER, steps=trained(1, 1, 3, 1.0)))
-    assert found == [f"`the run trains on` is said, and nobody trains: {said}"]
+    assert found == [f"status says `the run trains on`, and no rank trains: {said}"]
     unsure = "the run trains on, or waits for run 3, which was offered in vain, while new members start"
     assert told({"conditions": moved(unsure)}, replace(HANDED_OVER, steps=trained(1, 1, 3, 1.0))) == []
 
