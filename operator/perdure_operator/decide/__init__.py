@@ -67,7 +67,7 @@ from perdure_operator.decide.preparing import (
 from perdure_operator.decide.saving import ask_for_save
 from perdure_operator.decide.sizing import back_off_growth
 from perdure_operator.decide.standby_pool import keep_spares, take_spares
-from perdure_operator.decide.starting import let_go, pace, promote, promote_fewer, replace_unfit, rest_of_gang
+from perdure_operator.decide.starting import pace, promote, promote_fewer, release_gang, replace_unfit, rest_of_gang
 from perdure_operator.decide.summary import summarise
 from perdure_operator.decide.template import check_template, keep_template, try_template, warn_of_sidecars
 from perdure_operator.state.decision import CheckTemplate, Decision
@@ -126,7 +126,7 @@ GATES: Final[tuple[Policy, ...]] = (
 )
 STAGES: Final[Mapping[Stage, tuple[Policy, ...]]] = {
     Stage.BETWEEN: (release, *GATES, warn_of_sidecars, allocate, promote),
-    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer, let_go),
+    Stage.STARTING: (release, replace_unfit, *GATES, allocate, promote, promote_fewer, release_gang),
     Stage.RUNNING: (name_leavers, try_template, back_off_growth, detect_disruption),
     Stage.QUIET: (debounce,),
     Stage.PREPARING: (

@@ -27,7 +27,7 @@ from perdure_operator.decide.facts import (
     unexpected,
 )
 from perdure_operator.decide.signals import Signal, signals_of_deletions, signals_of_nodes, table_of
-from perdure_operator.decide.sizing import ends_for_size, rests_until, size_of, wanted_size
+from perdure_operator.decide.sizing import ends_for_size, grows_again_at, size_of, wanted_size
 
 FLAPPING: Final = 3
 """This many withdrawals in a row are no coincidence."""
@@ -167,7 +167,7 @@ def _resized(draft: Draft, current: CurrentRun) -> EndReason | None:
     wanted = wanted_size(draft.snapshot)
     if size_of(current.plan) == wanted or draft.snapshot.deleting:  # no run of another size could follow
         return None
-    if rests_until(draft, current):
+    if grows_again_at(draft, current):
         return None
     processes = draft.snapshot.spec.processes_per_replica
     each = "" if current.plan.world == len(current.plan.members) * processes else f" of {processes} processes"

@@ -14,7 +14,7 @@ from perdure_operator.api.status import Intent
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import asked_at, node_lost, own, patience
 from perdure_operator.decide.plans import request
-from perdure_operator.decide.signals import lets_go
+from perdure_operator.decide.signals import leave_when_evicted
 from perdure_operator.state.decision import Answer
 from perdure_operator.state.snapshot import EvictionView, PodView
 
@@ -81,7 +81,7 @@ def _done(draft: Draft, pod: PodView) -> str:
     """Why the operator does no more for this Eviction, "" if it does."""
     if pod.phase in ("Succeeded", "Failed"):  # Kubernetes sees a deleted pod on its own
         return f"{pod.name} has ended"
-    if not lets_go(draft.snapshot):
+    if not leave_when_evicted(draft.snapshot):
         return "the job's members do not leave on request: see its spec.disruption.signals and the operator's signals"
     if node_lost(draft, pod):
         return f"node {pod.node} does not answer, so the operator cannot ask {pod.name}: the job goes on without it"

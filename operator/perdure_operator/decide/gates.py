@@ -23,7 +23,7 @@ from perdure_operator.decide.facts import (
     terminated,
 )
 from perdure_operator.decide.placement import grace_of
-from perdure_operator.decide.waiting import look_after, outlived, stuck_at
+from perdure_operator.decide.waiting import look_after, past_their_grace, stuck_at
 from perdure_operator.state.decision import DeletePod
 from perdure_operator.state.snapshot import PodView
 
@@ -99,7 +99,7 @@ def _await_predecessor(draft: Draft, alive: list[PodView]) -> Draft:
     A pod that cannot end on its own is named, with what a person has to do.
     """
     dark = {one.node for one in draft.status.unready}
-    if stuck := outlived(draft, [pod for pod in alive if pod.node not in dark]):
+    if stuck := past_their_grace(draft, [pod for pod in alive if pod.node not in dark]):
         return draft.block(Reason.MEMBER_STUCK, f"of an earlier job of this name: {look_after(draft, stuck)}")
     known = {pod.name: given_up_at(draft, pod.node) if pod.node in dark else stuck_at(pod) for pod in alive}
     ends = [at for at in known.values() if at]

@@ -27,7 +27,7 @@ from perdure_operator.decide.facts import (
 from perdure_operator.decide.placement import grace_of, idle, placeholders, stays_apart
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
 from perdure_operator.decide.succession import joiner_classes, succession
-from perdure_operator.decide.waiting import await_refused, what_hides
+from perdure_operator.decide.waiting import await_refused, why_ready_no_more
 from perdure_operator.state.decision import Assign, CreatePod, DeleteBudget, DeleteJob, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 
@@ -37,7 +37,7 @@ LEFTOVER_MARGIN_SECONDS: Final = 30
 
 def allocate(draft: Draft) -> Draft:
     """Name the next run's members in status before any pod exists, and release at once those not wanted any more."""
-    draft = _let_go(draft)
+    draft = _release_surplus(draft)
     if draft.blocked:
         return draft
     draft = take_spares(draft)
@@ -49,8 +49,8 @@ def allocate(draft: Draft) -> Draft:
 def allocate_ahead(draft: Draft) -> Draft:
     """While members leave, start those that follow them, if only the leavers keep the next run from beginning."""
     if _kept_back(draft):
-        return _let_go(draft).but(blocked=True)
-    return allocate(draft) if draft.intent and draft.intent.ahead else _let_go(draft)
+        return _release_surplus(draft).but(blocked=True)
+    return allocate(draft) if draft.intent and draft.intent.ahead else _release_surplus(draft)
 
 
 def _kept_back(draft: Draft) -> bool:
@@ -65,7 +65,7 @@ def _kept_back(draft: Draft) -> bool:
     return any(made_from_another(draft, pod) for pod in pods if pod.name not in draft.next_members)
 
 
-def _let_go(draft: Draft) -> Draft:
+def _release_surplus(draft: Draft) -> Draft:
     """Release the members beyond the wanted number; keep those that can train soonest."""
     wanted, had = succession(draft).joins, draft.next_members
     if len(had) <= wanted:
@@ -126,7 +126,7 @@ def assign(draft: Draft) -> Draft:
 
 def _await_ready(draft: Draft, pods: list[PodView]) -> Draft:
     """Wait until these members are Ready. A member that trains most often stays Ready unless its node goes away."""
-    if found := what_hides(draft, pods):
+    if found := why_ready_no_more(draft, pods):
         return draft.wait(*found)
     # The same words for all of them, as before they have their ranks.
     plan = draft.newest_plan

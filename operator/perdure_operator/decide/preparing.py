@@ -43,7 +43,7 @@ from perdure_operator.decide.signals import signals_of_nodes
 from perdure_operator.decide.sizing import give_up_growing, lasts, most_with, size_of, wanted_size
 from perdure_operator.decide.standby_pool import give_back
 from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession
-from perdure_operator.decide.waiting import await_leavers, not_ready, what_hides
+from perdure_operator.decide.waiting import await_leavers, not_ready, why_ready_no_more
 from perdure_operator.state.snapshot import PodView
 
 _TRAINING: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
@@ -126,7 +126,7 @@ def take_over(draft: Draft) -> Draft:
     fit = {name: can_start if name in early else can_train for name in names}
     missing = tuple(name for name in names if name not in pods or not fit[name](draft, pods[name]))
     staying = [pods[name] for name in missing if name in pods and name not in draft.next_members]
-    if len(staying) == len(missing) and (hidden := what_hides(draft, staying)):
+    if len(staying) == len(missing) and (hidden := why_ready_no_more(draft, staying)):
         return draft.wait(*hidden)
     if missing or refused(draft, names):
         return not_ready(draft, missing or names)

@@ -193,7 +193,7 @@ def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
     return [one for one in mine if one.state in _ASKED and not one.over and not one.withdrawn]
 
 
-def lets_go(snapshot: Snapshot) -> bool:
+def leave_when_evicted(snapshot: Snapshot) -> bool:
     """Whether the job's members leave when an Eviction asks for it."""
     row = table_of(snapshot).find(Source.EVICTION)
     return row is not None and row.reaction in _LEAVE

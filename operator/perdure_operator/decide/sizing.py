@@ -149,7 +149,7 @@ def longest_rest(timeout: int) -> int:
     return max(LONGEST_REST_SECONDS, timeout)
 
 
-def rests_until(draft: Draft, current: CurrentRun) -> datetime | None:
+def grows_again_at(draft: Draft, current: CurrentRun) -> datetime | None:
     """When a run that is smaller than wanted may try to grow again; None if it may now."""
     growth, spec = draft.status.growth, draft.snapshot.spec
     if growth is None or spec.elastic is None or growth.generation != draft.snapshot.generation:
@@ -164,7 +164,7 @@ def back_off_growth(draft: Draft) -> Draft:
     current = draft.current
     if current is None or draft.status.growth is None:
         return draft
-    if until := rests_until(draft, current):
+    if until := grows_again_at(draft, current):
         return draft.wake(until)
     fulfilled = draft.snapshot.spec.elastic is None or size_of(current.plan) == wanted_size(draft.snapshot)
     return draft.update(growth=None) if fulfilled else draft

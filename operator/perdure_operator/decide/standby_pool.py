@@ -17,7 +17,7 @@ from perdure_operator.decide.blame import backoff_until
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import EDIT_SECONDS, joined, one_more, own
 from perdure_operator.decide.placement import how_far, why_unfit, why_useless
-from perdure_operator.decide.sizing import rests_until, wanted_size
+from perdure_operator.decide.sizing import grows_again_at, wanted_size
 from perdure_operator.decide.succession import only_grows, succession
 from perdure_operator.state.snapshot import RefusalKind
 
@@ -121,7 +121,7 @@ def _pauses(draft: Draft) -> bool:
 
 def _to_grow_by(draft: Draft) -> int:
     current, plan, upcoming = draft.current, draft.newest_plan, draft.status.next
-    if current is None or plan is None or rests_until(draft, current):
+    if current is None or plan is None or grows_again_at(draft, current):
         return 0
     named = len(upcoming.members) if upcoming and not upcoming.plan else 0
     return max(wanted_size(draft.snapshot).members - len(plan.members) - named, 0)

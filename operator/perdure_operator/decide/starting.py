@@ -200,7 +200,7 @@ def _begin(draft: Draft, pods: list[PodView]) -> Draft:
     return draft.tell(Reason.RUN_PLANNED, f"run {plan.run}: {len(plan.members)} members, {plan.world} processes")
 
 
-def let_go(draft: Draft) -> Draft:
+def release_gang(draft: Draft) -> Draft:
     """Release all members once some held useless nodes for startTimeoutSeconds; a younger gang goes first."""
     upcoming, now = draft.status.next, draft.now
     if draft.current or upcoming is None or not upcoming.members:
@@ -212,10 +212,10 @@ def let_go(draft: Draft) -> Draft:
     if since is None:
         return draft
     timeout, younger = draft.snapshot.spec.start_timeout_seconds, draft.snapshot.younger_gangs
-    due = lets_go(since, timeout, younger)
+    due = gang_released_at(since, timeout, younger)
     if now >= due:
         return _released(draft, gang)
-    first = lets_go(since, timeout, 0)
+    first = gang_released_at(since, timeout, 0)
     draft = draft.wake(first if now < first else min(due, later(now, RECHECK_SECONDS)))
     if draft.waiting and draft.waiting.reason in _ROOMLESS:
         held = f"{draft.waiting.message}; the nodes that other members hold ({gang.placed}) are let go at {clock(due)}"
@@ -261,7 +261,7 @@ def _released(draft: Draft, gang: Gang) -> Draft:
     return rest_of_gang(draft.but(waiting=None).tell(Reason.GANG_RELEASED, words, warning=True))
 
 
-def lets_go(since: datetime, timeout: int, younger: int) -> datetime:
+def gang_released_at(since: datetime, timeout: int, younger: int) -> datetime:
     """When a gang that holds useless nodes since then releases them, beside `younger` ones that do too, or just did."""
     return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
 

@@ -77,7 +77,7 @@ def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | Non
     """The reason that best explains why one of these is not Ready; None if they only take their time."""
     pods = own(draft.snapshot)
     here = [pods[name] for name in names if name in pods]
-    for found in (_agent(here), _refusal(draft, names), _image(here), _container(here), beside(here)):
+    for found in (_agent(here), _refusal(draft, names), _image(here), _container(here), broken_sidecar(here)):
         if found:
             return found
     stuck = [pod for pod in here if pod.unschedulable]
@@ -86,7 +86,7 @@ def what_keeps(draft: Draft, names: tuple[str, ...]) -> tuple[Reason, str] | Non
     return Reason.UNSCHEDULABLE, f"no node for {listed(stuck)}: {stuck[0].unschedulable}{_held(draft)}"
 
 
-def what_hides(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
+def why_ready_no_more(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
     """Why members that were Ready are not any more; None if none of them was."""
     nodes = {pod.node for pod in pods}
     ends = [at for node in nodes if (at := given_up_at(draft, node))]
@@ -107,7 +107,7 @@ def what_hides(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] | None:
     words = (
         f"Ready before, and not now, though their nodes are: {listed(were_warm)}; it is not known whether they train"
     )
-    held = beside(were_warm)
+    held = broken_sidecar(were_warm)
     return Reason.MEMBER_NOT_READY, f"{words}: {held[1]}" if held else words
 
 
@@ -161,10 +161,10 @@ def _container(pods: list[PodView]) -> tuple[Reason, str] | None:
     return _stuck(pods, _CONTAINER, Reason.CONTAINER_NOT_CREATED)
 
 
-def beside(pods: list[PodView]) -> tuple[Reason, str] | None:
+def broken_sidecar(pods: list[PodView]) -> tuple[Reason, str] | None:
     """A container beside container 0 that ends or crashes: its pod is not Ready."""
-    beside = (pod for pod in pods if pod.waiting_container and pod.waiting_reason)
-    return next(((Reason.CONTAINER_ENDED, _waits(pod)) for pod in beside), None)
+    broken = (pod for pod in pods if pod.waiting_container and pod.waiting_reason)
+    return next(((Reason.CONTAINER_ENDED, _waits(pod)) for pod in broken), None)
 
 
 def _stuck(pods: list[PodView], reasons: frozenset[str], reason: Reason) -> tuple[Reason, str] | None:
@@ -202,7 +202,7 @@ def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
     ends = [end for pod in pods if (end := stuck_at(pod))]
     for end in ends:
         draft = draft.wake(end)
-    if stuck := outlived(draft, pods):
+    if stuck := past_their_grace(draft, pods):
         return draft.wait(Reason.MEMBER_STUCK, look_after(draft, stuck))
     limit = "no time limit: known once the API server has taken the deletion"
     until = f"until {clock(max(ends))}" if ends else limit
@@ -243,7 +243,7 @@ def stuck_at(pod: PodView) -> datetime | None:
     return later(pod.deletion_deadline, STUCK_SECONDS) if pod.deletion_deadline else None
 
 
-def outlived(draft: Draft, pods: Iterable[PodView]) -> list[PodView]:
+def past_their_grace(draft: Draft, pods: Iterable[PodView]) -> list[PodView]:
     """The pods that still exist although their grace is long over."""
     return [pod for pod in pods if (end := stuck_at(pod)) and end <= draft.now]
 

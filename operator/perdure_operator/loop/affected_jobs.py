@@ -37,7 +37,7 @@ def _sharing_root(cache: Cache, change: Change) -> set[Key]:
 
 def _in_the_dark(cache: Cache, change: Change) -> set[Key]:
     """Jobs on unready nodes: the number of other Ready nodes decides whether such a node is part of a mass outage."""
-    return cache.jobs_in_the_dark() if _counted(change.before) != _counted(change.after) else set()
+    return cache.jobs_with_unready_nodes() if _counted(change.before) != _counted(change.after) else set()
 
 
 def _counted(node: object) -> object:

@@ -83,7 +83,7 @@ class Cache:
         self._pods_on: dict[str, dict[Key, Key]] = defaultdict(dict)
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
-        self._jobs_in_the_dark: dict[Key, None] = {}
+        self._jobs_with_unready_nodes: dict[Key, None] = {}
         self._gangs: dict[Key, None] = {}
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
@@ -142,9 +142,9 @@ class Cache:
         """Jobs that have a pod on the node."""
         return set(self._pods_on.get(node, {}).values())
 
-    def jobs_in_the_dark(self) -> set[Key]:
+    def jobs_with_unready_nodes(self) -> set[Key]:
         """Jobs whose status names unready nodes; decisions about those depend on all other nodes."""
-        return set(self._jobs_in_the_dark)
+        return set(self._jobs_with_unready_nodes)
 
     def gangs(self) -> list[JobRecord]:
         """Jobs whose start holds nodes in vain, or that pause after one."""
@@ -287,7 +287,7 @@ class Cache:
         if record.root is not None:
             self._jobs_at[record.root][key] = None
         if record.status is not None and record.status.unready:
-            self._jobs_in_the_dark[key] = None
+            self._jobs_with_unready_nodes[key] = None
         if record.waits_as_gang:
             self._gangs[key] = None
 
@@ -305,7 +305,7 @@ class Cache:
             case JobRecord(uid=uid, root=root):
                 _forget(self._jobs_in, key[0], key)
                 self._names_of.pop(uid, None)
-                self._jobs_in_the_dark.pop(key, None)
+                self._jobs_with_unready_nodes.pop(key, None)
                 self._gangs.pop(key, None)
                 if root is not None:
                     _forget(self._jobs_at, root, key)

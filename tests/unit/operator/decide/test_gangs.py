@@ -12,7 +12,7 @@ from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun
 from perdure_operator.decide.facts import longest_gang_pause
-from perdure_operator.decide.starting import MOST_YIELDS, Gang, lets_go, pause
+from perdure_operator.decide.starting import MOST_YIELDS, Gang, gang_released_at, pause
 from tests.support.jobs import START, Job, creates, deletes, job
 
 UIDS = [f"00000000-0000-4000-8000-{number:012}" for number in range(20)]
@@ -213,7 +213,7 @@ def test_nodes_are_held_in_vain_where_some_are_held_and_too_many_find_none(
 
 
 def test_an_older_one_waits_for_each_that_is_younger_but_not_for_ever() -> None:
-    held = [(lets_go(START, 600, younger) - START).total_seconds() for younger in (0, 1, 2, 100)]
+    held = [(gang_released_at(START, 600, younger) - START).total_seconds() for younger in (0, 1, 2, 100)]
     assert held == [600, 1200, 1800, 600 * (1 + MOST_YIELDS)]
 
 
