@@ -56,6 +56,13 @@ def is_sharded(value: Any) -> bool:
     )
 
 
+def split_dimensions(value: Any) -> int:
+    """Along how many dimensions of its mesh the tensor is sharded; 0 for a plain tensor."""
+    if not is_sharded(value):
+        return 0
+    return sum(not isinstance(_read(placement), Replicate) for placement in value.placements)
+
+
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, which may be empty; of a plain tensor all of it."""
     if not is_sharded(tensor):

@@ -49,6 +49,7 @@ from perdure.session.description import Description
 from perdure.session.gradients import HeldGradients
 from perdure.session.job import EpochLoops, Status
 from perdure.session.loop_exit import has_ended, main_frame
+from perdure.session.mesh_places import check_batches
 from perdure.session.options import read_limit
 from perdure.session.preview import Preview
 from perdure.session.resuming import receive, resume, wait_in_place
@@ -142,6 +143,7 @@ class Core:
                 self._begin_in_place()
         if run.opening is None:
             self._check_collecting()
+            check_batches(run)
             resume(run, seed=self.seed)
             sums_alike = self.deterministic or run.world <= wrapping.WORLD_WITH_ONE_ORDER or run.registry.sharded
             if run.rank == 0 and not sums_alike:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -193,6 +194,7 @@ class Session:
         per_epoch: int | None = None,
         rewind: bool = True,
         fingerprint: bool = True,
+        mesh: DeviceMesh | None = None,
         **options: Any,
     ) -> Loader:
         """This rank's share of every global batch, in an order that no interruption changes.
@@ -212,6 +214,8 @@ class Session:
             rewind: False: an epoch begins where the one before stopped. The loader's `exhausted` is the condition for
                 `epochs(stop=[...])`.
             fingerprint: Hashes a few samples per epoch, to tell when ranks or runs read different data.
+            mesh: The mesh dimensions whose ranks get different samples, such as `mesh["dp"]`; by default all ranks do.
+                Ranks that differ in other dimensions only, as in tensor parallelism, get the same samples.
             options: Go to torch's DataLoader: `num_workers`, `collate_fn`, `pin_memory` and so on.
 
         Raises:
@@ -223,6 +227,7 @@ class Session:
             (name, batch_size, seed, shuffle, drop_last),
             Passes(train=train, per_epoch=per_epoch, rewind=rewind),
             fingerprint=fingerprint,
+            mesh=mesh,
             options=options,
         )
 

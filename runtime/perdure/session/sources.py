@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import Dataset
 
 from perdure.errors import UserError
@@ -21,6 +22,7 @@ from perdure.loop.position.counting import NAME as STEPS
 from perdure.loop.position.counting import Steps
 from perdure.loop.position.progress import RESERVED
 from perdure.session.core import Core
+from perdure.session.mesh_places import check_batches, place_in
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ def loader_of(
     passes: Passes,
     *,
     fingerprint: bool,
+    mesh: DeviceMesh | None,
     options: dict[str, Any],
 ) -> Loader:
     """The loader of that name, made by the first call. `order`: name, batch size, seed, shuffle and drop_last."""
@@ -47,9 +50,10 @@ def loader_of(
     run, size = core.run, len(dataset)  # type: ignore[arg-type]
     seed, shuffle = core.seed if seed is None else seed, passes.train if shuffle is None else shuffle
     plan = SamplingPlan(name, size, batch_size, seed, shuffle, drop_last)
+    place = place_in(run, name, mesh)
     known = run.progress.source(name)
     if isinstance(known, Loader):
-        return known.same(dataset, plan, options, **asdict(passes))
+        return known.same(dataset, plan, options, **asdict(passes), shares=place.world)
     if name in RESERVED:
         raise UserError(f"loader {name!r}: the name is taken by the session itself: give another one")
     core.warn_of_generators(f"loader {name!r}: the dataset", dataset)
@@ -60,15 +64,19 @@ def loader_of(
         dataset,
         plan,
         core.boundary,
-        rank=run.rank,
-        world=run.world,
+        rank=place.rank,
+        world=place.world,
         options=options,
         sized_for=run.settings.global_batch_size,
         fingerprint=fingerprint and not own_generators(dataset),
+        mesh=mesh,
+        records=place.first,
     )
     if run.joining:
         loader.postpone_look()
     run.progress.add(loader)
+    if run.opening:
+        check_batches(run)
     return loader
 
 

@@ -23,7 +23,7 @@ from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
 from perdure.state.modes import Modes
 from perdure.state.outline import Outline
-from perdure.state.shards import sharded_parts
+from perdure.state.shards import is_tensor_parallel, sharded_parts
 from perdure.state.wrapping import Replica
 
 COMPILED = "_orig_mod"
@@ -100,6 +100,11 @@ class Module:
     def sharded(self) -> bool:
         """Whether any of its tensors is in shards."""
         return any(map(boxes.is_sharded, chain(self._module.parameters(), self._module.buffers())))
+
+    @property
+    def tensor_parallel(self) -> bool:
+        """Whether several ranks compute parts of one batch."""
+        return is_tensor_parallel(self._module)
 
     def layout(self) -> list[list[Any]]:
         """Names, types and shapes of the parameters with which training began; buffers may have grown."""

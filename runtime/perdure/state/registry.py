@@ -350,6 +350,11 @@ class Registry:
         """The name of a module that is sharded over the ranks; "" if there is none."""
         return next((name for name, module in self._modules.items() if module.sharded), "")
 
+    @property
+    def tensor_parallel(self) -> str:
+        """The name of a module of which several ranks compute parts of one batch; "" if there is none."""
+        return next((name for name, module in self._modules.items() if module.tensor_parallel), "")
+
     def trained(self) -> Iterator[Tensor]:
         """What steps change: the modules' tensors and the optimizers' state."""
         return chain(self._live().values(), self.optimizer_tensors())

@@ -24,6 +24,13 @@ def sharded_parts(module: nn.Module) -> list[Any]:
     return [part for part in module.modules() if _is_a(part, _FSDP2)]
 
 
+def is_tensor_parallel(module: nn.Module) -> bool:
+    """Whether several ranks compute parts of one batch: FSDP2 shards along one dimension of a mesh, and only tensor
+    parallelism along another one, or without FSDP2."""
+    own = 1 if sharded_parts(module) else 0
+    return any(boxes.split_dimensions(tensor) > own for tensor in (*module.parameters(), *module.buffers()))
+
+
 def unreduced(module: nn.Module) -> Iterator[Tensor]:
     """The sharded parameters whose gradient FSDP2 keeps whole on each rank, each with its own sum.
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from perdure.errors import UserError
@@ -164,10 +165,13 @@ class Loader(Source[Any]):
         options: dict[str, Any],
         sized_for: int | None = None,
         fingerprint: bool = False,
+        mesh: DeviceMesh | None = None,
+        records: bool = True,
     ) -> None:
         """`sized_for`: the global batch for which the job's sizes were chosen, if that is given.
 
-        With `fingerprint` a few samples are read and hashed before the first batch.
+        With `fingerprint` a few samples are read and hashed before the first batch. `rank` and `world` count places in
+        `mesh`, if that is given. Of the ranks with the same place one `records` the samples that it used.
         """
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
@@ -175,6 +179,9 @@ class Loader(Source[Any]):
         """The share that the script is working on."""
         self._ids: list[int] = []
         self._rank, self._world = rank, world
+        self.mesh = mesh
+        """The script's own; kept, so that no live hand-over changes the ranks below it."""
+        self._records = records
         self._sized_for = sized_for
         self._judged = 0
         """The number of ranks whose shares were checked."""
@@ -240,7 +247,7 @@ class Loader(Source[Any]):
 
     def beside(self) -> dict[str, Any]:
         """Arguments that are in neither the plan nor the options."""
-        return {"train": not self.evaluates, "per_epoch": None, "rewind": True}
+        return {"train": not self.evaluates, "per_epoch": None, "rewind": True, "shares": self._world}
 
     def cursor(self, epoch: int) -> dict[str, Any]:
         """What a commit records."""
@@ -280,7 +287,7 @@ class Loader(Source[Any]):
         if self._judged != self._world and self.trains:
             self._judge_shares()
         ids, self._ids = self._ids, []
-        return ids
+        return ids if self._records else []
 
     def rewind(self, consumed: int = 0) -> None:
         """To a position in the next epoch."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -165,6 +164,7 @@ def train(
     torch.set_num_threads(1)
     steps: dict[int, Any] = {}
     saved: dict[int, Any] = {}
+    seen: list[list[list[int]]] = []
     with Session.from_env(root) as session:
         net = sharded(how, session.world, wide)
         steps_by = OPTIMIZERS[optimizer]([one for one in net.parameters() if one.requires_grad])
@@ -173,9 +173,8 @@ def train(
         begun = whole(net, steps_by)
         with suppress(Exit):
             for _ in () if restores else session.epochs(epochs):
-                for (words,) in session.loader(dataset(), BATCH):
-                    if how == "tp":  # its ranks compute parts of one and the same
-                        dist.broadcast(words, group=net.blocks[0].a.weight.device_mesh["tp"].get_group(), group_src=0)
+                mesh = net.blocks[0].a.weight.device_mesh["dp"] if how == "tp" else None
+                for (words,) in session.loader(dataset(), BATCH, mesh=mesh):
                     loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
                     norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net)]
@@ -185,6 +184,7 @@ def train(
                     if step == differs_at and session.rank == 1:
                         net.blocks[0].b.weight.data.to_local().add_(1)
                     saved[step] = whole(net, steps_by)
+                    seen.append(words.tolist())
                     steps[step] = [loss.item(), *map(value, norms)]
                     net.eval()
                     with torch.no_grad():
@@ -195,6 +195,7 @@ def train(
             "begun": begun,
             "saved": saved,
             "steps": steps,
+            "seen": seen,
             "own": own(net, steps_by) if not restores else {},
             "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
         }
@@ -229,6 +230,18 @@ def collects(root: str) -> None:
         net = sharded("fsdp", session.world, 23)
         session.register(model=net, optimizer=OPTIMIZERS["sgd"]([one for one in net.parameters() if one.requires_grad]))
         session.on("collect", list)
+        restore(session)
+
+
+def parallel(root: str) -> None:
+    """Splits the work on each batch, and has a loader that gives each rank its own."""
+    with Session.from_env(root) as session:
+        mesh = init_device_mesh("cpu", (session.world,), mesh_dim_names=("tp",))
+        net = Net(22)
+        for block in net.blocks:
+            parallelize_module(block, mesh["tp"], {"a": ColwiseParallel(), "b": RowwiseParallel()})
+        session.register(model=net, optimizer=OPTIMIZERS["sgd"]([one for one in net.parameters() if one.requires_grad]))
+        session.loader(dataset(), BATCH)
         restore(session)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perdure.cli.main import main
-from tests.unit.runtime.records import entries
+from tests.unit.runtime.records import entries, traced
 from tests.unit.runtime.session.ranks import Scene, play
+from tests.unit.runtime.session.sharded import SAMPLES, dataset
 
 MODULE = "tests.unit.runtime.session.sharded"
 LEFT = "4"
@@ -57,7 +58,7 @@ def scenes(root: Path) -> list[Scene]:
         ]
         if name in WAYS:
             every.append(train(f"{name}-on", name, world, **given))
-            every.append(train(f"{name}-undisturbed", f"{name}-undisturbed", world, **given))
+            every.append(train(f"{name}-undisturbed", f"{name}-undisturbed", world, {"PERDURE_TRACE": "1"}, **given))
     for how in HELD:
         arguments = {"root": str(root / f"held-{how}"), "how": how}
         every.append(Scene(f"held-{how}", "accumulates", 2, arguments, {"PERDURE_CHECK_SECONDS": "0"}, MODULE))
@@ -168,6 +169,27 @@ def test_a_hook_that_is_to_get_whole_tensors_is_refused_before_anything_is_train
         assert found["raised"] == "UserError"
         assert "perdure export" in found["message"]
     assert not (tmp_path / "root" / "log").exists()
+
+
+def test_ranks_that_compute_parts_of_one_batch_get_the_same_samples_and_together_all(results: Results) -> None:
+    first, second, third, fourth = (found["seen"] for found in results["tp-undisturbed"])
+    assert first == second != third == fourth
+    every = sorted(words for step in [*first, *third] for words in step)
+    assert every == sorted(dataset().tensors[0].tolist())
+
+
+@pytest.mark.usefixtures("results")
+def test_ranks_with_the_same_samples_record_them_once(root: Path) -> None:
+    used = [ids for line in traced(root / "tp-undisturbed") for ids in line.get("ids", ())]
+    assert sorted(used) == list(range(SAMPLES))
+
+
+def test_batches_of_each_rank_its_own_are_refused_where_ranks_compute_parts_of_one(tmp_path: Path) -> None:
+    """In processes of its own, because its Session fails."""
+    played = play(tmp_path, [Scene("parallel", "parallel", 2, {"root": str(tmp_path / "root")}, {}, MODULE)])
+    for found in played["parallel"]:
+        assert found["raised"] == "UserError"
+        assert "model's tensor parallelism compute parts of one batch: name the mesh dimensions" in found["message"]
 
 
 def test_no_rank_takes_memory_for_a_whole_tensor(results: Results) -> None:
