@@ -75,7 +75,10 @@ class FileStore:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         with self._opened(key) as file:
             file.seek(start)
-            return file.read(-1 if length is None else length)
+            if length is None:
+                return file.read()
+            left = max(os.fstat(file.fileno()).st_size - start, 0)
+            return file.read(min(length, left))  # memory for the whole length is taken before anything is read
 
     def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
         with self._opened(key) as file:

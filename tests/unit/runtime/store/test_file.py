@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def test_what_is_on_its_way_is_not_listed(tmp_path: Path) -> None:
     store.put("log/1", b"")
     (tmp_path / INCOMING / "half").write_bytes(b"ha")
     assert store.list("") == ["log/1"]
+
+
+def test_a_small_object_of_which_much_would_be_read_takes_little_memory(tmp_path: Path) -> None:
+    """Else nobody could read it whose address space has a limit."""
+    store = FileStore(tmp_path)
+    store.put("log/1", bytes(SIZE))
+    tracemalloc.start()
+    try:
+        assert store.get("log/1", start=1, length=1 << 30) == bytes(SIZE - 1)
+        assert store.get("log/1", start=SIZE + 1, length=1 << 30) == b""
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * SIZE
 
 
 def test_nothing_stays_behind_after_a_put(tmp_path: Path) -> None:
