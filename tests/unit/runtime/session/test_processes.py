@@ -106,7 +106,7 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         assert (ending.outcome, first.process.returncode) == (ExitKind.CHECKPOINTED, 0)
         assert ending.commit == CommitRef(2, ending.step)
         assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
-    with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}, executed=True) as second:
+    with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}) as second:
         second.until(Attached)
         assert second.until(Opened) == Opened(2)
         assert second.until(Opened) == Opened(2, ending.commit, step=ending.step)
