@@ -32,6 +32,15 @@ EXACT = {
     ),
     "data": ("mixup", "hard_samples", "shards", "buckets", "progressive", "multi_scale", "keys"),
     "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
+    "practices": (
+        "cutmix",
+        "recomputed",
+        "parametrized",
+        "range_test",
+        "mean_teacher",
+        "adversaries",
+        "group_weights",
+    ),
 }
 FRAMEWORKS = (
     "frameworks.sequence_classification",
@@ -56,6 +65,7 @@ TOLD = {
     "schedules.rising_smoothing": "steps change an unregistered CrossEntropyLoss (label_smoothing)",
     "structure.detection": "an unregistered LinearLR sets the learning rate of optimizer 'optimizer'",
     "data.counting_workers": "loader 'train': the dataset has a random generator of its own, rng: its state is in no",
+    "practices.averaged_in_a_dict": f"steps change shadow, which follows weights of a registered module: {AGAIN}",
     "data.forgotten_mixup": f"steps change rng, an unregistered Generator: {AGAIN}; keep its state",
 }
 """What a whole run says of what it would lose."""
@@ -72,11 +82,13 @@ ALONE = frozenset(
         "generative.critics",
         "generative.annealing",
         "selfsupervised.queue",
+        "practices.adversaries",
+        "practices.group_weights",
         "schedules.thawing",
         "schedules.thawed_from_then_on",
     }
 )
-"""For one rank: not wrapped, or with a state for whole batches."""
+"""For one rank: not wrapped, with a state for whole batches, or with attacks by each rank's own statistics."""
 QUICK = frozenset(
     {
         "language.pretraining",
@@ -102,6 +114,7 @@ REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap 
 """A training of one rank, continued on two, draws each rank's own numbers there, and is not wrapped."""
 DIFFERS = "between rank 0 and rank 1 these differ: "
 OWN_BY_RANK = {
+    "practices.mean_teacher": "teacher.1.running_mean, teacher.1.running_var",
     "selfsupervised.dino": "criterion.center",
     "optimizers.averaged": "average.module.1.running_mean, average.module.1.running_var",
     "optimizers.schedule_free": "session",
@@ -110,7 +123,9 @@ OWN_BY_RANK = {
     "structure.torchvision": "ema.module.1.running_mean, ema.module.1.running_var",
 }
 """Each rank's own state in these, which is reported."""
-FOLLOW_RANK_0 = frozenset({"selfsupervised.dino", "optimizers.schedule_free", "schedules.plateau"})
+FOLLOW_RANK_0 = frozenset(
+    {"practices.mean_teacher", "selfsupervised.dino", "optimizers.schedule_free", "schedules.plateau"}
+)
 """A newcomer goes on with rank 0's of that: it ends as a restart at that step does, and not as an undisturbed run."""
 
 
