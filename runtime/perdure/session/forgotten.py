@@ -197,8 +197,8 @@ def _kept_tensors(
         return {}
     known: set[int] = set()
     for thing in (*registered.values(), *(one for _, one in found if _has_state(type(one)))):
-        for _, part in parts_of(thing, "", known, most=len(known) + TENSORS, enters=enters):
-            known.add(id(part))
+        parts = parts_of(thing, "", known, most=len(known) + TENSORS, enters=enters)
+        known |= {id(part) for _, part in parts}
     values = (part for one in kept.values() for _, part in parts_of(one, "", set(), most=TENSORS))
     shapes -= {tuple(one.shape) for one in values if isinstance(one, Tensor | np.ndarray)}
     return kept_tensors(((path, one) for path, one in found if id(one) not in known), shapes, loose.memory())
