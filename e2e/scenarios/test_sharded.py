@@ -18,6 +18,7 @@ from e2e.prepare import Environments
 from e2e.scenarios import lanes
 from e2e.scenarios.conftest import TINYGPT_IMAGE
 from e2e.scenarios.training import START_SECONDS, UNPACED
+from tests.support.forked import ForkedRank
 
 pytestmark = pytest.mark.cluster
 
@@ -60,12 +61,12 @@ class Sharded:
         self._logs: dict[str, Log] = {}
 
     def trains(self, *, run: int) -> None:
-        """Waits until this run has done some steps."""
+        """Waits until this run has done two steps."""
         self._watch.wait(f"run {run} assigned", lambda h: observed.training_run(h, run), seconds=START_SECONDS)
         name = observed.member_of_rank(self._watch.history, 0)["metadata"]["name"]
         if name not in self._logs:
             self._logs[name] = self._stack.enter_context(self._job.log(name))
-        self._logs[name].wait(rf"PACE run {run}: 4 steps", seconds=START_SECONDS)
+        self._logs[name].wait(rf"PACE run {run}: 2 steps", seconds=START_SECONDS)
 
     def nodes(self) -> set[str]:
         """Where its pods are."""
@@ -149,4 +150,4 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
 
 def _twin(lab: Lab) -> twin.Twin:
     python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
-    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS)
+    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS, start=ForkedRank.start)
