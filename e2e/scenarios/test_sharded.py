@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from e2e.harness import evidence, observed, timeline, twin
+from e2e.harness import evidence, observed, timeline
 from e2e.harness.drain import Drained, uncordon
 from e2e.harness.job import Job, Manifest, merged, with_container
-from e2e.harness.lab import TINYGPT, Lab, example
+from e2e.harness.lab import Lab
 from e2e.harness.watching import Log, Watch
-from e2e.prepare import Environments
-from e2e.scenarios import lanes
-from e2e.scenarios.conftest import TINYGPT_IMAGE
+from e2e.scenarios import lanes, tinygpt
 from e2e.scenarios.training import START_SECONDS, UNPACED
-from tests.support.forked import ForkedRank
 
 pytestmark = pytest.mark.cluster
 
@@ -34,23 +31,16 @@ FINISH_SECONDS = 300
 
 
 def manifest(lane: str) -> Manifest:
-    """examples/tinygpt/job.yaml with its model in quarters."""
+    """Four members and no fewer, each with a quarter of the model. Each needs a seat."""
     spec = {
         "replicas": MEMBERS,
-        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}", "everySteps": 10},
+        "checkpoint": {"everySteps": 10},
         "disruption": {"replacementTimeoutSeconds": REPLACED_SECONDS},
-        "elastic": {"minReplicas": MEMBERS - 1, "maxReplicas": MEMBERS, "growAfterSeconds": 1},
-        "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
+        "elastic": {"minReplicas": MEMBERS, "maxReplicas": MEMBERS, "growAfterSeconds": 1},
     }
-    changed = example(TINYGPT, {"spec": spec})
-    resources = changed["spec"]["template"]["spec"]["containers"][0]["resources"]
-    return with_container(
-        changed,
-        {"PERDURE_TRACE": "1", **PACE},
-        image=TINYGPT_IMAGE,
-        command=["python", "paced.py", "train.py", *ARGUMENTS],
-        resources=merged(resources, {"limits": {SEAT: "1"}}),
-    )
+    found = tinygpt.manifest(lane, NAMESPACE, ARGUMENTS, PACE, spec)
+    resources = found["spec"]["template"]["spec"]["containers"][0]["resources"]
+    return with_container(found, {}, resources=merged(resources, {"limits": {SEAT: "1"}}))
 
 
 class Sharded:
@@ -76,6 +66,11 @@ class Sharded:
         """`kubectl drain`, once it has come back."""
         with self._lab.drain(node) as drain:
             return drain.finish()
+
+    def may_have_one_member_less(self) -> None:
+        """From now on. A job that may begin with one less does so if the last member comes late."""
+        words = ["--type=merge", "--patch", json.dumps({"spec": {"elastic": {"minReplicas": MEMBERS - 1}}})]
+        self._lab.kubectl("patch", "trainingjob", self._job.name, "--namespace", self._job.namespace, *words)
 
     def hurries(self) -> None:
         """From now on nothing holds the steps up."""
@@ -128,6 +123,7 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
         first, second = sorted(small, key=lambda node: node not in training.nodes())
         moved = training.drained(first)
         training.trains(run=2)
+        training.may_have_one_member_less()
         shrunk = training.drained(second)
         training.trains(run=3)
         uncordon(lab.kubectl, small)
@@ -136,7 +132,7 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
         said = training.completes()
         print(training.timeline())
         told_last = job.describe()
-    undisturbed = _twin(lab)
+    undisturbed = tinygpt.undisturbed(lab, ARGUMENTS, MEMBERS)
     entries, trace = job.root.entries(), job.root.trace().steps
     assert (moved.status, shrunk.status) == (0, 0), moved.output + shrunk.output
     assert list(evidence.worlds(entries).items()) == [(1, 4), (2, 4), (3, 3), (4, 4)], told_last
@@ -146,8 +142,3 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
     here, there = losses(said), losses(undisturbed.said.splitlines())
     assert here.keys() == there.keys()
     assert [here[step] for step in range(1, of_four + 1)] == [there[step] for step in range(1, of_four + 1)]
-
-
-def _twin(lab: Lab) -> twin.Twin:
-    python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
-    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS, start=ForkedRank.start)

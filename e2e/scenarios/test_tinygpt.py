@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from e2e.harness import evidence, observed, twin
-from e2e.harness.job import Job, Manifest, with_container
-from e2e.harness.lab import TINYGPT, Lab, example
-from e2e.prepare import Environments
-from e2e.scenarios import lanes
-from e2e.scenarios.conftest import TINYGPT_IMAGE
+from e2e.harness import evidence, observed
+from e2e.harness.job import Job, Manifest
+from e2e.harness.lab import Lab
+from e2e.scenarios import tinygpt
 from e2e.scenarios.training import STANDBY_SECONDS, START_SECONDS
-from tests.support.forked import ForkedRank
 
 pytestmark = pytest.mark.cluster
 
@@ -28,16 +24,13 @@ FINISH_SECONDS = 300
 
 
 def manifest(lane: str) -> Manifest:
-    """examples/tinygpt/job.yaml on the scenario's nodes."""
+    """Two members, who save in the background."""
     spec = {
         "replicas": MEMBERS,
-        "checkpoint": {"uri": f"s3://scenarios/{NAMESPACE}", "everySteps": 4},
+        "checkpoint": {"everySteps": 4},
         "disruption": {"replacementTimeoutSeconds": STANDBY_SECONDS},
-        "template": {"spec": {"nodeSelector": {lanes.LABEL: lane}}},
     }
-    environ = {"PERDURE_TRACE": "1", "PERDURE_BACKGROUND_BYTES": "0", **PACE}
-    changed = example(TINYGPT, {"spec": spec})
-    return with_container(changed, environ, image=TINYGPT_IMAGE, command=["python", "paced.py", "train.py", *ARGUMENTS])
+    return tinygpt.manifest(lane, NAMESPACE, ARGUMENTS, {"PERDURE_BACKGROUND_BYTES": "0", **PACE}, spec)
 
 
 def told(lines: list[str]) -> list[str]:
@@ -66,7 +59,7 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
         status = watch.wait("the job ends", observed.in_phase("Completed", "Failed"), seconds=FINISH_SECONDS)
         told_last = job.describe()
         assert status["phase"] == "Completed", told_last
-    undisturbed = _twin(lab)
+    undisturbed = tinygpt.undisturbed(lab, ARGUMENTS, MEMBERS)
     entries, trace = job.root.entries(), job.root.trace().steps
     assert drained.status == 0, drained.output
     assert [entry.run for entry in entries if entry.kind == "Opened"] == [1, 2]
@@ -75,8 +68,3 @@ def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, 
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
     assert job.root.weight_hash() == undisturbed.weights
-
-
-def _twin(lab: Lab) -> twin.Twin:
-    python = Environments(Path(lab.cluster.facts.environments)).trainer / "bin" / "python"
-    return twin.trained(python, TINYGPT / "train.py", ARGUMENTS, world=MEMBERS, start=ForkedRank.start)

@@ -270,8 +270,11 @@ def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: st
 
 
 def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
-    """Wait until all keys are set. torch's own wait answers at once, and logs a complaint when it gives up: so it is
-    called once, and a longer wait polls."""
+    """Wait until all keys are set.
+
+    torch's own wait returns as soon as they are, and logs a complaint if it gives up. So it is called once, and a
+    longer wait polls.
+    """
     silent = f"{awaited}, and the store does not answer"
     patience = timedelta(seconds=min(deadline.check(awaited), WAIT_SECONDS))
     try:

@@ -112,7 +112,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
 
 
 def wait_in_place(run: Run, why_not: str) -> None:
-    """Wait until the newer run begins in place, because of `why_not` this newcomer cannot join a living run.
+    """Wait until the newer run begins in place. `why_not` says why this newcomer cannot join a living run.
 
     Raises HandoverFailed if the older run can change its members live.
     """
