@@ -5,7 +5,6 @@ Called once by the session's `restore`.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -136,12 +135,9 @@ def _wait_for_turn(
 def _waits_from(settings: Settings, begun: float) -> float:
     """When the wait for the previous run begins; `begun` is when all ranks had met.
 
-    A newcomer must not cut off a run whose ranks may still be in the hand-over. If a stayer is in the group, its own
-    older trainer has ended. If there are only newcomers, they wait without a limit.
+    Newcomers of a live hand-over may have been warm for long when it fails, and only then the older run begins to save.
     """
-    if settings.handover is None:
-        return settings.started or begun
-    return math.inf if len(settings.handover.joins) == settings.world else begun
+    return begun if settings.handover else settings.started or begun
 
 
 def _say_once(answer: NotYet, said: str) -> str:

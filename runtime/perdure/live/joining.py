@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 from perdure.group.agreement import Agreement
@@ -30,7 +29,7 @@ def attach(run: Run) -> None:
 def meet_in_place(run: Run) -> None:
     """Begin the newer run in place, without a live hand-over: its ranks meet as usual and wait until the older run
     ends."""
-    run.settings, run.joining = replace(run.settings, handover=None), False
+    run.joining = False
     meet(run, run.timeout)
     for replica in run.replicas:
         replica.adapt(run.world)

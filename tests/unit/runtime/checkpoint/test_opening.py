@@ -129,9 +129,8 @@ def test_the_wait_counts_from_the_start_of_the_process(store: Unreliable, before
     assert open_run(settings(2, wait=SECONDS, started=begun - SECONDS), store, Solo(), give_up).run == 2
 
 
-@pytest.mark.parametrize(("joins", "wait"), [((0,), SECONDS), ((0, 1), 0.0)], ids=["with-a-stayer", "newcomers-alone"])
 def test_a_newcomers_long_warm_up_is_no_waiting_for_the_run_that_still_trains(
-    store: Unreliable, before: Writer, joins: tuple[int, ...], wait: float
+    store: Unreliable, before: Writer
 ) -> None:
     asked = count()
 
@@ -139,16 +138,19 @@ def test_a_newcomers_long_warm_up_is_no_waiting_for_the_run_that_still_trains(
         if next(asked) == 3:
             raise Exit
 
-    block = Handover(before.run, 2, joins, joins, "10.0.0.1:2000", 30, "ab")
-    warm = replace(settings(2, wait=wait, started=time.monotonic() - FOREVER), handover=block, world=2)
+    warm = replace(settings(2, wait=SECONDS, started=time.monotonic() - FOREVER), handover=replacing(before.run))
     with pytest.raises(Exit):
         open_run(warm, store, Solo(), give_up)
 
 
-def test_a_newcomer_waits_no_longer_than_told_once_it_stands_with_a_stayer(store: Unreliable, before: Writer) -> None:
-    block = Handover(before.run, 2, (0,), (0,), "10.0.0.1:2000", 30, "ab")
-    warm = replace(settings(2, wait=0.05), handover=block, world=2)
+def test_a_newcomer_waits_no_longer_than_told_once_all_have_met(store: Unreliable, before: Writer) -> None:
+    warm = replace(settings(2, wait=0.05), handover=replacing(before.run))
     assert open_run(warm, store, Solo(), nobody_gives_up).run == 2
+
+
+def replacing(run: int) -> Handover:
+    """The offer to the newcomer that replaces the only rank of `run`."""
+    return Handover(run, 1, (0,), (0,), "10.0.0.1:2000", 30, "ab")
 
 
 def test_a_request_to_leave_ends_the_wait(store: Unreliable, before: Writer) -> None:

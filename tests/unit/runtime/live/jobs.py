@@ -22,6 +22,8 @@ WAIT_AT = 4
 AGAIN_AT = 12
 EVERY = 4
 LIMIT = 60
+WAIT = 75
+"""Seconds for which newcomers that begin in place wait for the older run: LIMIT and the operator's margin."""
 MOVES = {
     "rank-1-of-2": (2, 2, (1,), (1,)),
     "both-of-2": (2, 2, (0, 1), (0, 1)),
@@ -78,13 +80,14 @@ class Job:
         wait: bool = True,
         at: int | None = None,
         reports: bool = False,
+        started: float = 0.0,
         **newcomer: Any,
     ) -> Job:
         """Its ranks get the offer to become run 2, with these newcomers, which are started, and without these leavers.
 
         `newcomer` are arguments of the newcomers' script alone; without `wait` the old ranks do not wait until they are
         ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and their
-        votes are not acknowledged.
+        votes are not acknowledged. `started` is when their agents started them, in their clock's seconds.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
@@ -92,6 +95,7 @@ class Job:
         for party in attempt_of(block, 2).parties:
             if party.part is Part.NEWCOMER and party.new is not None:
                 told = _told(block) | ({Env.REPORT_FD: "1"} if reports else {})
+                told |= {Env.STARTED: repr(started)} if started else {}
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
             elif at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
@@ -180,7 +184,7 @@ def _rank(run: int, rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def _told(block: Handover) -> dict[str, str]:
-    return {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
+    return {"PERDURE_HANDOVER": json.dumps(write_handover(block)), "PERDURE_WAIT": str(WAIT)}
 
 
 def _offer(run: int, party: Party, world: int, port: int, block: Handover) -> Train | Leave:

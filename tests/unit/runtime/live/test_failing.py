@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure.wire import AttemptRecord, HandoverWord
-from tests.unit.runtime.live.jobs import Job, by_rank
+from tests.unit.runtime.live.jobs import WAIT, Job, by_rank
 from tests.unit.runtime.live.nursery import Nursery
 
 REPLACED = (2, (1,), (1,))
@@ -62,6 +63,14 @@ def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
     assert {(line["rank"], line["word"]) for line in ended} == {(0, "restart"), (1, "restart")}
     assert set(results["old0"]) == {"left"}
     assert results["new0"]["weights"] == results["new1"]["weights"]
+
+
+def test_newcomers_that_have_long_been_warm_wait_for_the_save_of_the_older_run(nursery: Nursery) -> None:
+    slow = str(nursery.folder / "slow-new0.log"), "waiting to open the log: run 1 has not ended"
+    job = Job(nursery, "slow", 2, script="variants.keeping", slow=slow)
+    job.offered(2, (0, 1), (0, 1), wait=False, started=time.monotonic() - 2 * WAIT).begin()
+    assert set(job.end()["old0"]) == {"left"}
+    assert slow[1] in job.output("new0")
 
 
 @pytest.mark.parametrize("makes", ["ddp", "group"])

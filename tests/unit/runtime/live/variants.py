@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -302,12 +303,33 @@ def meshed(root: str, *, makes: str = "", wait_at: int | None = None) -> dict[st
         return {"rank": session.rank, "weights": digest(kit.net.parameters())}
 
 
-def keeping(root: str, *, wait_at: int | None = None) -> dict[str, Any]:
-    """It keeps the group of all ranks, and does not even use it."""
+class SlowToSave:
+    """Once a hand-over has ended, its state is there only when this text is in this file, or after a minute."""
+
+    def __init__(self, ended: Ended, file: str, text: str) -> None:
+        self.ended, self.file, self.text = ended, Path(file), text
+
+    def state_dict(self) -> dict[str, Any]:
+        """It has none of its own."""
+        deadline = time.monotonic() + 60 * self.ended.once.is_set()
+        while time.monotonic() < deadline and self.text not in self.file.read_text():
+            time.sleep(0.01)
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
+
+def keeping(root: str, *, slow: tuple[str, str] | None = None, wait_at: int | None = None) -> dict[str, Any]:
+    """It keeps the group of all ranks, and does not even use it; `slow` are the file and the text of SlowToSave."""
     torch.set_num_threads(1)
+    ended = Ended()
     with Session.from_env(root) as session:
         kept = dist.group.WORLD  # noqa: F841 - as people do it: `group = dist.group.WORLD`
         kit = Kit(session, "")
+        if slow:
+            session._core.run.reporter.add(ended)
+            session.register(slow=SlowToSave(ended, *slow))
         try:
             for _ in session.epochs(3):
                 for _ in plain(kit):
