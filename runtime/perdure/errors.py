@@ -77,3 +77,14 @@ class StorageRefused(StorageError):
 
 class PeerLost(PerdureError):
     """A collective failed or timed out because another rank is gone."""
+
+
+def in_words(error: BaseException) -> str:
+    """What a message says of an error that may be any: those of Python for memory and threads say nothing by
+    themselves."""
+    match error:
+        case PerdureError():
+            return str(error)
+        case MemoryError():
+            return "no memory was left: raise the limit of memory, or the size of the machine"
+    return repr(error)

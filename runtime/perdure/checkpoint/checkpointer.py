@@ -24,7 +24,7 @@ from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import NewCommit, Saved, State
 from perdure.checkpoint.upload import Staged
 from perdure.console import Trouble, say
-from perdure.errors import PerdureError, StorageError, StorageRefused, UserError
+from perdure.errors import PerdureError, StorageError, StorageRefused, UserError, in_words
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.log.position import Position
@@ -284,8 +284,9 @@ class Checkpointer:
             try:
                 with self.writing:
                     retire(self.store, self.writer, self.keep)
-            except StorageError as error:
-                self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {error}")
+            except (StorageError, MemoryError) as error:
+                why = in_words(error)
+                self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {why}")
             else:
                 self._retire_trouble.over()
 

@@ -38,7 +38,7 @@ from perdure.checkpoint.schedule import DEAR_SECONDS, CheckpointSchedule
 from perdure.checkpoint.state import Contribution, Saved
 from perdure.checkpoint.upload import Staged
 from perdure.console import say
-from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused
+from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused, in_words
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.log.position import Position
@@ -435,7 +435,7 @@ class BackgroundSaves:
             }
             every = run.peers.gather("has copied what it saves", own)
         except BaseException as error:
-            self._feed(ev.CopyFailed(save.name, f"it could not be copied: {error!r}"))
+            self._feed(ev.CopyFailed(save.name, f"it could not be copied: {in_words(error)}"))
             raise
         most = max(one["part"][0] for one in every)
         self._last = replace(

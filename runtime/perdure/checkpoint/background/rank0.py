@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.upload import put_manifest
-from perdure.errors import Corrupt, Fenced, PerdureError
+from perdure.errors import Corrupt, Fenced, in_words
 from perdure.log.entry import ManifestRef
 from perdure.log.objects import fetch, index_key
 from perdure.log.position import Position
@@ -69,10 +69,10 @@ class Requests:
                 indexes = [self._index(folder, rank, part, run, position) for rank, part in enumerate(parts)]
                 self._manifests[name] = put_manifest(self._store, folder, indexes, run, position)
             except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
-                return ev.NotPrepared(name, _words(error))
+                return ev.NotPrepared(name, in_words(error))
             return ev.Prepared(name)
 
-        self._begin(act)
+        self._begin(act, lambda why: ev.NotPrepared(name, why))
 
     def _index(self, folder: str, rank: int, part: Part, run: int, position: Position) -> dict[str, Any]:
         key = index_key(folder, rank)
@@ -89,6 +89,10 @@ class Requests:
     def append(self, name: str, position: Position, *, final: bool, reason: str, again: bool) -> None:
         """Append the prepared commit to the log; `again` after a pause."""
 
+        def no_answer(why: str) -> Answer:
+            self.trouble = why
+            return ev.NoAnswer(name)
+
         def act() -> Answer:
             if again:
                 time.sleep(AGAIN_SECONDS)
@@ -99,20 +103,20 @@ class Requests:
                 self.fenced = error
                 return ev.Fenced(name, str(error))
             except Exception as error:  # noqa: BLE001 - the same
-                self.trouble = _words(error)
-                return ev.NoAnswer(name)
+                return no_answer(in_words(error))
             del self._manifests[name]
             return ev.Appended(name, made.seq)
 
-        self._begin(act)
+        self._begin(act, no_answer)
 
-    def beside(self, act: Callable[[], None]) -> None:
-        """Do something in a thread that nobody waits for."""
-        threading.Thread(target=act, name="perdure-commit", daemon=True).start()
+    def beside(self, act: Callable[[], None]) -> str:
+        """Do something in a thread that nobody waits for. Returns why it was not begun, if no thread can be started."""
+        try:
+            threading.Thread(target=act, name="perdure-commit", daemon=True).start()
+        except RuntimeError as error:  # at a limit of threads or of memory
+            return f"no thread can be started: {error}"
+        return ""
 
-    def _begin(self, act: Callable[[], Answer]) -> None:
-        self.beside(lambda: self._answers.put(act()))
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, PerdureError) else repr(error)
+    def _begin(self, act: Callable[[], Answer], failed: Callable[[str], Answer]) -> None:
+        if why := self.beside(lambda: self._answers.put(act())):
+            self._answers.put(failed(why))

@@ -31,7 +31,7 @@ from perdure.checkpoint.background.words import (
     read_order,
     write_told,
 )
-from perdure.errors import Corrupt, PerdureError, StorageRefused, UserError
+from perdure.errors import Corrupt, PerdureError, StorageRefused, UserError, in_words
 from perdure.store import Store, open_store
 
 PRIORITY: Final = 10
@@ -60,7 +60,7 @@ class Uploads:
         except PerdureError as error:
             self._tell(Told(FAILED, name, why=str(error)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer has to know
-            self._tell(Told(FAILED, name, why=f"the uploader cannot go on: {error!r}"))
+            self._tell(Told(FAILED, name, why=f"the uploader cannot go on: {in_words(error)}"))
         else:
             self._tell(Told(DURABLE, name, seconds))
 

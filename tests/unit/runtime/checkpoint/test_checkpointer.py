@@ -67,6 +67,17 @@ def entries(store: FileStore) -> list[dict[str, Any]]:
     return [json.loads(store.get(key)) for key in reversed(store.list("log/"))]
 
 
+def test_no_memory_to_delete_old_checkpoints_is_said_and_training_goes_on(
+    saver: Checkpointer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def list_much(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FileStore, "list", list_much)
+    assert saver.periodic(Position(7, 0), "cadence")
+    assert "old checkpoints could not be removed, trying again at the next: no memory was" in capfd.readouterr().err
+
+
 def test_an_exit_save_is_tried_again_until_the_store_is_back(
     saver: Checkpointer, store: Unreliable, capfd: pytest.CaptureFixture[str]
 ) -> None:

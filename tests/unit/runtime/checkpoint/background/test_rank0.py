@@ -129,6 +129,39 @@ def test_an_error_that_nobody_expects_is_an_answer_too(store: MemoryStore) -> No
     assert requests.trouble == "RuntimeError('a thread cannot be started')"
 
 
+def test_no_memory_and_no_thread_are_said_in_words_and_are_an_answer(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
+        if verb == "put" and key.startswith("data/"):
+            raise MemoryError
+        return act()
+
+    log_writer, part = opened(store), uploaded(store)
+    requests = Requests(WatchedStore(store, around), log_writer, threading.Lock())
+    requests.prepare(NAME, FOLDER, [part], 1, position(10))
+    told = answer(requests)
+    assert isinstance(told, on.NotPrepared)
+    assert "no memory was left" in told.why
+    requests = Requests(store, log_writer, threading.Lock())
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        requests.prepare(NAME, FOLDER, [part], 1, position(10))
+        assert answer(requests) == on.NotPrepared(NAME, "no thread can be started: can't start new thread")
+    requests.prepare(NAME, FOLDER, [part], 1, position(10))
+    assert answer(requests) == on.Prepared(NAME)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", no_thread)
+        requests.append(NAME, position(10), final=False, reason="cadence", again=False)
+        assert answer(requests) == on.NoAnswer(NAME)
+        assert "no thread can be started" in requests.trouble
+
+
+def no_thread(*_: object, **__: object) -> None:
+    """As at a limit of processes."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_newer_run_fences_it(store: MemoryStore) -> None:
     requests, part = Requests(store, opened(store), threading.Lock()), uploaded(store)
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
