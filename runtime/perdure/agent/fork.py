@@ -24,12 +24,13 @@ import sys
 import time
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from perdure.agent import linux
 from perdure.agent.imports import imports_of
+from perdure.agent.listeners import GroupListeners
 from perdure.agent.preload import Unfit, fork, import_found, import_wanted
 from perdure.agent.program import Program
 from perdure.host.parent import die_with_parent
@@ -55,10 +56,13 @@ class _End:
     """Whether no handler was registered before it, for instance by sitecustomize."""
     trainer: int = 0
     report: int = -1
+    listeners: GroupListeners = field(default_factory=GroupListeners)
 
     def begin(self, report: int) -> None:
         """Mark this process as a trainer."""
         self.trainer, self.report = os.getpid(), report
+        if gloo := getattr(sys.modules.get("torch.distributed"), "ProcessGroupGloo", None):
+            self.listeners.watch(gloo)
 
     def __call__(self) -> None:
         """Collect all garbage, because libraries report uncollected objects as leaks; then flush and report."""
@@ -70,7 +74,7 @@ class _End:
             return
         _flush()
         if self.is_last:
-            write_unwound(self.report)
+            write_unwound(self.report, self.listeners.still_open())
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from perdure.agent.residual_resources import held_by, is_room
 from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
 from perdure.agent.stderr_tail import Tail
 from perdure.host.cgroup import memory_limit
-from perdure.wire.channel import is_unwound, read_report
+from perdure.wire.channel import read_report, read_unwound
 
 _CHUNK: Final = 65536
 """A pipe's capacity: one read takes everything, and a process that writes without end cannot block the agent."""
@@ -82,6 +82,8 @@ class Child:
     """Whether its end was reported."""
     unwound: bool = False
     """Whether it only has its interpreter to shut down."""
+    groups: frozenset[int] = frozenset()
+    """The sockets of its process groups, by inode, once it is unwound."""
     port: int = 0
     """The port that its run's rank 0 listens on."""
     until: float = 0.0
@@ -95,7 +97,8 @@ class Child:
         """The reports that have arrived; passes stderr through."""
         *lines, self._line = (self._line + self.report.read()).split(b"\n")
         for line in lines:
-            self.unwound = self.unwound or is_unwound(line)
+            if (groups := read_unwound(line)) is not None:
+                self.unwound, self.groups = True, groups
             if report := read_report(line):
                 yield Reported(self.rank, report)
         text = self.stderr.read()
@@ -158,7 +161,7 @@ class Children:
         own = {one.pid for one in self.members}
         if self.aside or any(pid not in own for pid in self._left()):
             return "other processes are left"
-        return held_by(child.pid, child.port) or (
+        return held_by(child.pid, child.port, groups=child.groups) or (
             "" if is_room(child.pid, self.cgroups) else "there is no memory for both"
         )
 

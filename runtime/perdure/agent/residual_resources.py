@@ -12,39 +12,43 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
 
+from perdure.agent.listeners import internet_listeners, socket_inode
 from perdure.host.cgroup import CGROUPS
 from perdure.host.memory import MEMINFO, free_memory
 
 PROC: Final = Path("/proc")
-_TAKES: Final = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-"""By table: the state of a socket that accepts packets of any sender, listening or unconnected."""
 _DATAGRAMS: Final = "0002"
 """The type of a socket in /proc/net/unix."""
 _LOCK: Final = re.compile(r"(?:POSIX|FLOCK|OFDLCK|LEASE) +\S+ +\S+ +(\d+) ")
 _HARMLESS: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/")
 
 
-def held_by(pid: int, port: int = 0, root: Path = PROC) -> str:
-    """What the process holds that another could need; "" for nothing. Its run's own `port` does not count."""
+def held_by(pid: int, port: int = 0, root: Path = PROC, groups: Set[int] = frozenset()) -> str:
+    """What the process holds that another could need; "" for nothing.
+
+    Its run's own `port` does not count, nor the sockets of its process `groups`, by inode.
+    """
     try:
-        return next(_held(pid, port, root), "")
+        return next(_held(pid, port, root, groups), "")
     except (OSError, ValueError, IndexError) as error:
         return f"what it has cannot be read: {error}"
 
 
-def _held(pid: int, port: int, root: Path) -> Iterator[str]:
+def _held(pid: int, port: int, root: Path, groups: Set[int]) -> Iterator[str]:
     process = root / str(pid)
     listening = _listening(process / "net", port)
+    for inode in groups:
+        listening.pop(str(inode), None)
     ours = {_identity(fd) for fd in range(3)}
     for link in (process / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             target = str(link.readlink())
-            if (inode := re.fullmatch(r"socket:\[(\d+)\]", target)) and inode[1] in listening:
-                yield f"it listens on {listening[inode[1]]}"
+            if at := listening.get(socket_inode(target)):
+                yield f"it listens on {at}"
             elif target.startswith("/dev/") and not target.startswith((*_HARMLESS, "/dev/shm/")):  # noqa: S108
                 yield f"it has {target} open"
             elif _is_written(process / "fdinfo" / link.name) and _is_file(link) and _identity(link) not in ours:
@@ -56,13 +60,9 @@ def _held(pid: int, port: int, root: Path) -> Iterator[str]:
 def _listening(net: Path, port: int) -> dict[str, str]:
     """The addresses of this container's listening sockets, by inode."""
     found: dict[str, str] = {}
-    for name, takes in _TAKES.items():
-        table = net / name
-        for line in table.read_text().splitlines()[1:] if table.exists() else ():
-            fields = line.split()
-            at = int(fields[1].rpartition(":")[2], 16)
-            if fields[3] == takes and (at != port or name.startswith("udp")):
-                found[fields[9]] = f"port {at}" if name.startswith("tcp") else f"UDP port {at}"
+    for name, inode, at in internet_listeners(net):
+        if at != port or name.startswith("udp"):
+            found[inode] = f"port {at}" if name.startswith("tcp") else f"UDP port {at}"
     for line in (net / "unix").read_text().splitlines()[1:]:
         fields = line.split()
         named = len(fields) > 7

@@ -26,7 +26,7 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -310,6 +310,8 @@ _KINDS: Final[Mapping[str, type[Report]]] = {
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _UNWOUND: Final = b'{"report": "unwound"}'
+_MOST_GROUPS: Final = 100
+"""The most sockets that one line names, because a line has a limit; the agent waits where there are more."""
 _MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
 """Reports that no later one repeats: they wait for room in the pipe."""
 
@@ -327,14 +329,23 @@ def write_step(fd: int, step: int, epoch: int) -> None:
         return
 
 
-def write_unwound(fd: int) -> None:
-    """Reports that only the interpreter's own end is left of this process: its exit handlers are done."""
-    _send(fd, _UNWOUND + b"\n", 0)
+def write_unwound(fd: int, groups: Sequence[int] = ()) -> None:
+    """Reports that only the interpreter's own end is left of this process: its exit handlers are done.
+
+    `groups` are the sockets that its process groups still listen on, by inode: no other process needs them.
+    """
+    told = _UNWOUND[:-1] + f', "groups": {json.dumps([*groups[:_MOST_GROUPS]])}}}'.encode() if groups else _UNWOUND
+    _send(fd, told + b"\n", 0)
 
 
-def is_unwound(line: bytes) -> bool:
-    """Whether the line reports that. Agents that do not know it ignore it."""
-    return line == _UNWOUND
+def read_unwound(line: bytes) -> frozenset[int] | None:
+    """The sockets that such a report names; None for any other line. Agents that do not know it ignore it."""
+    if not line.startswith(_UNWOUND[:-1]):
+        return None
+    try:
+        return frozenset(int(inode) for inode in json.loads(line).get("groups", ()))
+    except (ValueError, TypeError):
+        return None
 
 
 def _send(fd: int, line: bytes, seconds: float) -> None:

@@ -16,7 +16,7 @@ from perdure.agent.launch import Exec, Launcher
 from perdure.agent.program import Program, read_program
 from perdure.agent.zygote import Zygote
 from perdure.wire import Env
-from perdure.wire.channel import is_unwound
+from perdure.wire.channel import read_unwound
 
 
 def launcher_of(options: dict[str, Any], command: list[str]) -> Launcher:
@@ -32,7 +32,7 @@ def cut(report: int, pid: int) -> list[str]:
     told = []
     for line in os.fdopen(report, "rb", closefd=False):
         told.append(line.decode().rstrip())
-        if is_unwound(line.rstrip(b"\n")):
+        if read_unwound(line.rstrip(b"\n")) is not None:
             os.kill(pid, signal.SIGKILL)
     return told
 

@@ -418,6 +418,23 @@ class TestInAMember:
             member.hears("run 2 starts")
             assert gone(first)
 
+    def test_the_next_trainer_does_not_wait_for_the_ports_of_the_last_ones_process_groups(self, tmp_path: Path) -> None:
+        gate = pipe(tmp_path)
+        with Member(tmp_path, *TRAINER, "ends_slowly", gate, "shards", modules=list(MODULES)) as member:
+            member.assign(RUN1)
+            first = member.told("pid")
+            member.assign(RUN2)
+            assert "starts" in member.hears("perdure: run 2 ")
+            assert not gone(first)
+
+    def test_the_next_trainer_waits_for_a_server_beside_process_groups(self, tmp_path: Path) -> None:
+        gate = pipe(tmp_path)
+        with Member(tmp_path, *TRAINER, "ends_slowly", gate, "shards", "listens", modules=list(MODULES)) as member:
+            member.assign(RUN1)
+            server = member.told("server")
+            member.assign(RUN2)
+            member.hears(f"run 2 waits for the end of run 1: it listens on port {server}")
+
     def test_an_agent_that_is_done_lets_an_older_trainer_end_as_it_likes(self, tmp_path: Path) -> None:
         gate = pipe(tmp_path)
         with Member(tmp_path, *TRAINER, "fails_where_another_ends", gate, modules=LIGHT) as member:

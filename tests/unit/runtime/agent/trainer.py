@@ -73,11 +73,32 @@ class Slow:
         opened(self._pipe, flags)
 
 
+def trains_in_shards() -> None:
+    """One step by FSDP2. torch's cache of placements then keeps the group, and the group its listening socket, after
+    the group was destroyed."""
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    net = torch.nn.Linear(4, 2)
+    fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+
+
 def ends_slowly() -> None:
-    """`ends_slowly PIPE [listens | writes | locks]`: with something that another process could want."""
+    """`ends_slowly PIPE [listens | writes | locks | shards]`: with something that another process could want."""
     tell(pid=os.getpid())
+    if "shards" in sys.argv:
+        trains_in_shards()
     if "listens" in sys.argv:
-        kept.append(socket.create_server(("127.0.0.1", 0)))
+        kept.append(server := socket.create_server(("127.0.0.1", 0)))
+        tell(server=server.getsockname()[1])
     if {"writes", "locks"} & set(sys.argv):
         kept.append(Path(f"{sys.argv[2]}.{RUN}").open("w" if "writes" in sys.argv else "x+"))  # noqa: SIM115 - it is left open
     if "locks" in sys.argv:

@@ -38,10 +38,10 @@ from perdure.wire.channel import (
     TookOver,
     Voting,
     acknowledge_vote,
-    is_unwound,
     read_offer,
     read_report,
     read_request,
+    read_unwound,
     vote_acknowledged,
     write_offer,
     write_report,
@@ -129,9 +129,19 @@ class TestReports:
     def test_the_end_of_an_interpreter_is_told_beside_the_reports(self, pipe: tuple[int, int]) -> None:
         write_report(pipe[1], Stepped(7))
         write_unwound(pipe[1])
-        step, unwound = os.read(pipe[0], 65536).splitlines()
-        assert (is_unwound(step), is_unwound(unwound)) == (False, True)
-        assert read_report(unwound) is None  # what an agent makes of it that does not know it
+        write_unwound(pipe[1], range(10**9, 10**9 + 1000))
+        step, *unwound = os.read(pipe[0], 65536).splitlines()
+        told = frozenset(range(10**9, 10**9 + 100))
+        assert (read_unwound(step), [read_unwound(line) for line in unwound]) == (None, [frozenset(), told])
+        assert max(map(len, unwound)) < select.PIPE_BUF
+        assert [read_report(line) for line in unwound] == [
+            None,
+            None,
+        ]  # what an agent makes of it that does not know it
+
+    @pytest.mark.parametrize("groups", ["7", '["x"]', "[null]", "]"])
+    def test_a_broken_word_of_its_sockets_is_none(self, groups: str) -> None:
+        assert read_unwound(f'{{"report": "unwound", "groups": {groups}}}'.encode()) is None
 
     def test_a_full_pipe_is_no_error_for_the_trainer(self, pipe: tuple[int, int]) -> None:
         for step in range(10_000):
