@@ -20,7 +20,7 @@ THREE = Config(members=3, batch=48, epochs=12)
 ELASTIC = Trouble(
     environ=PACE | {"PACED_RUNS": "9"},
     spec={
-        "elastic": {"minReplicas": 2, "maxReplicas": 4, "growAfterSeconds": 120},  # all that find room come at once
+        "elastic": {"minReplicas": 3, "maxReplicas": 4, "growAfterSeconds": 120},  # all that find room come at once
         "disruption": {"replacementTimeoutSeconds": 10},
     },
 )
@@ -54,6 +54,7 @@ def test_a_training_follows_the_nodes_that_its_pool_may_have(
 ) -> None:
     with pool(nodes=3) as nodes, train(THREE, ELASTIC, on=nodes.name) as training:
         training.trains(steps=4)
+        training.may_shrink_to(2)
         leaves, stays = training.node(rank=2), training.node(rank=0)
         with training.log(rank=0) as log:  # no member reports a larger run: only its log shows that it is current
             nodes.allows(2)

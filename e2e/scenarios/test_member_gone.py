@@ -37,10 +37,11 @@ def test_a_killed_trainer_costs_no_finished_step(lab: Lab, train: Train, undistu
 
 @pytest.mark.parametrize("spares", [1, pytest.param(0, marks=pytest.mark.chaos)])
 def test_those_that_are_left_go_on_at_once_with_a_spare_or_alone(lab: Lab, train: Train, spares: int) -> None:
-    elastic = {"minReplicas": 1, "maxReplicas": 2, "spares": spares}
+    elastic = {"minReplicas": 2, "maxReplicas": 2, "spares": spares}
     paced = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "10"}
     with train(trouble=Trouble(environ=paced, spec={"elastic": elastic})) as training:
         training.trains(steps=3)
+        training.may_shrink_to(1)
         stay = {training.member(rank=0)["metadata"]["uid"]}
         if spares:
             stay |= {spare["metadata"]["uid"] for spare in training.has_warm_spares()}

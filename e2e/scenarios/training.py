@@ -266,6 +266,10 @@ class Training:
         words = ["--namespace", self.job.namespace, f"--replicas={replicas}"]
         self.job.kubectl("scale", "trainingjob", self.job.name, *words)
 
+    def may_shrink_to(self, replicas: int) -> None:
+        """From now on: a job that may begin with fewer members does so if one comes late."""
+        self._patch("merge", {"spec": {"elastic": {"minReplicas": replicas}}})
+
     def breaks_its_template(self) -> None:
         """kubectl patch: the CRD takes a mount of a volume that is not there, and no API server a pod with one."""
         mounts = [{"name": "nowhere", "mountPath": "/data"}]
