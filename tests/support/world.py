@@ -115,6 +115,8 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PL
             return _answered(snapshot, action)
         case DeletePod(name=name, uid=uid):
             pod = _pod(snapshot, name, uid)
+            if name in _refused(snapshot, {RefusalKind.DELETION_REFUSED}):
+                raise Conflict
             return remove(snapshot, name) if terminated(pod) else delete(snapshot, name, snapshot.now + GRACE)
         case DeleteJob():
             return change(snapshot, deleting=True)

@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     SIZED = "Sized"
     TEMPLATE_ACCEPTED = "TemplateAccepted"
     SPEC_UNDERSTOOD = "SpecUnderstood"
+    DELETIONS_ALLOWED = "DeletionsAllowed"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
     FAILED = "Failed"
@@ -42,6 +43,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     "never refused any.",
     ConditionType.SPEC_UNDERSTOOD: "False while the spec has fields that this operator ignores; absent if it never "
     "had any.",
+    ConditionType.DELETIONS_ALLOWED: "False while the API server refuses to delete objects of the job; absent "
+    "otherwise.",
     ConditionType.SUSPENDED: "True while spec.suspend keeps the job without members.",
     ConditionType.COMPLETED: "True once training has finished. Final.",
     ConditionType.FAILED: "True once the operator has given the job up; the message says why. Final.",
@@ -78,6 +81,7 @@ class Reason(StrEnum):
     MEMBER_STUCK = "MemberStuck"
     MEMBER_NOT_READY = "MemberNotReady"
     PATCH_REFUSED = "PatchRefused"
+    DELETION_REFUSED = "DeletionRefused"  # of DeletionsAllowed as well
     # Disrupted; the first eight are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
     NODE_FAULT = "NodeFault"
@@ -291,6 +295,13 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "operator's ServiceAccount lacks. It needs to update pods that have the label perdure.dev/job.",
         ends="the operator tries again until the API server allows it; it deletes members that have to leave after "
         "10 s, so that they save within their terminationGracePeriodSeconds",
+    ),
+    Reason.DELETION_REFUSED: Explained(
+        "The API server refuses the operator's deletion of an object of this job: a webhook, a policy or RBAC does not "
+        "allow it. A pod that is not deleted keeps its devices, and may keep the job from going on.",
+        "Do what the message of the API server says: it names the webhook or the policy, or the right that the "
+        "operator's ServiceAccount lacks. Or delete the object yourself.",
+        ends="the operator tries again at least once a minute until the API server allows it",
     ),
     Reason.NODE_LEAVING: Explained(
         "A member's node is about to go away, or the member has to leave it; the message says why."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ PAGE: Final = 100
 """Objects in a page: a page of large objects must fit into memory, and parsing it must not block the event loop."""
 
 _JSON: Final = "application/json"
+_DENIED: Final = re.compile(r"denied (the )?request")
+"""How the API server begins what a webhook or a ValidatingAdmissionPolicy says."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -344,15 +347,19 @@ def _body(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Js
 
 def _refusal(what: str, status: int, document: Json, headers: Mapping[str, str] = _NO_HEADERS) -> ApiError:
     reason, message = str(document.get("reason", "")), str(document.get("message", ""))
-    kind = Forbidden if _admission_failed(status, message) else _error_type(status, reason)
+    kind = Forbidden if _refused_by_admission(status, message) else _error_type(status, reason)
     error = kind(f"{what}: {message}", status=status, reason=reason, retry_after=_retry_after(headers))
     error.explained = _explained(document, message)
     return error
 
 
-def _admission_failed(status: int, message: str) -> bool:
-    """Whether a webhook did not answer: with failurePolicy Fail nothing was written, and a person has to see to it."""
-    return status == 500 and "failed calling webhook" in message
+def _refused_by_admission(status: int, message: str) -> bool:
+    """Whether a webhook denied the request, with whatever status, or did not answer.
+
+    With failurePolicy Fail nothing was written then, and a person has to see to it.
+    """
+    denied = 400 < status < 500 and status not in (408, 422, 429) and _DENIED.search(message) is not None
+    return denied or (status == 500 and "failed calling webhook" in message)
 
 
 def _explained(document: Json, message: str) -> bool:

@@ -19,6 +19,8 @@ class Memory:
     template_check: TemplateCheck = field(default_factory=TemplateCheck)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """Refused creations and changes, by the object's name."""
+    refused_deletions: dict[str, Refusal] = field(default_factory=dict)
+    """By the object's uid."""
     allotted: set[str] = field(default_factory=set)
     """Names of members that this process wrote into the job's status."""
     created: set[str] = field(default_factory=set)

@@ -208,13 +208,19 @@ def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
     if budget is None or budget.altered or budget.min_available < len(wanted):
         wanted.add(names.budget(draft.snapshot.name, draft.snapshot.uid))
     wanted -= set(own(draft.snapshot))
-    return next((one for one in draft.snapshot.refusals if one.pod in wanted), None)
+    refusals = (one for one in draft.snapshot.refusals if one.kind is not RefusalKind.DELETION_REFUSED)
+    return next((one for one in refusals if one.pod in wanted), None)
 
 
 def refused_change(draft: Draft, pod: str) -> Refusal | None:
     """Why the last change of this pod was refused, None if it was not."""
     changes = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.PATCH_REFUSED)
     return next((one for one in changes if one.pod == pod), None)
+
+
+def refused_deletions(draft: Draft) -> list[Refusal]:
+    """Why objects of the job that still exist cannot be deleted."""
+    return [one for one in draft.snapshot.refusals if one.kind is RefusalKind.DELETION_REFUSED]
 
 
 def fallback(draft: Draft) -> KeptTemplate | None:

@@ -11,7 +11,7 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, spares_the_run, terminated
+from perdure_operator.decide.facts import joined, own, refused_deletions, spares_the_run, terminated
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import size_of, wanted_size, warn_of_priority, why_so_many
@@ -31,6 +31,7 @@ _WARNINGS: Final = frozenset(
         Reason.CONTAINER_ENDED,
         Reason.REPLACING_MEMBERS,
         Reason.PATCH_REFUSED,
+        Reason.DELETION_REFUSED,
         Reason.MEMBER_STUCK,
         Reason.UNSCHEDULABLE,
     }
@@ -55,6 +56,7 @@ def summarise(draft: Draft) -> Draft:
     draft = _protected(draft)
     draft = _sized(draft)
     draft = _understood(draft)
+    draft = _deletable(draft)
     draft = _suspended(draft)
     return draft.update(
         phase=_phase(draft),
@@ -331,6 +333,24 @@ def _understood(draft: Draft) -> Draft:
         return draft
     text = "every field of the spec is known"
     return draft.condition(ConditionType.SPEC_UNDERSTOOD, True, Reason.ALL_FIELDS_KNOWN, text)
+
+
+def _deletable(draft: Draft) -> Draft:
+    """Name what the API server does not let the operator delete: the run may train on beside it."""
+    refusals = refused_deletions(draft)
+    if not refusals:
+        return draft.without(ConditionType.DELETIONS_ALLOWED)
+    for one in refusals:
+        draft = draft.wake(one.until) if one.until else draft
+    message = _awaited(
+        Waiting(
+            Reason.DELETION_REFUSED,
+            f"the API server refuses to delete {joined([one.pod for one in refusals])}: {refusals[0].message}",
+        )
+    )
+    if draft.waiting is None or draft.waiting.reason is not Reason.DELETION_REFUSED:
+        draft = _warn_once(draft, ConditionType.DELETIONS_ALLOWED, Reason.DELETION_REFUSED, message)
+    return draft.condition(ConditionType.DELETIONS_ALLOWED, False, Reason.DELETION_REFUSED, message)
 
 
 def _advice(unknown: tuple[str, ...]) -> str:

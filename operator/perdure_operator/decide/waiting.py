@@ -26,6 +26,7 @@ from perdure_operator.decide.facts import (
     own,
     refused,
     refused_change,
+    refused_deletions,
     terminated,
 )
 from perdure_operator.decide.placement import agent_missing, unusable_node
@@ -204,6 +205,10 @@ def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
         draft = draft.wake(end)
     if stuck := past_their_grace(draft, pods):
         return draft.wait(Reason.MEMBER_STUCK, look_after(draft, stuck))
+    refusals = {one.pod: one for one in refused_deletions(draft)}
+    if kept := [pod for pod in pods if pod.name in refusals]:
+        words = f"their time is over, and {listed(kept)} cannot be deleted: {refusals[kept[0].name].message}"
+        return draft.wait(Reason.DELETION_REFUSED, words)
     limit = "no time limit: known once the API server has taken the deletion"
     until = f"until {clock(max(ends))}" if ends else limit
     return draft.wait(Reason.DELETING_MEMBERS, f"deleted, for their time is over: {listed(pods)}; {until}")

@@ -256,18 +256,19 @@ class KeptTemplate(Model):
 
 
 class RefusalKind(StrEnum):
-    """Why an object could not be created or changed."""
+    """Why an object could not be created, changed or deleted."""
 
     REFUSED = "Refused"  # a quota or admission
     NAME_TAKEN = "NameTaken"  # another owner's object has the name, which is burnt
     PATCH_REFUSED = "PatchRefused"  # the pod, or the budget, exists; admission or RBAC does not let it be changed
+    DELETION_REFUSED = "DeletionRefused"  # the object exists; admission or RBAC does not let it be deleted
 
 
 class Refusal(Model):
-    """The API server's answer to this process's newest failed creation or change."""
+    """The API server's answer to this process's newest failed creation, change or deletion."""
 
     pod: str
-    """The name of the pod, of the job's budget, or of the ControllerRevision for its template."""
+    """The name of the pod, of the job's budget, or of the ControllerRevision for its template; or the job's."""
     kind: RefusalKind = RefusalKind.REFUSED
     message: str
     until: datetime | None = None

@@ -135,6 +135,10 @@ class Case:
         self._count_kinds()
         return quick + (LATE_SECONDS if self._late else SLOW_SECONDS if self._deaf else 0.0)
 
+    def held_up_by_other_than(self, fault: str) -> bool:
+        """Whether any other fault may have held up news or writes."""
+        return any(word in one for one in self.world.fired if one != fault for word in _NEWS)
+
     def _count_kinds(self) -> None:
         """Called often between two kinds, and none is ever forgotten."""
         fired = self.world.fired

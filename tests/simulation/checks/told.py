@@ -1,5 +1,5 @@
 """What users and their tools learn besides the reason to wait: that members are protected, their number, when a
-condition changed, and what a container beside the trainer will do."""
+condition changed, what a container beside the trainer will do, and which pods the API server refuses to delete."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ TOLD_SECONDS: Final = 20.0
 WARNED_SECONDS: Final = 10.0
 CLOCK_SECONDS: Final = 30.0
 """A decision is written within seconds."""
+REFUSED_SECONDS: Final = 100.0
+"""A refusal counts for so long: the operator asks again within a minute, if it still wants to."""
 LATE_SECONDS: Final = 32.0
 """By then an agent ends a trainer that it has asked in vain."""
 _UNSURE: Final = ("relabel", "foreign-pod", "foreign-budget", "status-restored", "orphan-job", "force-delete-pod")
@@ -73,6 +75,8 @@ class Told(Promise):
         """By uid of the job: all that its events have said."""
         self._ended: dict[tuple[str, str, str], float] = {}
         """By uid of the job, name of a pod that it counts on, and its status.reason: since when it has ended of it."""
+        self._kept: dict[str, float] = {}
+        """By name of a pod: when the API server last refused to delete it."""
 
     def on_change(self, change: Change) -> None:
         if change.kind == EVENTS:
@@ -96,6 +100,12 @@ class Told(Promise):
             self._check_deadline(change.raw, change.old)
             self._check_founded(change.raw)
             self._check_times(change.raw, change.old)
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:  # noqa: ARG002
+        if (verb, kind) == ("delete", PODS):
+            self._kept.pop(name, None)
+            if wrong in ("403", "422"):
+                self._kept[name] = self._case.now
 
     def _note_end(self, pod: Json) -> None:
         """A pod was refused, or ended, by its kubelet. Of a run the first death tells."""
@@ -173,6 +183,20 @@ class Told(Promise):
                 self._look_at_count(job)
             self._look_at_sidecar(job)
             self._look_at_ends(job)
+            self._look_at_refused_deletions(job)
+
+    def _look_at_refused_deletions(self, job: Json) -> None:
+        """Status names the pods that the API server does not let the operator delete, and only those, and why."""
+        uid, name, said = uid_of(job), key_of(job)[1], condition(status_of(job), "DeletionsAllowed")
+        pods = [key_of(one)[1] for one in self._case.pods(uid) if not terminating(one)]
+        kept = [one for one in pods if self._case.now - self._kept.get(one, -REFUSED_SECONDS) < REFUSED_SECONDS]
+        untold = [one for one in kept if said.get("status") != "False" or one not in said["message"]]
+        words = f"{name}: the API server refuses to delete {kept}, and it is said: {said}"
+        held_up = self._case.held_up_by_other_than("api-refuses-delete")
+        patience = self._case.patience(TOLD_SECONDS) if held_up else TOLD_SECONDS
+        self._lasting("untold", f"{uid} deletions", bool(untold), patience, words)
+        words = f"{name}: the API server refuses no deletion, and it is said: {said}"
+        self._lasting("stale", f"{uid} deletions", bool(said) and not kept, self._case.patience(TOLD_SECONDS), words)
 
     def _look_at_ends(self, job: Json) -> None:
         """An event or status reports why a kubelet refused or ended a pod."""

@@ -43,6 +43,7 @@ from perdure_operator.state.snapshot import (
     KeptTemplate,
     NodeView,
     PodView,
+    Refusal,
     RefusalKind,
     Snapshot,
     TemplateVerdict,
@@ -154,11 +155,12 @@ class Observer:
         )
         _forget_settled(memory, record, own, budget, seen.now)
         template_hash = _template_hash(seen, memory)
+        kept = await self._kept(seen, template_hash, memory)
         return seen.model_copy(
             update={
                 "template_hash": template_hash,
-                "kept": await self._kept(seen, template_hash, memory),
-                "refusals": tuple(memory.refusals.values()),
+                "kept": kept,
+                "refusals": (*memory.refusals.values(), *_refused_deletions(memory, seen, kept)),
                 "allotted": tuple(sorted(memory.allotted)),
                 "created": tuple(sorted(memory.created)),
             }
@@ -372,6 +374,18 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
         if name in (changed if refusal.kind is RefusalKind.PATCH_REFUSED else created)
         and (refusal.until is None or now < refusal.until)
     }
+
+
+def _refused_deletions(memory: Memory, seen: Snapshot, kept: tuple[KeptTemplate, ...]) -> list[Refusal]:
+    """Refused deletions of objects that still exist and that nobody else is deleting; the others are forgotten."""
+    alive = {pod.uid for pod in seen.pods if not (pod.gone or pod.deleting)} | {one.uid for one in kept}
+    alive |= {seen.budget.uid if seen.budget else "", "" if seen.deleting else seen.uid}
+    memory.refused_deletions = {
+        uid: refusal
+        for uid, refusal in memory.refused_deletions.items()
+        if uid in alive and (refusal.until is None or seen.now < refusal.until)
+    }
+    return sorted(memory.refused_deletions.values(), key=lambda refusal: refusal.pod)
 
 
 def _warn_unknown_fields(record: JobRecord, memory: Memory) -> None:

@@ -7,8 +7,9 @@ Every write has a precondition or a name that status has reserved, so that a sec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -56,10 +57,12 @@ from perdure_operator.state.snapshot import PodView, Refusal, RefusalKind, Snaps
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS: Final = 90
-"""How long a refused change counts: longer than the longest backoff of a round, so that repeated refusals leave no
-gap, and short enough that one that is no longer tried soon expires."""
+"""How long a refused change or deletion counts: longer than the longest backoff of a round, so that repeated refusals
+leave no gap, and short enough that one that is no longer tried soon expires."""
 NOT_KEPT_SECONDS: Final = 3600
 """How long a refused kept template counts. Jobs can do without, and a missing right affects all of them."""
+_ONE_REQUESTS_OWN: Final = re.compile(r"[0-9a-fA-F:.-]*\d[0-9a-fA-F:.-]*")
+"""A number, an id or a time: what may differ between two refusals for one cause."""
 _ANNOTATIONS: Final = "/metadata/annotations"
 _LABELS: Final = "/metadata/labels"
 
@@ -91,11 +94,14 @@ class Writes:
             case KeepTemplate(name=name):
                 await self._keep_template(job, name, memory)
             case DropTemplate(name=name, uid=uid):
-                await self.delete(REVISIONS, (job.namespace, name), uid)
+                with self._noting_refusal(memory, name, uid):
+                    await self.delete(REVISIONS, (job.namespace, name), uid)
             case SetBudget():
                 await self._set_budget(job, action, memory)
             case DeleteBudget(uid=uid):
-                await self.delete(BUDGETS, (job.namespace, names.budget(job.name, job.uid)), uid)
+                name = names.budget(job.name, job.uid)
+                with self._noting_refusal(memory, name, uid):
+                    await self.delete(BUDGETS, (job.namespace, name), uid)
             case CreatePod():
                 await self._create_pod(job, action, memory)
             case Assign():
@@ -105,9 +111,11 @@ class Writes:
             case Answer():
                 await self._answer(job, action, memory)
             case DeletePod():
-                await self._delete_pod(job, action, work.pods.get(action.uid))
+                with self._noting_refusal(memory, action.name, action.uid):
+                    await self._delete_pod(job, action, work.pods.get(action.uid))
             case DeleteJob(uid=uid):
-                await self._delete_job(job, uid)
+                with self._noting_refusal(memory, job.name, uid):
+                    await self._delete_job(job, uid)
             case _:
                 assert_never(action)
 
@@ -163,8 +171,21 @@ class Writes:
     def _refuse(self, memory: Memory, name: str, error: ApiError) -> None:
         """Remember that a change of this object was refused."""
         until = self._clock() + timedelta(seconds=REFUSED_SECONDS)
-        kind = RefusalKind.PATCH_REFUSED
-        memory.refusals[name] = Refusal(pod=name, kind=kind, message=str(error), until=until)
+        message = _first_words(memory.refusals.get(name), error)
+        memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message=message, until=until)
+
+    @contextmanager
+    def _noting_refusal(self, memory: Memory, name: str, uid: str) -> Iterator[None]:
+        """Remember that the deletion of this object is refused, until it is not."""
+        try:
+            yield
+        except (Forbidden, Invalid) as error:
+            until = self._clock() + timedelta(seconds=REFUSED_SECONDS)
+            message = _first_words(memory.refused_deletions.get(uid), error)
+            refusal = Refusal(pod=name, kind=RefusalKind.DELETION_REFUSED, message=message, until=until)
+            memory.refused_deletions[uid] = refusal
+            raise
+        memory.refused_deletions.pop(uid, None)
 
     async def delete(self, resource: Resource, key: Key, uid: str, version: str = "") -> bool:
         """Delete exactly that object; returns whether it existed."""
@@ -208,7 +229,7 @@ class Writes:
                 memory.refusals[name] = Refusal(pod=name, kind=RefusalKind.NAME_TAKEN, message=message)
                 raise
         except (Forbidden, Invalid) as error:
-            memory.refusals[name] = Refusal(pod=name, message=str(error))
+            memory.refusals[name] = Refusal(pod=name, message=_first_words(memory.refusals.get(name), error))
             raise
         memory.refusals.pop(name, None)
         self._cache.apply(resource, raw)
@@ -263,6 +284,14 @@ class Writes:
     async def _delete_job(self, job: Snapshot, uid: str) -> None:
         with suppress(NotFound):  # another write was faster
             await self._api.delete(JOBS, job.namespace, job.name, uid=uid)
+
+
+def _first_words(known: Refusal | None, error: ApiError) -> str:
+    """The refusal's message. A webhook may put a request's id or time into it: each try would then write status."""
+    new = str(error)
+    if known and _ONE_REQUESTS_OWN.sub("#", known.message) == _ONE_REQUESTS_OWN.sub("#", new):
+        return known.message
+    return new
 
 
 def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:

@@ -54,6 +54,8 @@ def test_a_proxy_counts_where_it_stands_on_the_way(
         pytest.param(422, WEBHOOK, {}, Invalid, id="webhook that says 422"),
         pytest.param(422, WEBHOOK, None, Invalid, id="webhook without details"),
         pytest.param(403, WEBHOOK, {}, Forbidden, id="webhook"),
+        pytest.param(409, WEBHOOK, {}, Forbidden, id="webhook that says conflict"),
+        pytest.param(404, WEBHOOK, {}, Forbidden, id="webhook that says not found"),
         pytest.param(500, WEBHOOK_DOWN, {"causes": [{"message": "…"}]}, Forbidden, id="webhook that does not answer"),
         pytest.param(409, "the object has been modified", {"name": "p"}, Conflict, id="newer version"),
     ],

@@ -13,7 +13,7 @@ from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
 from perdure_operator.state.decision import Assign, DeletePod
 from perdure_operator.state.snapshot import RefusalKind
-from tests.support.jobs import Job, deletes, job, killed, leaves, trains
+from tests.support.jobs import PATIENT, Job, deletes, job, killed, leaves, trains
 
 DENIED = 'admission webhook "w" denied the request'
 
@@ -164,6 +164,51 @@ def test_an_idle_pod_that_cannot_be_relabelled_keeps_nobody_off_and_goes() -> No
     assert deletes(here.plan()) == ["digits-ab12-0"]
     assert {pod.role for pod in here.step().snapshot.pods} == {Role.STANDBY}
     assert here.now.phase is Phase.STARTING
+
+
+class TestADeletionIsRefused:
+    """Whatever the job does meanwhile: the pod keeps its devices, and somebody has to act."""
+
+    def _kept(self, here: Job, *members: int, message: str = DENIED) -> Job:
+        return here.refused(*members, message=message, kind=RefusalKind.DELETION_REFUSED, seconds=90)
+
+    def _training(self) -> Job:
+        """A member of a closed run is to go while its successor trains."""
+        here = job(disruption=PATIENT).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()
+        return self._kept(here.ended(0, ExitKind.HANDED_OVER), 0).step().step()
+
+    def test_a_run_that_trains_says_so_with_what_to_do(self) -> None:
+        here = self._training()
+        assert deletes(here.plan()) == ["digits-ab12-0"]
+        said = here.condition(ConditionType.DELETIONS_ALLOWED)
+        assert (said.status, said.reason) == ("False", "DeletionRefused")
+        assert said.message.startswith(f"the API server refuses to delete digits-ab12-0: {DENIED}; ")
+        assert "to do: do what the message of the API server says" in said.message
+        assert here.condition(ConditionType.RUNNING).status == "True"
+
+    def test_it_is_written_and_warned_of_once_and_looked_at_again(self) -> None:
+        here = self._training()
+        events = [one.type for decision in here.history for one in decision.events if one.reason == "DeletionRefused"]
+        assert events == ["Warning"]
+        again = here.after(80).plan()
+        assert (again.status, again.events, again.requeue_after) == (None, (), 10)
+
+    def test_it_is_over_when_the_api_server_refuses_no_more(self) -> None:
+        here = self._training().having(refusals=()).settle()
+        assert here.now.find(ConditionType.DELETIONS_ALLOWED) is None
+
+    def test_a_late_member_that_cannot_be_deleted_is_what_the_job_waits_for(self) -> None:
+        here = self._kept(job().running(world=2).leaving("n1").after(630), 0, 1)
+        reason, message = _running(here)
+        assert reason == "DeletionRefused"
+        assert f"digits-ab12-0 (node n1), digits-ab12-1 (node n2) cannot be deleted: {DENIED}; no time limit" in message
+        assert here.step().plan().status is None
+
+    def test_a_finished_job_says_so(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED).settle()
+        assert here.now.finished_at
+        here = self._kept(here.after(700), 1).step()
+        assert "digits-ab12-1" in here.condition(ConditionType.DELETIONS_ALLOWED).message
 
 
 class TestRefusedToTellWhoIsWrittenOff:

@@ -136,6 +136,16 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
         ),
         'digits-ab12-1 (node n2) cannot be given its rank in run 1: webhook "w" denied',
     ),
+    Reason.DELETION_REFUSED: (
+        lambda: (
+            job()
+            .running()
+            .leaving("n1")
+            .after(630)
+            .refused(1, message='webhook "w" denied', kind=RefusalKind.DELETION_REFUSED)
+        ),
+        'digits-ab12-1 (node n2) cannot be deleted: webhook "w" denied',
+    ),
     Reason.SUSPENDED: (lambda: job(suspend=True), "spec.suspend is true"),
 }
 """For every reason to wait: how a job comes to it, and what it waits for, or why."""

@@ -424,6 +424,28 @@ def test_a_refused_change_is_forgotten_when_its_time_is_over_and_nobody_has_trie
         assert [one.pod for one in look(made).refusals] == left
 
 
+def test_a_refused_deletion_is_forgotten_once_somebody_else_deletes_the_pod_or_nobody_tries_again() -> None:
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}-0"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
+    create_pod(made, name, owner=seen.uid)
+    uid = next(pod.uid for pod in look(made).pods if pod.name == name)
+    memory = made.observer.memory(seen.uid)
+
+    def refused(seconds: int) -> list[str]:
+        until = seen.now + timedelta(seconds=seconds)
+        refusal = Refusal(pod=name, kind=RefusalKind.DELETION_REFUSED, message="denied", until=until)
+        memory.refused_deletions[uid] = refusal
+        return [one.pod for one in look(made).refusals]
+
+    assert (refused(1), refused(0)) == ([name], [])
+    memory.refused_deletions["unknown"] = Refusal(pod="other", message="denied")
+    assert refused(1) == [name]
+    made.cluster.change(PODS, "ns", name, lambda raw: raw["metadata"].update(deletionTimestamp="2026-08-01T12:00:00Z"))
+    assert refused(1) == []
+
+
 def _losing_its_label(made: Stage, name: str) -> None:
     """The watch is of pods with the label: it tells that this one was deleted."""
     raw = asyncio.run(made.cluster.get(PODS, "ns", name))

@@ -56,11 +56,12 @@ STANDBY = '{"v":1,"standby":true}'
 
 
 class RefusingCluster(MemoryCluster):
-    """Refuses to create or change what `refuses` says, also in a dry run."""
+    """Refuses to create or change what `refuses` says, also in a dry run; and to delete what `keeps` says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.refuses: dict[Resource, ApiError] = {}
+        self.keeps: dict[Resource, ApiError] = {}
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         if resource in self.refuses:
@@ -71,6 +72,13 @@ class RefusingCluster(MemoryCluster):
         if resource in self.refuses:
             raise self.refuses[resource]
         return await super().patch(resource, namespace, name, operations)
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
+    ) -> None:
+        if resource in self.keeps:
+            raise self.keeps[resource]
+        await super().delete(resource, namespace, name, uid=uid, version=version, grace=grace)
 
 
 class Desk:
@@ -340,6 +348,57 @@ def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -
     del desk.cluster.refuses[PODS]
     desk.act(told)
     assert desk.memory.refusals == {}
+
+
+@pytest.mark.parametrize("error", [Forbidden, Invalid])
+def test_a_refused_deletion_is_remembered_until_it_is_allowed(error: type[ApiError]) -> None:
+    desk = Desk()
+    pod = member(desk)
+    desk.act(SetBudget(min_available=1))
+    budget = desk.snapshot().budget
+    assert budget
+    gone = (DeletePod(**pod), DeleteBudget(uid=budget.uid), DeleteJob(uid=desk.snapshot().uid))
+    for resource in (PODS, BUDGETS, JOBS):
+        desk.cluster.keeps[resource] = error('webhook "w" denied')
+    seen = desk.snapshot()
+    with pytest.raises(error):
+        desk.act(*gone, seen=seen)
+    refusals = desk.memory.refused_deletions
+    assert {uid: one.pod for uid, one in refusals.items()} == {
+        pod["uid"]: pod["name"],
+        budget.uid: desk.name(),
+        seen.uid: "digits",
+    }
+    assert {one.kind for one in refusals.values()} == {"DeletionRefused"}
+    assert all(one.until and (one.until - NOW).total_seconds() > LONGEST_SECONDS for one in refusals.values())
+    desk.cluster.keeps.clear()
+    desk.act(*gone, seen=seen)
+    assert refusals == {}
+
+
+def test_a_deletion_that_came_too_late_is_no_refusal() -> None:
+    desk = Desk()
+    pod, seen = member(desk), desk.snapshot()
+    desk.cluster.change(PODS, "ns", pod["name"], lambda raw: raw["metadata"].update(labels={"touched": "yes"}))
+    with pytest.raises(Conflict):
+        desk.act(DeletePod(**pod), seen=desk.snapshot().model_copy(update={"pods": seen.pods}))
+    assert desk.memory.refused_deletions == {}
+
+
+def test_a_refusal_that_differs_by_its_requests_id_and_time_keeps_its_words() -> None:
+    """Each try would write status otherwise."""
+    desk = Desk()
+    pod = member(desk)
+    told = Assign(**pod, role="member", old=STANDBY, new="x")
+    first = 'webhook "w" denied request 7f3a-91 at 12:00:01Z: 2 owners'
+    words = (first, 'webhook "w" denied request 0b77-44 at 12:00:09Z: 2 owners', 'webhook "v" denied')
+    for said, shown in zip(words, (first, first, words[2]), strict=True):
+        desk.cluster.refuses[PODS] = desk.cluster.keeps[PODS] = Forbidden(said)
+        for action in (told, DeletePod(**pod)):
+            with pytest.raises(Forbidden):
+                desk.act(action)
+        assert [one.message for one in desk.memory.refusals.values()] == [shown]
+        assert [one.message for one in desk.memory.refused_deletions.values()] == [shown]
 
 
 def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> None:
