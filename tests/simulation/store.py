@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from perdure.errors import PerdureError, StorageError, StorageRefused
 from perdure.log.entry import PREFIX, checksum
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo
+from perdure.store import KeyExists, NoSuchKey, ObjectInfo, every_key
 from tests.simulation.interface import Bucket, Network
 from tests.simulation.witness import Trouble, Witness
 
@@ -235,7 +235,7 @@ class StoreCalls:
     ) -> None:
         self.put(key, b"".join(bytes(block) for block in blocks), if_absent=if_absent)
 
-    def sweep(self, older_than: float) -> int:  # noqa: ARG002
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:  # noqa: ARG002
         return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.errors import PerdureError, StorageError
 from perdure.log.entry import checksum
-from perdure.store import KeyExists, NoSuchKey, ObjectInfo, Store
+from perdure.store import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
 
 
 class MemoryStore:
@@ -62,7 +62,7 @@ class MemoryStore:
         for key in keys:
             self.objects.pop(key, None)
 
-    def sweep(self, older_than: float) -> int:  # noqa: ARG002
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:  # noqa: ARG002
         return 0
 
 
@@ -118,8 +118,8 @@ class WatchedStore:
     def delete(self, keys: Sequence[str]) -> None:
         self._around("delete", keys[0] if keys else "", lambda: self._inner.delete(keys))
 
-    def sweep(self, older_than: float) -> int:
-        swept: int = self._around("sweep", "", lambda: self._inner.sweep(older_than))
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:
+        swept: int = self._around("sweep", "", lambda: self._inner.sweep(older_than, where))
         return swept
 
 

@@ -19,7 +19,7 @@ from awscrt.checksums import crc64nvme
 
 from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
-from perdure.checkpoint.retention import retire
+from perdure.checkpoint.retention import discard, retire
 from perdure.checkpoint.save import commit, stage_together
 from perdure.checkpoint.state import NewCommit, Saved, State
 from perdure.checkpoint.upload import Staged
@@ -277,6 +277,12 @@ class Checkpointer:
         until = time.monotonic() + min(left() or 0.0, TRACE_SECONDS)
         while not self._try_to_flush_trace() and time.monotonic() + AGAIN_SECONDS < until:
             time.sleep(AGAIN_SECONDS)
+
+    def discard(self) -> None:
+        """Delete what failed saves have left, before another one."""
+        if self.writer:
+            with self.writing:
+                discard(self.store, self.writer)
 
     def retire(self) -> None:
         """Delete commits that newer ones replaced; a failure is logged."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from perdure.checkpoint.inspect import Line
-from perdure.checkpoint.retention import LITTER_SECONDS, delete, unneeded
+from perdure.checkpoint.retention import delete, sweep, unneeded
 from perdure.console import in_bytes
 from perdure.errors import Corrupt, StorageError, UserError
 from perdure.log.audit import refuse_data_without_log
@@ -51,7 +51,7 @@ def gc(store: Store, *, keep: int | None = None, deletes: bool = False) -> Itera
         return
     if not delete(store, writer, found):
         raise StorageError(f"a training wrote to {store.uri} meanwhile, so nothing was deleted: run the command again")
-    uploads = store.sweep(LITTER_SECONDS)
+    uploads = sweep(store, writer)
     yield Line(
         f"{in_bytes(total)} in {objects} objects and {uploads} unfinished uploads are deleted",
         {**_sum(objects, total, deleted=True), "uploads": uploads},

@@ -7,18 +7,23 @@ Commits that were bypassed by going back to an older one are kept until enough n
 after a commit, and by `perdure gc`. A person may pin a commit at any moment: see perdure.log.kept.
 
 No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
-deleted. Data of any run that no entry names after a day is deleted too. Each run looks for it once a day.
+deleted, and what they had begun to upload. So is that of any run after a day. Each run looks for it once a day.
+
+What a save of this run has left that failed is deleted before the next one uploads, because a store may have room for
+one more only; but not while an append without an answer names it: that may be a commit.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from perdure.checkpoint.manifest import fetch_manifest
-from perdure.errors import Corrupt, UserError
+from perdure.errors import Corrupt, StorageError, UserError
 from perdure.log.entry import Committed, Entry
 from perdure.log.kept import forget_released, mark_deletion, read_kept
 from perdure.log.objects import FOLDER, manifest_key
@@ -60,9 +65,31 @@ def retire(store: Store, writer: Writer, keep: int) -> list[str]:
     if not delete(store, writer, found):
         return []
     if due:
-        store.sweep(LITTER_SECONDS)
+        sweep(store, writer)
         writer.swept = time.monotonic()
     return found.folders
+
+
+def sweep(store: Store, writer: Writer) -> int:
+    """Remove what killed writers had begun to upload, in older runs or a day ago. Returns how many pieces it was."""
+
+    def of_older_run(key: str) -> bool:
+        found = FOLDER.match(key)
+        return found is not None and _run_of(found[0]) < writer.run
+
+    return store.sweep(-math.inf, of_older_run) + store.sweep(LITTER_SECONDS)
+
+
+def discard(store: Store, writer: Writer) -> None:
+    """Delete what failed attempts have left, so that the next one has its room. Called where none is under way.
+
+    It is tried once: what cannot be deleted now is deleted by `retire`, after a commit.
+    """
+    due = writer.discardable - writer.discarded
+    writer.discarded = writer.abandoned & (writer.discarded | due)
+    with suppress(StorageError, MemoryError):
+        _remove(store, sorted(due))
+        writer.abandoned -= due
 
 
 def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool) -> Unneeded:
@@ -72,7 +99,7 @@ def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool) -> Unnee
     victims, released, bypassed_are_gone = _victims(store, writer, keep)
     folders = [committed.manifest.folder for committed in victims.values()]
     orphaned = _orphaned(store, writer, folders) if orphans else []
-    litter = [*sorted(writer.abandoned), *orphaned]
+    litter = [*sorted(writer.discardable), *orphaned]
     return Unneeded(victims, tuple(litter), frozenset(released), bypassed_are_gone)
 
 
@@ -89,10 +116,16 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     forget_released(store, found.released - pinned)
     writer.forget_released(found.released - pinned)
     writer.bypassed_are_gone = found.bypassed_are_gone
-    for folder in found.litter:
-        store.delete(store.list(folder))
-        writer.abandoned.discard(folder)
+    _remove(store, found.litter)
+    writer.abandoned -= {*found.litter}
     return True
+
+
+def _remove(store: Store, folders: Sequence[str]) -> None:
+    if folders:
+        store.sweep(-math.inf, lambda key: key.startswith(tuple(folders)))
+    for folder in folders:
+        store.delete(store.list(folder))
 
 
 def _pinned_meanwhile(store: Store, found: Unneeded) -> frozenset[int]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from perdure.checkpoint import stage as staging
 from perdure.checkpoint import tensors
+from perdure.checkpoint.retention import discard
 from perdure.checkpoint.state import Contribution, Saved, State
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
 from perdure.errors import StorageError, UserError
@@ -68,7 +69,13 @@ def commit(
     if a rank is gone.
     """
     clock, own = _Clock(), {"member": asdict(member), "seconds": {"stage": staging}}
-    begun = on_rank0(peers, "chooses a folder", lambda: _begin(_required(writer), position, run, final=final, pin=pin))
+
+    def begin() -> dict[str, Any]:
+        found = _begin(_required(writer), position, run, final=final, pin=pin)
+        discard(store, _required(writer))
+        return found
+
+    begun = on_rank0(peers, "chooses a folder", begin)
     if "landed" in begun:
         reports = peers.gather("has saved before", own)
         return Saved(CommitRef(begun["landed"], position.step), clock.seconds, _by_rank(reports, {}))

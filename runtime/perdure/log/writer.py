@@ -115,7 +115,9 @@ class Writer:
         self._never_open = {0}
         """Runs that never open. It only grows, so any thread may add one."""
         self.abandoned: set[str] = set()
-        """Data folders of failed attempts, to be deleted once a later commit is in the log."""
+        """Data folders of failed attempts."""
+        self.discarded: set[str] = set()
+        """Those that were to be deleted before the next attempt."""
         self.swept: float | None = None
         """time.monotonic() of the last search for leftovers of killed writers."""
         self.bypassed_are_gone = False
@@ -128,6 +130,8 @@ class Writer:
         self._place = ReadPosition(0, None, None, None)
         self._members: tuple[int, ObjectRef | None] = 0, None
         self._sent: set[str] = set()
+        self._named: set[str] = set()
+        """Folders of commits whose appends have had no answer."""
         self._pins: Pins | None = None
         self._resume_from = resume_from
         self._find = find
@@ -234,6 +238,11 @@ class Writer:
             )
             self._pins = next(found, Pins())
         return self._pins
+
+    @property
+    def discardable(self) -> set[str]:
+        """The abandoned folders that no entry of the log names, now or later."""
+        return self.abandoned - self._named
 
     def forget_released(self, seqs: Collection[int]) -> None:
         """Report that retention handled commits that lost their pin."""
@@ -393,6 +402,8 @@ class Writer:
             entry = self._next(event)
             data = write_entry(entry)
             self._sent.add(checksum(data))
+            if isinstance(event, Committed):
+                self._named.add(event.manifest.folder)
             try:
                 self.log.store.put(key_of(entry.seq), data, if_absent=True)
             except KeyExists:
@@ -441,6 +452,7 @@ class Writer:
     def _advance(self, slot: Slot) -> None:
         self._place = self._place.after(slot)
         self._sent.clear()
+        self._named.clear()
         if slot.entry:
             self.never_opens(slot.entry.refused)
             if isinstance(slot.entry.event, Committed):

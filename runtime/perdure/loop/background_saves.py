@@ -425,6 +425,8 @@ class BackgroundSaves:
         position, begun = run.progress.position(), time.monotonic()
         folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
         self._last = _Copied(save.name, position, folder, begun)
+        if self._store_requests:
+            self._store_requests.beside(checkpointer.discard)
         try:
             found = self._filled(checkpointer.stage_now(), save, position)
             part = None if isinstance(found, str) else found

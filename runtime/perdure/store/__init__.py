@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import UserError
-from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
 
-__all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "open_store"]
+__all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "every_key", "open_store"]
 
 
 def open_store(uri: str, environ: Mapping[str, str]) -> Store:

@@ -15,19 +15,22 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
 from perdure.errors import StorageError, StorageRefused, UserError
-from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, every_key
 
 LARGE_BYTES: Final = 1024 * 1024
 """Larger blocks go to the disk one by one, smaller ones all at once."""
 INCOMING = ".incoming"
 """The folder for temporary files. Files that a killed process leaves here are never listed."""
+NAME_CHARACTERS: Final = 200
+"""So many of a key are in the name of its temporary file, which may have 255."""
 
 _STAYS: Final = {
     errno.EACCES: "this process (uid {uid}) may not: change the folder's owner or mode, or the pod's fsGroup",
@@ -107,12 +110,12 @@ class FileStore:
                 path.unlink(missing_ok=True)
             self._remove_empty(path.parent)
 
-    def sweep(self, older_than: float) -> int:
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:
         swept, limit = 0, time.time() - older_than
         with self._failing_as("look through", self._folder / INCOMING):
             for path in list((self._folder / INCOMING).glob("*")):
                 with suppress(FileNotFoundError):  # its writer has moved or removed it
-                    if path.is_file() and path.stat().st_mtime < limit:
+                    if where(_key_of(path)) and path.is_file() and path.stat().st_mtime < limit:
                         path.unlink()
                         swept += 1
         return swept
@@ -143,7 +146,7 @@ class FileStore:
         """Writes a temporary file for `path`, synced, whose folder exists. Syncs the folder at the end."""
         self._make_folder(path.parent)
         self._make_folder(self._folder / INCOMING)
-        temporary = self._folder / INCOMING / secrets.token_hex(16)
+        temporary = self._folder / INCOMING / _name_for(path.relative_to(self._folder).as_posix())
         try:
             with temporary.open("xb") as file:
                 for block in blocks:
@@ -186,6 +189,16 @@ class FileStore:
             if error.errno in _STAYS:
                 raise StorageRefused(f"{what}: {_STAYS[error.errno].format(uid=os.geteuid())}") from error
             raise StorageError(f"{what}: {_PASSES.get(error.errno or 0, 'check the disk of this folder')}") from error
+
+
+def _name_for(key: str) -> str:
+    """A new name of a temporary file for `key`."""
+    return f"{quote(key, safe='')[:NAME_CHARACTERS]}.{secrets.token_hex(8)}"
+
+
+def _key_of(temporary: Path) -> str:
+    """The key that it was written for, its beginning if it is long; "" for that of an older Perdure."""
+    return unquote(temporary.name.rpartition(".")[0])
 
 
 def _move(temporary: Path, path: Path, *, if_absent: bool) -> None:

@@ -5,10 +5,10 @@ For code that needs to know what a run would find, without starting one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from perdure.errors import StorageError
-from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
 
 
 class Overlay:
@@ -62,5 +62,5 @@ class Overlay:
             self._own.pop(key, None)
             self._gone.add(key)
 
-    def sweep(self, older_than: float) -> int:  # noqa: ARG002
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:  # noqa: ARG002
         return 0

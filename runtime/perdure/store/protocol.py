@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,11 @@ class KeyExists(PerdureError):
 
 class NoSuchKey(PerdureError):
     """`get` found no object under that key."""
+
+
+def every_key(_key: str) -> bool:
+    """For `sweep`."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,11 @@ class Store(Protocol):
         """Removes objects; a missing key is no error."""
         ...
 
-    def sweep(self, older_than: float) -> int:
-        """Removes what killed writers left incomplete more than `older_than` seconds ago. Returns how many pieces it
-        was.
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:
+        """Removes what killed writers left incomplete more than `older_than` seconds ago, of keys that `where` chooses.
+        Returns how many pieces it was.
 
-        None of it has a key: temporary files, parts of uploads that were never completed.
+        None of it is an object yet: temporary files, parts of uploads that were never completed. A writer that lives
+        fails if its own is removed.
         """
         ...

@@ -23,7 +23,7 @@ from perdure.errors import StorageError, StorageRefused
 from perdure.store import draws, refusals
 from perdure.store.clients import ClientOptions, Clients, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
-from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo
+from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, every_key
 
 R = TypeVar("R")
 
@@ -125,10 +125,11 @@ class S3Store:
             for error in self._deleted(some).get("Errors", []):
                 self._refuse_delete(error)
 
-    def sweep(self, older_than: float) -> int:
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:
         limit = time.time() - older_than
         with self._failing_as("look through", "unfinished uploads"):
-            old = [each for each in self._uploads() if each["Initiated"].timestamp() < limit]
+            chosen = (each for each in self._uploads() if where(each["Key"].removeprefix(self._prefix)))
+            old = [each for each in chosen if each["Initiated"].timestamp() < limit]
             for each in old:
                 self._abort({"Bucket": self._bucket, "Key": each["Key"], "UploadId": each["UploadId"]})
         return len(old)

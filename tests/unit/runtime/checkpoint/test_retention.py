@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.checkpoint.retention import retire
-from perdure.errors import Fenced, StorageError, UserError
+from perdure.errors import Fenced, StorageError, StorageRefused, UserError
 from perdure.log.entry import key_of
 from perdure.store import Store, open_store
+from perdure.store.file import INCOMING
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, story
 
@@ -144,6 +147,96 @@ def test_what_failed_attempts_left_goes_after_the_next_commit() -> None:
     save_solo(store, log_writer, 2)
     retire(store, log_writer, 3)
     assert kept(store) == [2]
+
+
+def test_a_commit_whose_answer_was_lost_is_whole_although_old_ones_are_retired_before_it_is_known() -> None:
+    """As where a save in the background was committed, and its retention comes after the failure of the next save."""
+    store = MemoryStore()
+    log_writer = opened(store)
+    save_solo(store, log_writer, 1)
+    log_writer.log.store = not_answering(store, "log/")
+    with pytest.raises(StorageError):
+        save_solo(store, log_writer, 2)
+    retire(store, log_writer, 3)
+    log_writer.log.store = store
+    loaded = load_solo(store, opened(store, 2, wait_over=True))
+    assert loaded
+    assert (loaded.commit.step, loaded.skipped) == (2, ())
+
+
+def not_answering(inner: Store, at: str) -> WatchedStore:
+    """Puts of keys that hold `at` are made, and nobody hears of it."""
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        done = act()
+        if verb == "put" and at in key:
+            raise StorageError("the answer was lost")
+        return done
+
+    return WatchedStore(inner, around)
+
+
+def killed_while_it_writes(store: Store, key: str) -> None:
+    child = os.fork()
+    if not child:
+
+        def blocks() -> Iterator[memoryview]:
+            yield memoryview(b"half")
+            os._exit(0)
+
+        store.put_stream(key, blocks(), 100)
+    os.waitpid(child, 0)
+
+
+def test_what_a_failed_save_has_uploaded_is_gone_before_the_next_one_uploads(tmp_path: Path) -> None:
+    """Otherwise no save would ever succeed where the room is for one more only."""
+    store = open_store(f"file://{tmp_path}", {})
+    log_writer = opened(store)
+    save_solo(store, log_writer, 1)
+    with pytest.raises(StorageError):
+        save_solo(not_answering(store, "manifest"), log_writer, 2)
+    (folder,) = log_writer.abandoned
+    assert store.list(folder)
+    killed_while_it_writes(store, f"{folder}shard-00001-of-00002.safetensors")
+    assert len(list((tmp_path / INCOMING).iterdir())) == 1
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "put" and "data/1/3-" in key:
+            raise StorageError("no space left on device")
+        return act()
+
+    with pytest.raises(StorageError):
+        save_solo(WatchedStore(store, around), log_writer, 3)
+    assert kept(store) == [1]
+    assert list((tmp_path / INCOMING).iterdir()) == []
+
+
+def test_where_nothing_can_be_deleted_saves_go_on() -> None:
+    store = MemoryStore()
+    log_writer = opened(store)
+    with pytest.raises(StorageError):
+        save_solo(not_answering(store, "manifest"), log_writer, 2)
+
+    def around(verb: str, _key: str, act: Any) -> Any:
+        if verb == "delete":
+            raise StorageRefused("s3:DeleteObject is not allowed")
+        return act()
+
+    assert save_solo(WatchedStore(store, around), log_writer, 3).commit.step == 3
+    assert kept(store) == [2, 3]
+    retire(store, log_writer, 2)
+    assert kept(store) == [3]
+
+
+def test_what_uploaders_of_older_runs_had_begun_goes_with_the_first_commit_of_the_next(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}", {})
+    for run in (1, 2):
+        killed_while_it_writes(store, f"data/{run}/5-0123456789abcdef/shard-00000-of-00001.safetensors")
+    log_writer = opened(store, 2)
+    save_solo(store, log_writer, 7)
+    retire(store, log_writer, 2)
+    (left,) = (tmp_path / INCOMING).iterdir()
+    assert "data%2F2%2F5" in left.name
 
 
 def killed_in_save(store: Store, run: int, step: int, at: str) -> None:

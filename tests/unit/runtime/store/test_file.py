@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,28 @@ def test_what_a_killed_writer_left_is_swept_after_a_day_and_what_is_on_its_way_i
     assert store.sweep(DAY) == 1
     assert list((tmp_path / INCOMING).iterdir()) == [young]
     assert store.get("log/1") == b"x"
+
+
+def test_what_is_on_its_way_to_chosen_keys_is_swept(tmp_path: Path) -> None:
+    store, long = FileStore(tmp_path), f"data/{'é' * 100}"
+    left: dict[str, str] = {}
+
+    def on_its_way(key: str) -> Iterator[memoryview]:
+        yield memoryview(b"half")
+        assert store.sweep(-math.inf, lambda found: found.startswith("data/2")) == 0
+
+        def chosen(found: str) -> bool:
+            left[key] = found
+            return found.startswith("data/1")
+
+        assert store.sweep(-math.inf, chosen) == (key == "data/1 x.y")
+
+    store.put_stream(long, on_its_way(long), 4)
+    with pytest.raises(StorageError, match="No such file"):
+        store.put_stream("data/1 x.y", on_its_way("data/1 x.y"), 4)
+    assert store.list("") == [long]
+    assert left["data/1 x.y"] == "data/1 x.y"
+    assert left[long].startswith("data/ééé")
 
 
 def test_an_empty_folder_goes_with_its_last_object(tmp_path: Path) -> None:
