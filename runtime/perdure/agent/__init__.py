@@ -15,6 +15,7 @@
     processes           the running processes: their pipes, ends and descendants
     images              memory files for survivors' snapshots
     rescuer             the process that commits such a snapshot before the pod goes
+    listeners           remembers the sockets of the trainer's process groups
     residual_resources  what an exiting trainer still holds
     stderr_tail         the end of a process's stderr, without known noise; pure
     memory              out-of-memory kills

@@ -9,17 +9,18 @@ Called by perdure.group.rendezvous at the start, by the session at a hand-over, 
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore
 
 from perdure.errors import UserError
@@ -59,10 +60,8 @@ _REFERENCES: Final = [0]
 """The number of torch's own references to the installed group."""
 _CLAIMED: Final[list[weakref.ref[Any]]] = []
 """The last group that a session installed as torch's WORLD."""
-MAKES_WORLD: Final = "init_process_group"
-FINDS_RANKS: Final = "rendezvous"
-_GUARDED: Final[dict[tuple[Any, str], Any]] = {}
-"""torch's own functions, by module and name, while others stand in for them."""
+_GUARDED: Final[list[tuple[FunctionType, CodeType, dict[str, Any] | None]]] = []
+"""The function that makes torch's WORLD, with its own code and defaults, while it has others."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
@@ -92,39 +91,37 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
     claim()
 
 
-def guard_world(ask: Callable[[], None], refuse: Callable[[], None]) -> None:
+def guard_world(ask: Callable[[], None]) -> None:
     """Call `ask` before the script or its device mesh makes torch's WORLD, until `lift_guard` or `install` is called.
 
-    If `ask` makes WORLD, the script gets that one. `refuse` raises: it is called for scripts that imported torch's
-    function by name, which would wait for ranks that never come. Both are called in the main thread.
+    If `ask` makes WORLD, the script gets that one. It is called in the main thread, and may raise. torch's function is
+    given other code, because scripts import it by name, as torch's own modules do.
     """
-    make, find = dist.init_process_group, getattr(distributed_c10d, FINDS_RANKS)
+    plain = inspect.unwrap(dist.init_process_group)
+    make = FunctionType(plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__)
+    make.__kwdefaults__ = plain.__kwdefaults__
 
-    @wraps(make)
     def made(*args: Any, **kwargs: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             ask()
         if not dist.is_initialized():
             make(*args, **kwargs)
 
-    @wraps(find)
-    def found(*args: Any, **kwargs: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            refuse()
-        return find(*args, **kwargs)
+    _GUARDED.append((plain, plain.__code__, plain.__kwdefaults__))
+    plain.__code__, plain.__kwdefaults__ = _instead.__code__, {"_made": made}
 
-    for module in (dist, distributed_c10d, device_mesh):
-        _GUARDED[module, MAKES_WORLD] = make
-        setattr(module, MAKES_WORLD, made)
-    _GUARDED[distributed_c10d, FINDS_RANKS] = find
-    setattr(distributed_c10d, FINDS_RANKS, found)
+
+def _instead(*args: Any, _made: Callable[..., None], **kwargs: Any) -> None:
+    """The code of torch's function while it is guarded. It refers to nothing of this module, whose names it would not
+    find."""
+    _made(*args, **kwargs)
 
 
 def lift_guard() -> None:
-    """Give torch its own functions back."""
+    """Give torch's function its own code back."""
     while _GUARDED:
-        (module, name), own = _GUARDED.popitem()
-        setattr(module, name, own)
+        plain, code, defaults = _GUARDED.pop()
+        plain.__code__, plain.__kwdefaults__ = code, defaults
 
 
 def claim() -> None:

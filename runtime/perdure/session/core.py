@@ -129,7 +129,7 @@ class Core:
         self.device = wrapping.take_device(settings.local_rank)
         meet(self.run, timeout)
         if self.run.joining:
-            guard_world(self._need_world, self._refuse_world)
+            guard_world(self._need_world)
         current.opened(self)
 
     def restore(self) -> None:
@@ -156,12 +156,9 @@ class Core:
         """The script of a process that joins a living run makes a process group or a device mesh. There are no ranks
         for it, unless the newer run begins in place."""
         if self.boundary.newcomer:
-            self._refuse_world()
+            raise UserError(NO_GROUP_YET)
         wait_in_place(self.run, NO_GROUP_YET)
         self._begin_in_place()
-
-    def _refuse_world(self) -> None:
-        raise UserError(NO_GROUP_YET)
 
     def _begin_in_place(self) -> None:
         lift_guard()

@@ -82,21 +82,21 @@ def test_what_needs_a_group_before_the_first_batch_is_told_what_to_do(nursery: N
     )
 
 
-def test_a_newcomer_that_makes_a_device_mesh_begins_with_the_others_in_place(nursery: Nursery) -> None:
-    job = Job(nursery, "meshed", 2, script="variants.meshed").offered(2, (0, 1), (0, 1), wait=False).begin()
-    results = job.end()
+@pytest.mark.parametrize("makes", ["a mesh", "a group, a mesh", "a group by name, a mesh"])
+def test_a_newcomer_that_makes_a_device_mesh_begins_with_the_others_in_place(nursery: Nursery, makes: str) -> None:
+    job = Job(nursery, f"makes {makes}", 2, script="variants.meshed", makes=makes)
+    results = job.offered(2, (0, 1), (0, 1), wait=False).begin().end()
     assert [set(results[name]) for name in ("old0", "old1")] == [{"left"}, {"left"}]
     assert results["new0"]["weights"] == results["new1"]["weights"]
     opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
     assert opened == [(1, None), (2, None)]
 
 
-@pytest.mark.parametrize("makes", ["group", "group-by-name"])
+@pytest.mark.parametrize("makes", ["a group", "a group by name"])
 def test_a_newcomer_that_alone_makes_a_group_is_told_what_to_do_and_the_others_train_on(
     nursery: Nursery, makes: str
 ) -> None:
-    wait = makes == "group"  # by name it fails before it has met the others
-    job = Job(nursery, f"alone-{makes}", 2, script="variants.meshed", makes=makes).offered(*REPLACED, wait=wait).begin()
+    job = Job(nursery, f"alone {makes}", 2, script="variants.meshed", makes=makes).offered(*REPLACED).begin()
     assert job.ended() == {"new1": 1, "old0": 0, "old1": 0}, job.output("old0")
     assert "this process joins a living run, and has no process group before its first batch" in job.output("new1")
 

@@ -280,16 +280,16 @@ def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any
         return {"rank": session.rank}
 
 
-def meshed(root: str, *, makes: str = "", wait_at: int | None = None) -> dict[str, Any]:
-    """It makes a device mesh before its first batch; or with `makes` its newcomers alone make a process group."""
+def meshed(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any]:
+    """It makes a device mesh before its first batch, or its newcomers alone make a process group, or both: `makes`."""
     torch.set_num_threads(1)
     ended = Ended()
     with Session.from_env(root) as session:
         session._core.run.reporter.add(ended)
-        if not makes:
+        if "group" in makes and not dist.is_initialized():
+            (by_name if "by name" in makes else dist.init_process_group)("gloo")
+        if "mesh" in makes:
             mesh = init_device_mesh("cpu", (session.world,))  # noqa: F841 - kept, as a sharded model keeps it
-        elif not dist.is_initialized():
-            (dist.init_process_group if makes == "group" else by_name)("gloo")
         kit = Kit(session, "")
         try:
             for _ in session.epochs(3):
