@@ -1,27 +1,22 @@
 """Saves in the background: the ranks copy their state at one place, and train on while it is uploaded.
 
-The machine of perdure.checkpoint.background decides. This module carries out its actions, and tells it what the vote's
-vector, the uploading process and rank 0's requests say. Everything happens in the main thread: at a request for a
-batch, a vote, or an exit. Small states are saved at once, because a copy and a process would not pay.
+The machine of perdure.checkpoint.background decides. This module tells it what the vote's vector, the uploading process
+and rank 0's requests say, and has its actions carried out by perdure.loop.save_effects. Everything happens in the main
+thread: at a request for a batch, a vote, or an exit. Small states are saved at once, because a copy and a process would
+not pay.
 
 Called by perdure.session.boundary and by whatever ends a run or changes its ranks.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.background import events as ev
-from perdure.checkpoint.background import rank0
-from perdure.checkpoint.background.arena import Filled
-from perdure.checkpoint.background.copies import Copies
 from perdure.checkpoint.background.machine import State, begin, step
-from perdure.checkpoint.background.rank0 import Part
 from perdure.checkpoint.background.state import (
     Carried,
     Words,
@@ -33,37 +28,19 @@ from perdure.checkpoint.background.state import (
     unanswered,
     words,
 )
-from perdure.checkpoint.checkpointer import Checkpointer, Left
-from perdure.checkpoint.schedule import DEAR_SECONDS, CheckpointSchedule
-from perdure.checkpoint.state import Contribution, Saved
-from perdure.checkpoint.upload import Staged
-from perdure.console import say
-from perdure.errors import Fenced, PerdureError, StorageError, StorageRefused, in_words
-from perdure.group.collectives import on_rank0
-from perdure.group.peers import Peers
+from perdure.checkpoint.checkpointer import Left
+from perdure.errors import PerdureError, StorageError, StorageRefused, in_words
 from perdure.log.position import Position
-from perdure.loop.position.progress import Progress
-from perdure.loop.requests import Requests
-from perdure.loop.telemetry.events import Event
-from perdure.loop.telemetry.timings import Timings
-from perdure.state.registry import Registry
-from perdure.store import Store
-from perdure.wire import CommitRef
-from perdure.wire.channel import SaveFailed
-from perdure.wire.settings import Member, Settings
+from perdure.loop.save_effects import DEADLINE_SECONDS, SaveEffects, SavingRun
 
 LOOK_SECONDS: Final = 0.05
 """How often ranks that stand look whether a save is settled."""
-DEADLINE_SECONDS: Final = 300.0
-"""A save may take this long, and longer if it is large."""
-SLOWEST: Final = 8 * 2**20
-"""Bytes per second. A rank that uploads slower than this has failed."""
+STAND_SECONDS: Final = DEADLINE_SECONDS
+"""How long ranks stand where a save is wanted, until the save before it is settled."""
 STOP_SECONDS: Final = 3.0
 """How long a hand-over waits for the store's answer to a commit."""
 SHARE: Final = 0.25
 """A rank that is asked to leave waits for at most this part of its time for the save before the one that is wanted."""
-ANSWERED_SECONDS: Final = 1.0
-"""An estimate of the time to write the manifest and the log entry."""
 
 WISHES: Final[Mapping[str, ev.Wish]] = {"cadence": ev.Wish.LATER, "epoch": ev.Wish.THIS_STEP}
 """How firmly a save is wanted, by its reason; every other one is wanted now."""
@@ -72,67 +49,15 @@ Save = Callable[[str], None]
 """Makes a blocking save for a reason."""
 
 
-class SavingRun(Protocol):
-    """The parts of a Run that saves read, and the listeners that they tell."""
-
-    settings: Settings
-    progress: Progress
-    registry: Registry
-    store: Store
-    peers: Peers
-    requests: Requests
-    schedule: CheckpointSchedule
-    timings: Timings
-
-    @property
-    def checkpointer(self) -> Checkpointer:
-        """Makes the run's commits."""
-        ...
-
-    def tell(self, event: Event) -> None:
-        """Reports an event to the agent and the other sinks."""
-        ...
-
-    def tell_commit(self) -> None:
-        """Reports the newest commit to the agent and the hooks."""
-        ...
-
-    def tell_failures(self) -> None:
-        """Tells the agent how many saves have failed in a row."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Copied:
-    """What a rank remembers of a save, from the copy on."""
-
-    name: str
-    position: Position
-    folder: str
-    begun: float
-    deadline: float = math.inf
-    part: Filled | None = None
-    """None while it is copied, and if it could not be."""
-    parts: tuple[Part, ...] = ()
-    members: tuple[Member, ...] = ()
-    seconds: tuple[Mapping[str, float], ...] = ()
-    """Of each rank, so far."""
-
-
 class BackgroundSaves:
     """The saves of one process."""
 
     def __init__(self, run: SavingRun) -> None:
         self._run = run
         self._state: State | None = None
-        self._copies = Copies(run.settings.root)
-        self._store_requests: rank0.Requests | None = None
-        self._last: _Copied | None = None
-        """The save that was copied last: the one under way, and the one that is to be told."""
+        self._effects = SaveEffects(run)
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
-        self._late = ""
-        """The save whose deadline has passed."""
         self._looked_for_room = False
 
     # The run begins, changes its ranks, and ends.
@@ -148,15 +73,14 @@ class BackgroundSaves:
         if not self._idle:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
-        self._store_requests = None
-        self._last = None
+        self._effects.hand_over()
 
     def end(self) -> None:
         """This process ends its part: nothing of it stays behind."""
         if self._state is not None:
             self._feed(ev.Ends())
-        self._copies.end()
-        self._state = self._store_requests = None
+        self._effects.end()
+        self._state = None
 
     def _mark(self) -> str:
         return f"{self._run.settings.uid}/{self._run.checkpointer.run}/{self._turns}"
@@ -203,7 +127,7 @@ class BackgroundSaves:
         if looks:
             self._looked_for_room = True
             if pays:
-                self._feed(ev.Room(self._copies.make_room(size // self._run.peers.world)))
+                self._feed(ev.Room(self._effects.copies.make_room(size // self._run.peers.world)))
         if self._idle and not (reason and pays):
             if reason:
                 save(reason)
@@ -229,7 +153,7 @@ class BackgroundSaves:
         time.sleep(LOOK_SECONDS)
         self._look()
         left = self._run.requests.left()
-        patience = DEADLINE_SECONDS if left is None else left * SHARE
+        patience = STAND_SECONDS if left is None else left * SHARE
         said, waits = self._gather("waits for the save before", time.monotonic() - begun > patience)
         self._feed(ev.Stood(said, late=any(waits)), save)
 
@@ -324,8 +248,8 @@ class BackgroundSaves:
     def _leaving(self, position: Position, left: Left, hurries: bool) -> ev.Leaves:
         known = {
             "left": left(),
-            "rest": self._rest(),
-            "whole": self._whole(),
+            "rest": self._effects.rest(self._known.save) if self._known.save else 0.0,
+            "whole": self._effects.whole(),
             "hurries": hurries,
             "unanswered": unanswered(self._known),
         }
@@ -339,19 +263,6 @@ class BackgroundSaves:
             hurries=any(one["hurries"] for one in told),
             unanswered=any(one["unanswered"] for one in told),
         )
-
-    def _whole(self) -> float:
-        """An estimate of a blocking save, in seconds."""
-        seconds = self._run.timings.seconds
-        return sum(seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
-
-    def _rest(self) -> float:
-        """An estimate of what the save under way still takes, in seconds. One that is late may take as long again."""
-        save = self._known.save
-        if save is None:
-            return 0.0
-        since, whole = time.monotonic() - self._copied(save).begun, self._whole()
-        return max(ANSWERED_SECONDS, whole - since if since < whole else since)
 
     # Looking.
 
@@ -374,24 +285,15 @@ class BackgroundSaves:
     def _is_at(self, position: Position) -> bool:
         """Whether the save under way is all that is wanted at this position: it has no pin. Equal on all ranks."""
         save, pinned = self._known.save, self._run.checkpointer.pin is not None
-        return save is not None and not pinned and self._copied(save).position == position
+        return save is not None and not pinned and self._effects.position(save) == position
 
     def _look(self) -> None:
         """Hears what the uploading process, rank 0's requests and the clock say."""
-        for event in self._copies.heard():
+        for event in self._effects.results():
             self._feed(event)
-        for answer in self._store_requests.answers() if self._store_requests else ():
-            if isinstance(answer, ev.NoAnswer):
-                self._tell_no_answer()
-            self._feed(answer)
         save = self._known.save
-        if save and save.name != self._late and time.monotonic() > self._copied(save).deadline:
-            self._late = save.name
+        if save and self._effects.has_become_late(save):
             self._feed(ev.Late(save.name))
-
-    def _tell_no_answer(self) -> None:
-        checkpointer, why = self._run.checkpointer, self._store_requests.trouble if self._store_requests else ""
-        self._run.tell(SaveFailed(checkpointer.failures + 1, why))
 
     # Acting.
 
@@ -405,138 +307,28 @@ class BackgroundSaves:
             case ev.Copy():
                 self._copy(action.save)
             case ev.Order() | ev.Kill():
-                self._act_on_process(action)
+                self._effects.act_on_process(action)
             case ev.Prepare() | ev.Append() | ev.Abandon():
-                self._act_on_rank_0(action)
+                self._effects.act_on_rank_0(action)
             case ev.TellCommitted() | ev.TellFailed() | ev.TellMissed():
-                self._tell(action)
+                self._effects.tell(action)
             case ev.Stream(reason, final=False) if save:
                 save(reason)
                 self._feed(ev.Streamed(done=self._run.progress.saved))
             case ev.StopFenced():
-                self._stop_fenced()
+                self._effects.stop_fenced()
             case _:
                 return False
         return True
 
     def _copy(self, save: ev.Save) -> None:
-        """Copies this rank's part while training waits. Collective; raises UserError if the ranks have diverged."""
-        run, checkpointer = self._run, self._run.checkpointer
-        position, begun = run.progress.position(), time.monotonic()
-        folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
-        self._last = _Copied(save.name, position, folder, begun)
-        if self._store_requests:
-            self._store_requests.beside(checkpointer.discard)
         try:
-            found = self._filled(checkpointer.stage_now(), save, position)
-            part = None if isinstance(found, str) else found
-            own = {
-                "member": asdict(checkpointer.member),
-                "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
-                "seconds": {"stage": time.monotonic() - begun},
-            }
-            every = run.peers.gather("has copied what it saves", own)
+            events = self._effects.copy(save)
         except BaseException as error:
             self._feed(ev.CopyFailed(save.name, f"it could not be copied: {in_words(error)}"))
             raise
-        most = max(one["part"][0] for one in every)
-        self._last = replace(
-            self._last,
-            deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
-            part=part,
-            parts=tuple(Part(*one["part"]) for one in every),
-            members=tuple(Member(**one["member"]) for one in every),
-            seconds=tuple(one["seconds"] for one in every),
-        )
-        self._feed(ev.CopyFailed(save.name, found) if isinstance(found, str) else ev.Sealed(save.name))
-
-    def _copied(self, save: ev.Save) -> _Copied:
-        if self._last is None or self._last.name != save.name:
-            raise RuntimeError(f"save {save.name} of step {save.step} was not copied")
-        return self._last
-
-    def _filled(self, staged: Staged, save: ev.Save, position: Position) -> Filled | str:
-        """The copy, or why there is none."""
-        uid, run = self._run.settings.uid, self._run.checkpointer.run
-        found = self._copies.fill(staged, uid=uid, run=run, name=save.name, position=position)
-        if isinstance(found, str):
-            self._feed(ev.Room(usable=False))
-        return found
-
-    def _act_on_process(self, action: ev.Order | ev.Kill) -> None:
-        match action:
-            case ev.Order(save, uploader):
-                copied = self._copied(save)
-                if copied.part:
-                    self._copies.order(uploader, copied.folder, copied.part)
-            case ev.Kill(uploader):
-                self._copies.kill(uploader)
-
-    def _act_on_rank_0(self, action: ev.Prepare | ev.Append | ev.Abandon) -> None:
-        checkpointer, copied = self._run.checkpointer, self._copied(action.save)
-        writer = checkpointer.writer
-        if writer is None:
-            return
-        name, position = copied.name, copied.position
-        if self._store_requests is None:
-            self._store_requests = rank0.Requests(checkpointer.store, writer, checkpointer.writing)
-        match action:
-            case ev.Prepare():
-                self._store_requests.prepare(name, copied.folder, copied.parts, checkpointer.run, position)
-            case ev.Append(save, final, again):
-                self._store_requests.append(name, position, final=final, reason=save.reason, again=again)
-            case ev.Abandon():
-                writer.abandoned.add(copied.folder)
-
-    def _tell(self, action: ev.TellCommitted | ev.TellFailed | ev.TellMissed) -> None:
-        """At one place on all ranks. Collective."""
-        run, checkpointer = self._run, self._run.checkpointer
-        match action:
-            case ev.TellCommitted(save, seq):
-                copied = self._copied(save)
-                checkpointer.note(self._saved(copied, seq), copied.position)
-                run.schedule.saved(copied.begun)
-                here = copied.position == run.progress.position() and checkpointer.pin is None
-                run.progress.saved = run.progress.saved or here
-                run.tell_commit()
-                if self._store_requests:
-                    self._store_requests.beside(checkpointer.retire)
-            case ev.TellFailed(save, why):
-                copied = self._copied(save)
-                told = run.peers.gather("tells why a save has failed", why)
-                why = next(filter(None, told), "no rank knows why")
-                seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
-                try:
-                    checkpointer.count_failure(copied.position, StorageError(why), seconds)
-                finally:
-                    run.tell_failures()
-                run.schedule.failed(checkpointer.failures, checkpointer.wasted)
-            case ev.TellMissed(reason, why):
-                pin, checkpointer.pin = checkpointer.pin, None
-                lost = f", so nothing is pinned as {pin!r}" if pin else ""
-                if run.settings.rank == 0:
-                    say(f"no checkpoint of step {run.progress.step} was made ({reason}){lost}: {why}")
-
-    def _saved(self, copied: _Copied, seq: int) -> Saved:
-        upload = self._copies.seconds
-        uploads = self._run.peers.gather("tells how long its upload took", upload)
-        commit = time.monotonic() - copied.begun - copied.seconds[0]["stage"] - uploads[0]
-        by_rank = [
-            Contribution(member, {**seconds, "upload": took, **({"commit": max(commit, 0.0)} if rank == 0 else {})})
-            for rank, (member, seconds, took) in enumerate(zip(copied.members, copied.seconds, uploads, strict=True))
-        ]
-        own = {"upload": upload, "commit": max(commit, 0.0)}
-        return Saved(CommitRef(seq, copied.position.step), own, tuple(by_rank))
-
-    def _stop_fenced(self) -> None:
-        """Another run owns the log. Raises that on all ranks."""
-
-        def act() -> None:
-            if self._store_requests and self._store_requests.fenced:
-                raise self._store_requests.fenced
-            raise Fenced("another run owns the log")
-
-        on_rank0(self._run.peers, "may no longer write", act)
+        for event in events:
+            self._feed(event)
 
 
 def _less(left: float | None, keep: float) -> float | None:

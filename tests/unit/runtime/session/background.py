@@ -33,7 +33,7 @@ from tests.support.uploaders import uploaders
 SAMPLES = 96
 BATCH = 8
 PATIENCE_SECONDS = 60.0
-FREE_MEMORY, DEADLINE_SECONDS = vars(arena)["free_memory"], background_saves.DEADLINE_SECONDS
+FREE_MEMORY, STAND_SECONDS = vars(arena)["free_memory"], background_saves.STAND_SECONDS
 
 
 def dataset() -> TensorDataset:
@@ -66,7 +66,7 @@ class Uploads:
 
     @property
     def process(self) -> Any:
-        return self._background._copies.process
+        return self._background._effects.copies.process
 
     def freeze(self) -> None:
         """Before the first order: later orders stay in progress until `thaw`."""
@@ -162,7 +162,7 @@ class Disturbance:
                     act()
         if step == self.kill_all_at:
             uploads.kill_all()
-        vars(background_saves)["DEADLINE_SECONDS"] = 0.0 if step == self.impatient_at else DEADLINE_SECONDS
+        vars(background_saves)["STAND_SECONDS"] = 0.0 if step == self.impatient_at else STAND_SECONDS
         if self.short_until:
             vars(arena)["free_memory"] = FREE_MEMORY if step >= self.short_until else lambda: 0
         if step in self.blocked and rank == 0:

@@ -28,7 +28,7 @@ def disturb(moment: str, whom: str, number: int) -> None:
     act, sent = BackgroundSaves._act, list[int]()
 
     def send(saves: BackgroundSaves) -> None:
-        pid = os.getpid() if whom == "trainer" else saves._copies.process and saves._copies.process.pid
+        pid = os.getpid() if whom == "trainer" else saves._effects.copies.process and saves._effects.copies.process.pid
         if pid and not sent:
             sent.append(pid)
             os.kill(pid, number)

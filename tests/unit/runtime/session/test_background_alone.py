@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session
 from perdure.checkpoint.background import arena, copies
-from perdure.loop import background_saves
+from perdure.loop import save_effects
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.background import Uploads
 
@@ -36,8 +36,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_saves, "DEADLINE_SECONDS", 0.0)
-    monkeypatch.setattr(background_saves, "SLOWEST", 2**60)
+    monkeypatch.setattr(save_effects, "DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr(save_effects, "SLOWEST", 2**60)
 
 
 def stepping(root: Path, steps: int, epochs: int = 1, loops: int = 1) -> Iterator[tuple[Uploads, int]]:

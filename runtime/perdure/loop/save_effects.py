@@ -1,0 +1,262 @@
+"""What one process does for its saves in the background: the copy, the upload, the commit, and what is told of them.
+
+perdure.loop.background_saves decides by its machine, and has it carried out here. Nothing here knows the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Protocol
+
+from perdure.checkpoint.background import events as ev
+from perdure.checkpoint.background import rank0
+from perdure.checkpoint.background.arena import Filled
+from perdure.checkpoint.background.copies import Copies
+from perdure.checkpoint.background.rank0 import Part
+from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.schedule import DEAR_SECONDS, CheckpointSchedule
+from perdure.checkpoint.state import Contribution, Saved
+from perdure.console import say
+from perdure.errors import Fenced, StorageError
+from perdure.group.collectives import on_rank0
+from perdure.group.peers import Peers
+from perdure.log.position import Position
+from perdure.loop.position.progress import Progress
+from perdure.loop.requests import Requests
+from perdure.loop.telemetry.events import Event
+from perdure.loop.telemetry.timings import Timings
+from perdure.state.registry import Registry
+from perdure.store import Store
+from perdure.wire import CommitRef
+from perdure.wire.channel import SaveFailed
+from perdure.wire.settings import Member, Settings
+
+DEADLINE_SECONDS: Final = 300.0
+"""A save may take this long, and longer if it is large."""
+SLOWEST: Final = 8 * 2**20
+"""Bytes per second. A rank that uploads slower than this has failed."""
+ANSWERED_SECONDS: Final = 1.0
+"""An estimate of the time to write the manifest and the log entry."""
+
+
+class SavingRun(Protocol):
+    """The parts of a Run that saves read, and the listeners that they tell."""
+
+    settings: Settings
+    progress: Progress
+    registry: Registry
+    store: Store
+    peers: Peers
+    requests: Requests
+    schedule: CheckpointSchedule
+    timings: Timings
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Makes the run's commits."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Reports an event to the agent and the other sinks."""
+        ...
+
+    def tell_commit(self) -> None:
+        """Reports the newest commit to the agent and the hooks."""
+        ...
+
+    def tell_failures(self) -> None:
+        """Tells the agent how many saves have failed in a row."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """What a rank remembers of a save, from the copy on."""
+
+    name: str
+    position: Position
+    folder: str
+    begun: float
+    deadline: float = math.inf
+    part: Filled | None = None
+    """None while it is copied, and if it could not be."""
+    parts: tuple[Part, ...] = ()
+    members: tuple[Member, ...] = ()
+    seconds: tuple[Mapping[str, float], ...] = ()
+    """Of each rank, so far."""
+
+
+class SaveEffects:
+    """For one process and its main thread."""
+
+    def __init__(self, run: SavingRun) -> None:
+        self._run = run
+        self.copies = Copies(run.settings.root)
+        self._requests: rank0.Requests | None = None
+        """On rank 0: what it asks of the store while training goes on."""
+        self._last: _Copied | None = None
+        """The save that was copied last: the one under way, and the one that is to be told."""
+        self._late = ""
+        """The save whose deadline has passed."""
+
+    def hand_over(self) -> None:
+        """This process is now a rank of the newer run."""
+        self._requests = self._last = None
+
+    def end(self) -> None:
+        """Nothing of it stays behind."""
+        self.copies.end()
+        self._requests = None
+
+    # What has come of it.
+
+    def results(self) -> Iterator[ev.Event]:
+        """What the uploading process and rank 0's requests have said since."""
+        yield from self.copies.heard()
+        for answer in self._requests.answers() if self._requests else ():
+            if isinstance(answer, ev.NoAnswer):
+                self._tell_no_answer()
+            yield answer
+
+    def has_become_late(self, save: ev.Save) -> bool:
+        """Whether this save's deadline has passed; true once."""
+        if save.name == self._late or time.monotonic() <= self._copied(save).deadline:
+            return False
+        self._late = save.name
+        return True
+
+    def position(self, save: ev.Save) -> Position:
+        """Where this save was copied."""
+        return self._copied(save).position
+
+    def whole(self) -> float:
+        """An estimate of a blocking save, in seconds."""
+        seconds = self._run.timings.seconds
+        return sum(seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
+
+    def rest(self, save: ev.Save) -> float:
+        """An estimate of what this save still takes, in seconds. One that is late may take as long again."""
+        since, whole = time.monotonic() - self._copied(save).begun, self.whole()
+        return max(ANSWERED_SECONDS, whole - since if since < whole else since)
+
+    def _copied(self, save: ev.Save) -> _Copied:
+        if self._last is None or self._last.name != save.name:
+            raise RuntimeError(f"save {save.name} of step {save.step} was not copied")
+        return self._last
+
+    def _tell_no_answer(self) -> None:
+        checkpointer, why = self._run.checkpointer, self._requests.trouble if self._requests else ""
+        self._run.tell(SaveFailed(checkpointer.failures + 1, why))
+
+    # The acts.
+
+    def copy(self, save: ev.Save) -> list[ev.Event]:
+        """Copies this rank's part while training waits. Collective; raises UserError if the ranks have diverged."""
+        run, checkpointer = self._run, self._run.checkpointer
+        position, begun = run.progress.position(), time.monotonic()
+        folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
+        self._last = _Copied(save.name, position, folder, begun)
+        if self._requests:
+            self._requests.beside(checkpointer.discard)
+        found = self.copies.fill(
+            checkpointer.stage_now(), uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position
+        )
+        part = None if isinstance(found, str) else found
+        own = {
+            "member": asdict(checkpointer.member),
+            "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
+            "seconds": {"stage": time.monotonic() - begun},
+        }
+        every = run.peers.gather("has copied what it saves", own)
+        most = max(one["part"][0] for one in every)
+        self._last = replace(
+            self._last,
+            deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
+            part=part,
+            parts=tuple(Part(*one["part"]) for one in every),
+            members=tuple(Member(**one["member"]) for one in every),
+            seconds=tuple(one["seconds"] for one in every),
+        )
+        if isinstance(found, str):
+            return [ev.Room(usable=False), ev.CopyFailed(save.name, found)]
+        return [ev.Sealed(save.name)]
+
+    def act_on_process(self, action: ev.Order | ev.Kill) -> None:
+        """Has this rank's part uploaded by another process, or ends that."""
+        match action:
+            case ev.Order(save, uploader):
+                copied = self._copied(save)
+                if copied.part:
+                    self.copies.order(uploader, copied.folder, copied.part)
+            case ev.Kill(uploader):
+                self.copies.kill(uploader)
+
+    def act_on_rank_0(self, action: ev.Prepare | ev.Append | ev.Abandon) -> None:
+        """Writes the manifest or the log's entry, beside the training; nothing on other ranks."""
+        checkpointer, copied = self._run.checkpointer, self._copied(action.save)
+        writer = checkpointer.writer
+        if writer is None:
+            return
+        name, position = copied.name, copied.position
+        if self._requests is None:
+            self._requests = rank0.Requests(checkpointer.store, writer, checkpointer.writing)
+        match action:
+            case ev.Prepare():
+                self._requests.prepare(name, copied.folder, copied.parts, checkpointer.run, position)
+            case ev.Append(save, final, again):
+                self._requests.append(name, position, final=final, reason=save.reason, again=again)
+            case ev.Abandon():
+                writer.abandoned.add(copied.folder)
+
+    def tell(self, action: ev.TellCommitted | ev.TellFailed | ev.TellMissed) -> None:
+        """Reports how a save has ended, at one place on all ranks. Collective."""
+        run, checkpointer = self._run, self._run.checkpointer
+        match action:
+            case ev.TellCommitted(save, seq):
+                copied = self._copied(save)
+                checkpointer.note(self._saved(copied, seq), copied.position)
+                run.schedule.saved(copied.begun)
+                here = copied.position == run.progress.position() and checkpointer.pin is None
+                run.progress.saved = run.progress.saved or here
+                run.tell_commit()
+                if self._requests:
+                    self._requests.beside(checkpointer.retire)
+            case ev.TellFailed(save, why):
+                copied = self._copied(save)
+                reasons = run.peers.gather("tells why a save has failed", why)
+                why = next(filter(None, reasons), "no rank knows why")
+                seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
+                try:
+                    checkpointer.count_failure(copied.position, StorageError(why), seconds)
+                finally:
+                    run.tell_failures()
+                run.schedule.failed(checkpointer.failures, checkpointer.wasted)
+            case ev.TellMissed(reason, why):
+                pin, checkpointer.pin = checkpointer.pin, None
+                lost = f", so nothing is pinned as {pin!r}" if pin else ""
+                if run.settings.rank == 0:
+                    say(f"no checkpoint of step {run.progress.step} was made ({reason}){lost}: {why}")
+
+    def _saved(self, copied: _Copied, seq: int) -> Saved:
+        upload = self.copies.seconds
+        uploads = self._run.peers.gather("tells how long its upload took", upload)
+        commit = time.monotonic() - copied.begun - copied.seconds[0]["stage"] - uploads[0]
+        by_rank = [
+            Contribution(member, {**seconds, "upload": took, **({"commit": max(commit, 0.0)} if rank == 0 else {})})
+            for rank, (member, seconds, took) in enumerate(zip(copied.members, copied.seconds, uploads, strict=True))
+        ]
+        own = {"upload": upload, "commit": max(commit, 0.0)}
+        return Saved(CommitRef(seq, copied.position.step), own, tuple(by_rank))
+
+    def stop_fenced(self) -> None:
+        """Another run owns the log: raises Fenced on all ranks. Collective."""
+
+        def act() -> None:
+            if self._requests and self._requests.fenced:
+                raise self._requests.fenced
+            raise Fenced("another run owns the log")
+
+        on_rank0(self._run.peers, "may no longer write", act)
