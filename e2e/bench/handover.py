@@ -27,8 +27,8 @@ from perdure.wire import Handover, Leave, Train, write_handover
 from perdure.wire.channel import write_offer
 
 LIMIT = 300
-ROUNDS = {"small": 10, "large": 5, "huge": 2}
-AGAIN = {"small": 10, "large": 3}
+ROUNDS = {"small": 5, "large": 3, "huge": 1}
+AGAIN = {"small": 3, "large": 2}
 """Rounds of the other ways; each has its own training."""
 ALLOWED = 1.5
 ALLOWED_SECONDS = 0.1
