@@ -269,7 +269,8 @@ class Process:
 
     async def _begin(self) -> None:
         """The run is one of its own: its ranks meet, and go on from the newest commit."""
-        self.settings = settings = replace(self.settings, handover=None)
+        started = None if self.settings.handover else self.settings.started  # the older run has just begun to save
+        self.settings = settings = replace(self.settings, handover=None, started=started)
         self._witness.started.setdefault((settings.uid, self._run), self._now)
         gang, seat = await self._meet()
         self._checkpoints = checkpoints = Checkpoints(self.host, settings, gang, seat)
