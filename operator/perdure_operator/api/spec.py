@@ -181,6 +181,8 @@ class Checkpoint(Model):
         default=3, json_schema_extra=at_least("checkpoint.keep", 1, "without a checkpoint the job could not resume")
     )
     """Number of checkpoints to keep. Older ones are deleted."""
+    keep_every_steps: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.keepEverySteps", 1))
+    """Keep the first checkpoint of every so many optimizer steps too, for good, as if it were pinned by perdure pin."""
     resume_anyway: bool = False
     """True: resume although the log under uri is gone, or older than members reported; the missing steps are lost.
     False: the job waits with the reason LogLost until the log is back."""

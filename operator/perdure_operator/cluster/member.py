@@ -214,6 +214,7 @@ def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
     values: dict[str, Any] = {
         Env.FROM: _from(checkpoint.from_),
         Env.KEEP: checkpoint.keep,
+        Env.KEEP_EVERY_STEPS: checkpoint.keep_every_steps,
         Env.EVERY_STEPS: checkpoint.every_steps,
         Env.EVERY_SECONDS: checkpoint.every_seconds,
         Env.EVERY_EPOCHS: checkpoint.every_epochs,

@@ -106,6 +106,8 @@ class Checkpointer:
     """Receives those of all ranks; raises UserError if they cannot train together."""
     hint: str = ""
     """Extra hint for rank-divergence errors."""
+    keep_every: int | None = None
+    """Of every so many steps the first commit is kept, too."""
     limit: int | None = None
     """Periodic saves that may fail in a row; None for no limit."""
     failures: int = 0
@@ -289,7 +291,7 @@ class Checkpointer:
         if self.writer:
             try:
                 with self.writing:
-                    retire(self.store, self.writer, self.keep)
+                    retire(self.store, self.writer, self.keep, keep_every=self.keep_every)
             except (StorageError, MemoryError) as error:
                 why = in_words(error)
                 self._retire_trouble.say(f"old checkpoints could not be removed, trying again at the next: {why}")

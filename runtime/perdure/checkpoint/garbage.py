@@ -22,11 +22,14 @@ ALL: Final = 10**9
 """More commits than a root has."""
 
 
-def gc(store: Store, *, keep: int | None = None, deletes: bool = False) -> Iterator[Line]:
+def gc(
+    store: Store, *, keep: int | None = None, keep_every: int | None = None, deletes: bool = False
+) -> Iterator[Line]:
     """Name each folder that is not needed and, if it `deletes`, delete them all. The last line is the sum.
 
     Without `keep` these are the uploads that no commit names, of older runs or older than a day. With `keep` also all
-    but the newest `keep` commits. Pinned commits stay, and the newest one that is whole.
+    but the newest `keep` commits. Pinned commits stay, the newest one that is whole, and the first of every
+    `keep_every` steps.
 
     Raises:
         UserError: This is no checkpoint root.
@@ -36,7 +39,7 @@ def gc(store: Store, *, keep: int | None = None, deletes: bool = False) -> Itera
 
     """
     writer = _reader(store)
-    found = unneeded(store, writer, ALL if keep is None else keep, orphans=True)
+    found = unneeded(store, writer, ALL if keep is None else keep, orphans=True, keep_every=keep_every)
     commits = {committed.manifest.folder: committed for committed in found.commits.values()}
     objects = total = 0
     for folder in found.folders:

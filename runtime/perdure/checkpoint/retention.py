@@ -25,7 +25,7 @@ from typing import Final
 from perdure.checkpoint.manifest import fetch_manifest
 from perdure.errors import Corrupt, StorageError, UserError
 from perdure.log.entry import Committed, Entry
-from perdure.log.kept import forget_released, mark_deletion, read_kept
+from perdure.log.kept import forget_released, mark_deletion, put_pin, read_kept
 from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.reader import Slot
 from perdure.log.writer import Writer
@@ -41,6 +41,8 @@ class Unneeded:
 
     commits: Mapping[int, Committed]
     """By the numbers of their entries, oldest first."""
+    milestones: frozenset[int]
+    """The numbers of further ones, which stay: each is the first of so many steps."""
     litter: tuple[str, ...]
     """Folders that no commit names."""
     released: frozenset[int]
@@ -54,14 +56,16 @@ class Unneeded:
         return [*(committed.manifest.folder for committed in self.commits.values()), *self.litter]
 
 
-def retire(store: Store, writer: Writer, keep: int) -> list[str]:
+def retire(store: Store, writer: Writer, keep: int, *, keep_every: int | None = None) -> list[str]:
     """Delete all but the newest `keep` commits, and leftovers of failed attempts and older runs; returns their folders.
+
+    Of every `keep_every` steps the first commit is pinned instead, as if by hand.
 
     After StorageError training can go on; the next call does the rest. A writer that was overtaken deletes nothing: a
     zombie must not decide what its successor may fall back to. Its next append raises Fenced.
     """
     due = writer.swept is None or time.monotonic() - writer.swept > LITTER_SECONDS
-    found = unneeded(store, writer, keep, orphans=due)
+    found = unneeded(store, writer, keep, orphans=due, keep_every=keep_every)
     if not delete(store, writer, found):
         return []
     if due:
@@ -92,15 +96,18 @@ def discard(store: Store, writer: Writer) -> None:
         writer.abandoned -= due
 
 
-def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool) -> Unneeded:
-    """All but the newest `keep` commits, leftovers of failed attempts and, with `orphans`, of older runs."""
+def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool, keep_every: int | None = None) -> Unneeded:
+    """All but the newest `keep` commits and the first of every `keep_every` steps, leftovers of failed attempts and,
+    with `orphans`, of older runs."""
     if keep < 1:
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
-    victims, released, bypassed_are_gone = _victims(store, writer, keep)
+    if keep_every is not None and keep_every < 1:
+        raise UserError(f"checkpoint.keepEverySteps is {keep_every}: give at least 1, or leave it out")
+    victims, milestones, released, bypassed_are_gone = _victims(store, writer, keep, keep_every)
     folders = [committed.manifest.folder for committed in victims.values()]
     orphaned = _orphaned(store, writer, folders) if orphans else []
     litter = [*sorted(writer.discardable), *orphaned]
-    return Unneeded(victims, tuple(litter), frozenset(released), bypassed_are_gone)
+    return Unneeded(victims, frozenset(milestones), tuple(litter), frozenset(released), bypassed_are_gone)
 
 
 def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
@@ -108,6 +115,8 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
     # Checked after the listing: a newer run uploads only after its Opened.
     if found.folders and writer.overtaken():
         return False
+    for seq in found.milestones:
+        put_pin(store, seq)
     pinned = _pinned_meanwhile(store, found)
     for seq, committed in found.commits.items():
         if seq not in pinned:
@@ -137,10 +146,14 @@ def _pinned_meanwhile(store: Store, found: Unneeded) -> frozenset[int]:
     return pinned
 
 
-def _victims(store: Store, writer: Writer, keep: int) -> tuple[dict[int, Committed], set[int], bool]:
-    """The commits to delete, oldest first; the released pins that this handles; whether no bypassed commit is left."""
+def _victims(
+    store: Store, writer: Writer, keep: int, keep_every: int | None
+) -> tuple[dict[int, Committed], set[int], set[int], bool]:
+    """The commits to delete, oldest first; those to pin; the released pins that this handles; whether no bypassed
+    commit is left."""
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
+    milestones: set[int] = set()
     by_hand = read_kept(store)
     usable, pinned, spared = False, writer.pins.held | by_hand.pinned, False
     for seq, committed, bypassed in _committed(_walk(writer)):
@@ -153,16 +166,41 @@ def _victims(store: Store, writer: Writer, keep: int) -> tuple[dict[int, Committ
             usable = usable or _usable(store, committed)
         elif seq in pinned:
             continue
+        elif present and not bypassed and _is_milestone(writer, seq, keep_every):
+            milestones.add(seq)
         elif present or store.list(committed.manifest.folder, limit=1):
             victims[seq] = committed
         elif kept and not bypassed:
             break
-    released = {*writer.pins.released, *by_hand.released} - kept - pinned
-    for seq in released - victims.keys():
+    released = {*writer.pins.released, *by_hand.released} - kept - pinned - milestones
+    for seq, committed in _unpinned(writer, released - victims.keys()):
+        if store.head(committed.manifest.key) and _is_milestone(writer, seq, keep_every):
+            milestones.add(seq)
+        else:
+            victims[seq] = committed
+    return dict(sorted(victims.items())), milestones, released - milestones, not spared
+
+
+def _unpinned(writer: Writer, seqs: Iterable[int]) -> Iterator[tuple[int, Committed]]:
+    """Commits that may be below retired ones, where the walk does not come."""
+    for seq in seqs:
         slot = writer.log.slot(seq)
         if slot and slot.entry and isinstance(slot.entry.event, Committed):
-            victims[seq] = slot.entry.event
-    return dict(sorted(victims.items())), released, not spared
+            yield seq, slot.entry.event
+
+
+def _is_milestone(writer: Writer, seq: int, every: int | None) -> bool:
+    """Whether it is the first commit of its `every` steps, or it cannot be known."""
+    if every is None:
+        return False
+    slot = writer.log.slot(seq)
+    before = writer.log.slot(slot.entry.last_commit) if slot and slot.entry and slot.entry.last_commit else None
+    match slot, before:
+        case Slot(entry=Entry(event=Committed(step))), None:
+            return step >= every
+        case Slot(entry=Entry(event=Committed(step))), Slot(entry=Entry(event=Committed(earlier))):
+            return step // every > earlier // every
+    return True
 
 
 def _walk(writer: Writer) -> Iterable[tuple[Slot, bool]]:

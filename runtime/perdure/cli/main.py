@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     gc = commands.add_parser("gc", help="say what of a checkpoint root is not needed, and delete it")
     gc.add_argument("root", metavar="ROOT", help=where)
     gc.add_argument("--keep", type=int, metavar="N", help="also all but the newest N commits; pinned ones stay")
+    gc.add_argument("--keep-every-steps", type=int, metavar="N", help="with --keep: not the first of every N steps")
     gc.add_argument("--delete", action="store_true", help="delete what is listed")
     gc.add_argument("--json", action="store_true", help="an object a line")
     _add_files(commands, where)
@@ -244,7 +245,8 @@ def _pin(options: argparse.Namespace) -> int:
 def _gc(options: argparse.Namespace) -> int:
     from perdure.checkpoint.garbage import gc  # noqa: PLC0415
 
-    _print(gc(_store(options.root), keep=options.keep, deletes=options.delete), options)
+    found = gc(_store(options.root), keep=options.keep, keep_every=options.keep_every_steps, deletes=options.delete)
+    _print(found, options)
     return 0
 
 

@@ -46,6 +46,7 @@ def describe(
         seed=seed,
         every={name: value for name, value in vars(run.settings.cadence).items() if value is not None},
         keep=run.settings.keep,
+        keep_every=run.settings.keep_every,
         exits=run.requests.sources,
         start=start or _start_of(run),
         loop=_loop_of(run, goal, loop),

@@ -163,6 +163,8 @@ class Description:
     """How often a checkpoint is made, in steps, seconds and epochs."""
     keep: int
     """How many checkpoints are kept."""
+    keep_every: int | None
+    """Of every so many steps the first checkpoint is kept, too."""
     exits: tuple[str, ...]
     """What asks the run to save and leave."""
     start: StartPoint
@@ -186,7 +188,8 @@ class Description:
         ranks = f"{self.world} rank{'s' * (self.world > 1)}"
         yield f"{self.root}, {ranks} on {self.device}, seed {self.seed}{', deterministic' * self.deterministic}"
         yield f"{_INDENT}{self.start}"
-        yield f"{_INDENT}a checkpoint every {' and every '.join(_every(self.every))}; {self.keep} are kept"
+        kept = f"{self.keep} are kept{f', and the first of every {self.keep_every} steps' if self.keep_every else ''}"
+        yield f"{_INDENT}a checkpoint every {' and every '.join(_every(self.every))}; {kept}"
         yield f"{_INDENT}saves and leaves on {', '.join(self.exits)}"
         yield from _block("epochs", [("", str(self.loop) if self.loop else "epochs() is not called yet")])
         yield from _block("hooks", [(phase.name, ", ".join(phase.functions)) for phase in self.phases])

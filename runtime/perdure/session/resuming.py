@@ -158,6 +158,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
         writer=opening.writer,
         run=opening.run,
         keep=run.settings.keep,
+        keep_every=run.settings.keep_every,
         trace=run.trace,
         timings=run.timings,
         read=run.state_to_save,

@@ -52,6 +52,8 @@ class Env:
     """`checkpoint.from` as a JSON object; absent without one."""
     KEEP: Final = "PERDURE_KEEP"
     """`checkpoint.keep`."""
+    KEEP_EVERY_STEPS: Final = "PERDURE_KEEP_EVERY_STEPS"
+    """`checkpoint.keepEverySteps`."""
     EVERY_STEPS: Final = "PERDURE_EVERY_STEPS"
     """`checkpoint.everySteps`."""
     EVERY_SECONDS: Final = "PERDURE_EVERY_SECONDS"

@@ -98,6 +98,8 @@ class Settings:
     joined: int = 0
     """The number of this session in a process group that existed before it; 0 if the session makes the group."""
     keep: int = DEFAULT_KEEP
+    keep_every: int | None = None
+    """Of every so many steps the first commit is kept, too."""
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS
@@ -159,6 +161,7 @@ def read_settings(
         master_is_elsewhere=by_torchrun,
         attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
         keep=_number(environ, Env.KEEP, DEFAULT_KEEP, least=1),
+        keep_every=_optional(environ, Env.KEEP_EVERY_STEPS, 1),
         cadence=_cadence(environ),
         grace=_number(environ, Env.GRACE_SECONDS, float(grace)),
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),

@@ -183,7 +183,12 @@ def test_building_a_pod_does_not_touch_the_template() -> None:
 
 
 def test_the_environment_tells_the_contract_and_what_is_set() -> None:
-    checkpoint = {"uri": "s3://b/p", "everySteps": 10, "s3": {"endpoint": "http://s3", "pathStyle": True}}
+    checkpoint = {
+        "uri": "s3://b/p",
+        "everySteps": 10,
+        "keepEverySteps": 1000,
+        "s3": {"endpoint": "http://s3", "pathStyle": True},
+    }
     values = env(of_spec(checkpoint=checkpoint, processesPerReplica=2))
     assert values == {
         "PERDURE_ROOT": "s3://b/p",
@@ -195,6 +200,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "PERDURE_COMPLETION": "Log",
         "PERDURE_GRACE_SECONDS": "120",
         "PERDURE_KEEP": "3",
+        "PERDURE_KEEP_EVERY_STEPS": "1000",
         "PERDURE_EVERY_STEPS": "10",
         "PERDURE_S3_ENDPOINT": "http://s3",
         "PERDURE_S3_PATH_STYLE": "true",

@@ -74,6 +74,13 @@ def test_with_a_number_the_newest_stay_and_pinned_ones(root: MemoryStore) -> Non
     assert (loaded.commit.step, loaded.skipped) == (50, ())
 
 
+def test_the_first_of_every_so_many_steps_stays_if_that_is_asked_for(root: MemoryStore) -> None:
+    list(gc(root, keep=1, keep_every=20, deletes=True))
+    assert steps_kept(root) == {20, 40}
+    with pytest.raises(UserError, match="keepEverySteps is 0"):
+        list(gc(root, keep=1, keep_every=0))
+
+
 def test_the_newest_whole_commit_stays_when_newer_ones_are_damaged(root: MemoryStore) -> None:
     shard = next(key for key in root.list("data/2/30-") if "shard" in key)
     root.delete([next(key for key in root.list("data/2/40-") if "shard" in key), shard])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.checkpoint.inspect import verify
+from perdure.checkpoint.pinning import unpin
 from perdure.checkpoint.retention import retire
 from perdure.errors import Fenced, StorageError, StorageRefused, UserError
 from perdure.log.entry import key_of
 from perdure.store import Store, open_store
 from perdure.store.file import INCOMING
+from perdure.wire import Wanted
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, story
 
@@ -365,6 +368,75 @@ def test_commits_of_the_runs_before_count_too() -> None:
     save_solo(store, log_writer, 4)
     retire(store, log_writer, 2)
     assert kept(store) == [3, 4]
+
+
+def trained(store: Store, steps: Iterable[int], *, run: int = 1) -> Any:
+    """Keeps the newest two, and the first commit of every 30 steps."""
+    log_writer = opened(store, run, wait_over=True)
+    for step in steps:
+        save_solo(store, log_writer, step)
+        retire(store, log_writer, 2, keep_every=30)
+    return log_writer
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (range(10, 101, 10), [30, 60, 90, 100]),
+        ([7, 25, 33, 41, 62, 95, 97, 98], [33, 62, 95, 97, 98]),
+        ([100, 101, 102, 103], [100, 102, 103]),
+    ],
+    ids=["of a cadence by steps", "of one by seconds", "that are far apart"],
+)
+def test_the_first_commit_of_each_so_many_steps_is_kept(
+    tmp_path: Path, steps: Iterable[int], expected: list[int]
+) -> None:
+    store = open_store(f"file://{tmp_path}", {})
+    log_writer = trained(store, steps)
+    assert kept(store) == expected
+    assert {line.data.get("state") for line in verify(store.uri, {})} == {None, "whole", "retired"}
+    unpin(store, Wanted(step=expected[0])).__next__()
+    retire(store, log_writer, 2, keep_every=30)
+    assert kept(store) == expected, "the setting still keeps it"
+    unpin(store, Wanted(step=expected[0])).__next__()
+    retire(store, log_writer, 2)
+    assert kept(store) == expected[1:]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_wherever_retention_dies_those_that_are_to_stay_do(*, after: bool) -> None:
+    for call in range(1000):
+        store = MemoryStore()
+        mortal = dying(store, call, after=after)
+        log_writer = trained(store, [10, 20, 30])
+        save_solo(store, log_writer, 40)
+        save_solo(store, log_writer, 50)
+        try:
+            retire(mortal, log_writer, 2, keep_every=30)
+        except Died:
+            trained(store, [60, 70], run=2)
+            assert kept(store) == [30, 60, 70]
+        else:
+            assert call > 5
+            return
+
+
+def test_one_that_had_a_pin_of_the_script_is_kept_when_the_pin_moves_on() -> None:
+    store = MemoryStore()
+    log_writer = opened(store)
+    for step, pin in (
+        (10, None),
+        (20, None),
+        (30, "best"),
+        (40, None),
+        (50, None),
+        (60, None),
+        (70, "best"),
+        (80, None),
+    ):
+        save_solo(store, log_writer, step, pin=pin)
+        retire(store, log_writer, 1, keep_every=30)
+    assert kept(store) == [30, 60, 70, 80]
 
 
 @pytest.mark.parametrize("keep", [0, -1])

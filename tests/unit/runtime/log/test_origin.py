@@ -130,6 +130,16 @@ def test_bypassed_commits_stay_until_as_many_new_ones_are_made(store: MemoryStor
     assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [(14, False), (13, False), (12, False)]
 
 
+def test_what_was_bypassed_is_not_kept_as_the_first_of_so_many_steps(store: MemoryStore) -> None:
+    log_writer, _ = opened_from(store, 1, step=3)
+    for step in range(4, 9):
+        save_solo(store, log_writer, step)
+        retire(store, log_writer, 2, keep_every=2)
+    assert [(one.commit.step, one.commit.bypassed) for one in history(store)] == [
+        (step, False) for step in (8, 7, 6, 4, 2)
+    ]
+
+
 def test_what_was_bypassed_is_looked_through_once_and_not_at_each_save(store: MemoryStore) -> None:
     log_writer, _ = opened_from(store, 1, step=2)
     asked: list[str] = []

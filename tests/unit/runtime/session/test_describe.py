@@ -47,7 +47,13 @@ def files(root: Path) -> dict[str, tuple[int, int]]:
 
 class TestBeforeTraining:
     def test_it_says_what_the_script_has_made_and_what_the_environment_says(self, join: Join, tmp_path: Path) -> None:
-        session = join({"exit_file": "/tmp/stop.json", "seed": 7}, EVERY_STEPS="50", EVERY_EPOCHS="1", KEEP="2")  # noqa: S108
+        session = join(
+            {"exit_file": "/tmp/stop.json", "seed": 7},  # noqa: S108
+            EVERY_STEPS="50",
+            EVERY_EPOCHS="1",
+            KEEP="2",
+            KEEP_EVERY_STEPS="900",
+        )
         Training(session)
         session.loader(samples(), 16, name="valid", shuffle=False, drop_last=True)
         session.steps(12)
@@ -57,7 +63,8 @@ class TestBeforeTraining:
         found = perdure.describe(session)
 
         assert (found.root, found.rank, found.world, found.device) == (tmp_path.as_uri(), 0, 1, "cpu")
-        assert (found.seed, found.deterministic, found.keep) == (7, False, 2)
+        assert (found.seed, found.deterministic, found.keep, found.keep_every) == (7, False, 2, 900)
+        assert "2 are kept, and the first of every 900 steps" in str(found)
         assert found.every == {"steps": 50, "epochs": 1}
         assert found.exits == ("SIGTERM", "Ctrl-C", "the file /tmp/stop.json")
         assert found.start == StartPoint(1, False, 0, 0)
