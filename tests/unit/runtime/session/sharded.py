@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
@@ -23,11 +24,13 @@ from torch.nn.functional import cross_entropy, gelu
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import TensorDataset
 
+import perdure
 from perdure.live import liveness
 from perdure.loop.leaving import Exit
 from perdure.session.functions import restore
 from perdure.session.session import Session
 
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "sharded.md"
 WORDS = 37
 BATCH = 12
 SAMPLES = 72
@@ -298,3 +301,19 @@ def reset_peak() -> None:
 def memory(kind: str) -> int:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
     return int(line.split()[1])
+
+
+def page(root: str) -> dict[str, Any]:
+    """Trains as the page about sharded models says. This rank's part of the weights."""
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    torch.manual_seed(2)
+    found: dict[str, Any] = {
+        "perdure": perdure,
+        "Net": lambda: nn.Sequential(nn.Linear(4, 9), nn.GELU(), nn.Linear(9, 3)),
+        "criterion": cross_entropy,
+        "train_set": TensorDataset(torch.randn(40, 4), torch.randint(0, 3, (40,))),
+    }
+    with suppress(Exit):
+        exec(example.replace("from_env()", f"from_env({root!r})"), found)  # noqa: S102 - our own page
+    weights = [parameter.detach().to_local() for parameter in found["model"].parameters()]
+    return {"weights": hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights)).hexdigest()}

@@ -66,6 +66,8 @@ def scenes(root: Path) -> list[Scene]:
         heavy: dict[str, Any] = {"root": str(root / "heavy"), "saves": saves}
         environ = {"PERDURE_EVERY_STEPS": "", "PERDURE_CHECK_SECONDS": "0", "PERDURE_BACKGROUND_BYTES": str(2**40)}
         every.append(Scene(f"heavy-{world}-{saves}", "heavy", world, heavy, environ, MODULE))
+    for name, where, environ in (("", "page-", {}), ("-left", "page", asked), ("-on", "page", {})):
+        every.append(Scene(f"page{name}", "page", 2, {"root": str(root / where)}, environ, MODULE))
     behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
     return [
         *every,
@@ -97,6 +99,12 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(results: Results, name
         assert on["own"] == undisturbed["own"]
         assert len(undisturbed["own"]) > len(undisturbed["begun"])  # with the optimizer's state
         assert {**left["steps"], **on["steps"]} == undisturbed["steps"]
+
+
+def test_the_example_of_the_page_ends_as_if_it_had_not_been_interrupted(results: Results) -> None:
+    assert all("weights" in found for found in results["page"])
+    assert results["page-left"] != results["page"]
+    assert results["page-on"] == results["page"]
 
 
 @pytest.mark.parametrize(("name", "how", "world"), PAIRS)
