@@ -46,6 +46,8 @@ LIVE_SHARE = 0.85
 """Of jobs that say they can change their membership in place."""
 BALKS_SHARE = 0.12
 """Of those that find out that they cannot when it is tried."""
+IMPATIENT_SHARE = 0.2
+"""Of jobs that wait for no replacement, or for seconds."""
 SIGNALS_SHARE = 0.3
 """The share of jobs that change the table's reaction to a signal."""
 ON_CORDON = (None, None, None, "Move", "MoveIfRoom", "Ignore")
@@ -179,6 +181,8 @@ class Scene:
             spec["elastic"] = _elastic(rng)
         _declare_batch(spec, self.world.rng(f"batch/{number}"))
         _choose_signals(spec, self.world.rng(f"signals/{number}"))
+        if (rng := self.world.rng(f"replacing/{number}")).random() < IMPATIENT_SHARE:
+            spec["disruption"]["replacementTimeoutSeconds"] = rng.choice((0, 0, 5))
         if word := self.world.rng(f"cordon/{number}").choice(ON_CORDON):
             spec["disruption"]["onCordon"] = word
         if self.evictor:

@@ -243,9 +243,11 @@ class DisruptionPolicy(Model):
     """How long the run keeps training while replacements for the leaving members start elsewhere. If they are not
     Ready by then, all members save and exit, and the job restarts; with `elastic` the remaining members continue at
     a smaller size. As long as no node has a deadline, replacements that fail by themselves do not end the run, and up
-    to 10 minutes in which their nodes pull images or run init containers do not count. 0: all
-    members save and exit at once. After an unannounced death the job waits 10 minutes for the replacement, because
-    the surviving members hold unsaved steps; with `elastic` they continue at once if they are enough."""
+    to 10 minutes in which their nodes pull images or run init containers do not count. 0: all members save and exit
+    at once if any has to leave; for another size none has to, so the run trains on until new members are Ready, or
+    until only the members in place keep them from a node. After an unannounced death the job waits 10 minutes for the
+    replacement, because the surviving members hold unsaved steps; with `elastic` they continue at once if they are
+    enough."""
     autoscaler: Autoscaler | None = Field(
         default=None, json_schema_extra=one_of("disruption.autoscaler", [word.value for word in Autoscaler], 16)
     )

@@ -65,7 +65,7 @@ _CANNOT_START: Final = frozenset(
 """What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
 another matter: members that leave make some."""
 
-CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE})
+CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which no member leaves at a known time, unless a node has a deadline."""
 _LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
 """Words of the scheduler for what members take up: room that they make when they leave."""

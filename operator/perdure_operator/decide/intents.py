@@ -54,7 +54,8 @@ def start_move(draft: Draft, current: CurrentRun, found: EndReason) -> Draft:
 
 def may_prepare(draft: Draft, current: CurrentRun, found: EndReason) -> bool:
     """Whether the members that stay can go on in their pods once standbys are Ready."""
-    patient = found.if_room or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
+    none_has_to_leave = found.if_room or found.disruption is Disruption.SIZE_CHANGE
+    patient = none_has_to_leave or draft.snapshot.spec.disruption.replacement_timeout_seconds > 0
     if found.deadline and found.deadline < later(_deadline_seen(draft, current.intent), SHORT_NOTICE_SECONDS):
         return False
     if not patient or draft.snapshot.deleting or found.disruption in _NONE_STAYS or _none_goes_on(draft, found):

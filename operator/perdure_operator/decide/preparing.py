@@ -52,6 +52,8 @@ _AFTER_OTHERS: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANG
 """Reasons that are found only if there is no other."""
 _UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
 """Reasons after which the run cannot save, even if another reason holds too."""
+_RENEWED_SECONDS: Final = 10
+"""A time for new members that begins again is no shorter: status is written each time."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
 
 
@@ -222,10 +224,14 @@ def _goes_on_with(
 
 
 def _of_fixed_size(draft: Draft, current: CurrentRun, intent: Intent) -> int:
-    """The current size, if a job of a fixed size was to grow and the offer of a larger run failed; otherwise 0."""
-    if draft.snapshot.spec.elastic or not only_grows(draft) or not _cannot_train_on(draft, current, intent):
+    """The current size, if a job of a fixed size is to grow and its run may stand still meanwhile; otherwise 0.
+
+    The offer of a larger run has failed, or its members may wait for a save that cannot come.
+    """
+    if draft.snapshot.spec.elastic or not only_grows(draft):
         return 0
-    return len(current.plan.members)
+    stands_still = intent.disruption is Disruption.RUN_LOST or _cannot_train_on(draft, current, intent)
+    return len(current.plan.members) if stands_still else 0
 
 
 def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
@@ -291,7 +297,7 @@ def _go_on_trying(draft: Draft, intent: Intent, held: Waiting) -> Draft:
     """
     row = draft.status.next.replacements if draft.status.next else None
     if row is None or not row.nodes:
-        until = later(draft.now, patience(draft.snapshot, intent.disruption))
+        until = later(draft.now, max(patience(draft.snapshot, intent.disruption), _RENEWED_SECONDS))
         draft = draft.update_current(intent=intent.model_copy(update={"ready_by": until})).wake(until)
     if row is None or held.message.endswith(row.cause):
         return draft

@@ -207,6 +207,8 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
 def _meanwhile(draft: Draft) -> str:
     """What the members do meanwhile, as far as they have reported it."""
     upcoming = draft.status.next
+    if draft.intent and draft.intent.disruption is Disruption.RUN_LOST:
+        return "the run trains on, or waits for that save,"
     if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
     offered = joined([str(run) for run in upcoming.attempted_runs])

@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import Case, Promise, by_operator
-from tests.simulation.checks.reading import intent, run_told, status_of
+from tests.simulation.checks.reading import current, intent, run_told, status_of
 from tests.simulation.objects import JOBS, PODS, key_of, owner_of, terminating, uid_of
 from tests.simulation.world import Fact
 
@@ -45,10 +45,13 @@ class Unasked(Promise):
 
     def _check_size(self, change: Change) -> None:
         asked, before = intent(status_of(change.raw)), intent(status_of(change.old or {}))
-        _, late, why = str(asked.get("fallbackReason") or "").rpartition("no standby was ready in time: ")
+        fallback, began = str(asked.get("fallbackReason") or ""), current(status_of(change.raw))
+        _, late, why = fallback.rpartition("no standby was ready in time: ")
         resizes = asked.get("leave") and not before.get("leave") and asked.get("disruption") == "SizeChange"
         if resizes and late and why not in _ROOM:
             self._case.fail("unasked", f"{key_of(change.raw)[1]}: all leave for another size, and {why}")
+        if resizes and not fallback and not began.get("outcomes"):
+            self._case.fail("unasked", f"{key_of(change.raw)[1]}: all leave at once for another size")
 
     def on_fact(self, fact: Fact) -> None:
         if fact.what != "trainer-ended" or fact.facts["how"] not in _ANNOUNCED:

@@ -107,12 +107,13 @@ def test_what_is_not_in_the_template_counts_as_it_is_now() -> None:
     """Members of one run must agree on it; only the template is kept."""
     stage = training()
     edit(stage, BAD, processesPerReplica=2)
+    before = stage.names()
     stage.wait(1.0)
-    for rank, name in enumerate(stage.names()):
+    stage.run_pods(["n2", "n3"])
+    stage.settle()
+    for rank, name in enumerate(before):
         told = Outcome(ExitKind.CHECKPOINTED, run=1, rank=rank, step=3, commit=CommitRef(3, 3), opened=1)
         stage.end_pod(name, write_outcome(told))
-    stage.settle()
-    stage.run_pods(["n2", "n3"])
     stage.settle()
     current = stage.status().current
     assert current is not None

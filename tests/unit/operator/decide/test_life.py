@@ -259,22 +259,30 @@ class TestSuspend:
 
 
 class TestSize:
-    @pytest.mark.parametrize(("fields", "world"), [({"replicas": 3}, 3), ({"processes_per_replica": 2}, 4)])
-    def test_another_size_means_leave_and_come_back_at_that_size(self, fields: dict[str, int], world: int) -> None:
-        here = job().running(world=2).spec(**fields).settle().after(1).settle()
+    def test_another_size_that_has_no_room_beside_means_leave_and_come_back_at_that_size(self) -> None:
+        here = job().running(world=2).spec(processes_per_replica=2).settle().after(1).settle()
+        for new in (2, 3):
+            here = here.pod(new, node="", unschedulable="0/3 nodes are available: 3 Insufficient cpu.")
+        here = here.after(10).settle()
         assert here.now.phase is Phase.RESCALING
-        after = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle().ready().settle()
+        here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
+        for new in (2, 3):
+            here = here.pod(new, node="n3", unschedulable="")
+        after = here.ready().settle()
         assert after.run_plan is not None
-        assert after.run_plan.world == world
+        assert after.run_plan.world == 4
 
     def test_a_budget_is_raised_before_labels_and_lowered_after_them(self) -> None:
-        here = job().running(world=3).spec(replicas=1).settle().after(1).settle()
+        here = job().running(world=3).cordon("n1").spec(replicas=1).settle().after(1).settle()
         left = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         assert left.step().snapshot.budget == left.snapshot.budget
         after = left.settle()
         assert after.snapshot.budget is not None
         assert after.snapshot.budget.min_available == 1
-        grown = after.ready().settle().spec(replicas=4).settle().after(1).settle()
+        after = after.ready().settle()
+        assert after.run_plan is not None
+        here = after.cordon(after.run_plan.members[0].node).uncordon("n1")
+        grown = here.spec(replicas=4).settle().after(1).settle()
         assert grown.snapshot.budget is not None
         assert grown.snapshot.budget.min_available == 4
         assert len(trains(grown.ready().all_ended(ExitKind.CHECKPOINTED, step=30, commit=(5, 30)).plan())) == 4

@@ -728,14 +728,19 @@ class TestSize:
 
 
 class TestASizeThatCannotBeHad:
-    """No member has to leave for another number of processes: failing members do not stop a run that trains."""
+    """No member has to leave for another size: failing members do not stop a run that trains.
+
+    Nor with replacementTimeoutSeconds 0, which is about members that have to leave.
+    """
 
     NO_CPU = "0/3 nodes are available: 3 Insufficient cpu."
     NO_NODE = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
 
-    def _edited(self) -> Job:
-        return _running().spec(processes_per_replica=2).settle().after(1).settle()
+    def _edited(self, timeout: int = 30) -> Job:
+        here = _running().spec(disruption={"replacement_timeout_seconds": timeout}).settle()
+        return here.spec(processes_per_replica=2).settle().after(1).settle()
 
+    @pytest.mark.parametrize("timeout", [0, 30])
     @pytest.mark.parametrize(
         "why",
         [
@@ -749,8 +754,10 @@ class TestASizeThatCannotBeHad:
         ],
         ids=lambda why: str(next(iter(why.values()), "slow"))[:20],
     )
-    def test_the_run_trains_on_however_long_new_members_do_not_start(self, why: dict[str, object]) -> None:
-        here = self._edited()
+    def test_the_run_trains_on_however_long_new_members_do_not_start(
+        self, why: dict[str, object], timeout: int
+    ) -> None:
+        here = self._edited(timeout)
         for _ in range(4):
             for pod in here.living():
                 here = here if pod.ready else here.pod(pod.name, **why)
@@ -765,10 +772,26 @@ class TestASizeThatCannotBeHad:
         here = denied.refused(2, 3, message="admission webhook denied").settle().after(300).settle()
         assert _stage(here) is Stage.PREPARING
 
-    @pytest.mark.parametrize("seconds", [0, 31])
-    def test_where_members_that_leave_make_room_they_leave_when_the_time_is_over(self, seconds: int) -> None:
-        here = self._edited().pod(2, node="", unschedulable=self.NO_CPU).pod(3, node="", unschedulable=self.NO_CPU)
+    @pytest.mark.parametrize(("timeout", "seconds"), [(30, 0), (30, 31), (0, 0), (0, 11)])
+    def test_where_members_that_leave_make_room_they_leave_when_the_time_is_over(
+        self, timeout: int, seconds: int
+    ) -> None:
+        here = self._edited(timeout)
+        here = here.pod(2, node="", unschedulable=self.NO_CPU).pod(3, node="", unschedulable=self.NO_CPU)
         assert bool(leaves(here.after(seconds).plan())) == bool(seconds)
+
+    @pytest.mark.parametrize("timeout", [0, 1, 9, 10, 30])
+    def test_waiting_writes_status_at_most_every_ten_seconds(self, timeout: int) -> None:
+        here = self._edited(timeout).after(100).settle()
+        assert here.after(9.5).plan().status is None
+
+    @pytest.mark.parametrize("timeout", [0, 30])
+    @pytest.mark.parametrize("elastic", [None, Elastic(min_replicas=2, max_replicas=3)])
+    def test_a_larger_run_for_which_there_is_no_room_stops_none(self, timeout: int, elastic: Elastic | None) -> None:
+        here = _running().spec(disruption={"replacement_timeout_seconds": timeout}, elastic=elastic).settle()
+        here = here.spec(replicas=3).settle().after(1).settle()
+        here = here.pod(2, node="", unschedulable=self.NO_CPU).settle().after(100).settle()
+        assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
 
     def test_an_edit_that_is_taken_back_leaves_nothing(self) -> None:
         here = self._edited().settle().after(100).settle().spec(processes_per_replica=1).settle()
@@ -785,7 +808,29 @@ class TestASizeThatCannotBeHad:
         assert _stage(here) is Stage.RUNNING
         assert here.condition(ConditionType.TEMPLATE_ACCEPTED).status == "False"
         accepted = here.having(template_check=check.model_copy(update={"verdict": TemplateVerdict.GOOD})).settle()
-        assert _stage(accepted.after(1).settle()) is (Stage.PREPARING if timeout else Stage.LEAVING)
+        assert _stage(accepted.after(1).settle()) is Stage.PREPARING
+
+
+class TestALostSaveIsAwaited:
+    """Run 2 goes on in place, and the leaver of run 1 dies without its save: run 2 may wait for it, or train."""
+
+    def _waiting(self) -> Job:
+        here = _preparing().ready().settle().exited(1, code=137).settle()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.RUN_LOST
+        return here
+
+    def test_a_larger_size_for_which_there_is_no_member_holds_the_others_up_no_longer(self) -> None:
+        here = self._waiting().spec(replicas=3).settle().after(1).settle()
+        assert here.now.run == 3
+        assert _ranks(here) == {"0": 0, "2": 1}
+
+    def test_members_for_it_that_the_api_server_refuses_end_no_run_that_may_train(self) -> None:
+        here = self._waiting().spec(processes_per_replica=2).settle().after(1).step(writes=1)
+        here = here.refused(3, 4, 5, 6, message="denied").after(100).step().step()
+        assert _stage(here) is Stage.PREPARING
+        words = here.condition(ConditionType.DISRUPTED).message
+        assert "the run trains on, or waits for that save, while new members start, no time limit: " in words
 
 
 def _asking() -> Job:
