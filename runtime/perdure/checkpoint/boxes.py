@@ -118,6 +118,15 @@ def like(owner: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_like(owner.detach(), dtype=dtype)
 
 
+def fill(tensor: Tensor, found: Tensor) -> None:
+    """Copy `found` into `tensor`; if only `tensor` is sharded, this rank's boxes of it. Both have the same shape."""
+    if is_sharded(tensor) and not is_sharded(found):
+        for one in held(tensor):
+            one.memory.copy_(view(found, one.box.offset, one.box.sizes))
+    else:
+        tensor.copy_(found)
+
+
 def refuse(name: str, tensor: Tensor) -> None:
     """UserError if this DTensor could not be saved, or not be loaded again."""
     placed: Any = tensor

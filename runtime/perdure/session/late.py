@@ -59,7 +59,7 @@ def register_late(
     if run.settings.preview:  # the preview checks all objects itself
         registry.rename(rename)
     else:
-        stage(run.state(), 0, 1)
+        stage(run.state(), run.rank, run.world)
 
 
 def settle(run: Run, *, strict: bool = False) -> None:

@@ -194,7 +194,8 @@ class Optim:
             saved = self._read(parameters, shared)
             saved["groups"][len(had) : len(had) + len(then)] = taken.groups
             state = {**(saved["state"] or {}), **taken.state}
-            self._load({**saved, "state": state}, parameters, {**shared, **taken.tensors}.__getitem__)
+            found = {**shared, **taken.tensors, **_in_shards(taken, parameters)}
+            self._load({**saved, "state": state}, parameters, found.__getitem__)
 
     def on_added(self, settle: Callable[[], Any]) -> None:
         """Calls `settle` whenever the script adds a group, as long as the checkpoint holds one that is still to be
@@ -325,6 +326,20 @@ def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor
     waiting = LateGroups(groups, state, {ref: tensor(ref) for ref, _ in refs([groups, state])})
     rest = {key: values for key, values in (saved["state"] or {}).items() if key not in names}
     return {**saved, "groups": saved["groups"][:there], "state": rest}, waiting
+
+
+def _in_shards(taken: LateGroups, parameters: Names) -> dict[str, Tensor]:
+    """The state of sharded parameters that the checkpoint holds as whole tensors, because there were no parameters when
+    it was read."""
+    owners = {name: parameter for parameter, name in parameters.items() if boxes.is_sharded(parameter)}
+    found: dict[str, Tensor] = {}
+    for key, values in taken.state.items():
+        for name, _ in refs(values):
+            whole, owner = taken.tensors[name], owners.get(key)
+            if owner is not None and whole.shape == owner.shape and not boxes.is_sharded(whole):
+                found[name] = boxes.like(owner, whole.dtype)
+                boxes.fill(found[name], whole)
+    return found
 
 
 def _is_same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -478,7 +478,7 @@ class Registry:
                 raise UserError(f"{name} is {was} in the checkpoint and {now} in the module: make it as it was then")
         with self._claiming():
             for name, place in places.items():
-                place.copy_(waiting[name])
+                boxes.fill(place, waiting[name])
         self._parts = self._parts.named(waiting.keys() - places.keys())
         return bool(places)
 
@@ -510,7 +510,7 @@ class Registry:
         with self._claiming():
             places = self._places(claimed.objects, claimed.items(known))
             for name, place in places.items():
-                place.copy_(claimed.tensors[name])
+                boxes.fill(place, claimed.tensors[name])
             kept = self._put_in(claimed.objects, {**claimed.tensors, **places})
         self.modes.claim(self._modes_in(claimed.objects))
         if claimed.objects:

@@ -204,6 +204,56 @@ def train(
         }
 
 
+def grows(root: str, *, how: str) -> dict[str, Any]:
+    """From its second epoch on it trains more, by what is made then.
+
+    `how`: a head that is sharded then, in a group of its own; a group for what was frozen; or an optimizer for that.
+    """
+    torch.set_num_threads(1)
+    with Session.from_env(root) as session:
+        net = sharded("fsdp", session.world, 23)
+        every = [OPTIMIZERS["foreach"]([one for one in net.parameters() if one.requires_grad])]
+        session.register(model=net, optimizer=every[0])
+        grown = False
+        begun: dict[str, str] = {}
+        with suppress(Exit):
+            for epoch in session.epochs(3):
+                if epoch >= 1 and not grown:
+                    grown = True
+                    grow(session, net, every, how)
+                for (words,) in session.loader(dataset(), BATCH):
+                    begun = begun or wholes(net, every)
+                    out = net(words).flatten(0, 1)
+                    if hasattr(net, "late"):
+                        out = out + net.late(net.embedding(words)).flatten(0, 1)
+                    session.weighted(cross_entropy(out, words.roll(1, 1).flatten())).backward()
+                    for one in every:
+                        one.step()
+                        one.zero_grad()
+                    session.step()
+        return {"begun": begun, "step": session.steps_done, "whole": wholes(net, every), "own": wholes(net, every, own)}
+
+
+def grow(session: Session, net: Any, every: list[torch.optim.Optimizer], how: str) -> None:
+    if how == "head":
+        net.late = nn.Linear(14, WORDS)
+        fully_shard(net.late, mesh=init_device_mesh("cpu", (session.world,)))
+        every[0].add_param_group({"params": list(net.late.parameters()), "lr": 3e-2})
+        return
+    net.frozen.requires_grad_(requires_grad=True)
+    if how == "group":
+        every[0].add_param_group({"params": [net.frozen], "lr": 3e-2})
+    else:
+        every.append(OPTIMIZERS["fused"]([net.frozen]))
+        session.register(late=every[1])
+
+
+def wholes(
+    net: nn.Module, every: list[torch.optim.Optimizer], found: Callable[..., dict[str, str]] = whole
+) -> dict[str, str]:
+    return {name: digest for optimizer in every for name, digest in found(net, optimizer).items()}
+
+
 def accumulates(root: str, *, how: str) -> str:
     """The output if every second batch steps, and each is a step of the session.
 

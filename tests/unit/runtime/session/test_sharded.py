@@ -4,6 +4,7 @@ other one with the state that was saved, as torch gathers it."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ OTHERS = {
     "whole": [("fsdp", 3)],
 }
 """The model left out, and the other worlds in which it is restored."""
+COMES_LATE = ("head", "group", "optimizer")
 HELD = {"reduced": True, "not reduced": True, "dropped": False}
 """The state of the gradients of a batch without a step, and whether that is reported."""
 PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
@@ -46,7 +48,7 @@ def scenes(root: Path) -> list[Scene]:
         variables = {"PERDURE_EVERY_STEPS": "", "PERDURE_CHECK_SECONDS": "0", "PERDURE_KEEP": "99", **dict(environ)}
         return Scene(name, "train", world, {"root": str(root / where), **arguments}, variables, MODULE)
 
-    asked = {"PERDURE_EXIT_AT_STEP": "3"}
+    asked, in_second_epoch = {"PERDURE_EXIT_AT_STEP": "3"}, {"PERDURE_EXIT_AT_STEP": "8"}
     every: list[Scene] = []
     for name, (how, world) in {**WAYS, "three": ("fsdp", 3), "whole": ("whole", 1)}.items():
         given = {"how": how, "optimizer": name if world == 2 else "foreach", "wide": 22 if how == "tp" else 23}
@@ -59,6 +61,12 @@ def scenes(root: Path) -> list[Scene]:
         if name in WAYS:
             every.append(train(f"{name}-on", name, world, **given))
             every.append(train(f"{name}-undisturbed", f"{name}-undisturbed", world, {"PERDURE_TRACE": "1"}, **given))
+    for how in COMES_LATE:
+        grown = [train(f"grown-{how}-undisturbed", f"grown-{how}-undisturbed", 2, how=how)]
+        for world in (2, 3):
+            grown.append(train(f"grown-{how}-left-{world}", f"grown-{how}-{world}", 2, in_second_epoch, how=how))
+            grown.append(train(f"grown-{how}-on-{world}", f"grown-{how}-{world}", world, how=how))
+        every += [replace(scene, function="grows") for scene in grown]
     for how in HELD:
         arguments = {"root": str(root / f"held-{how}"), "how": how}
         every.append(Scene(f"held-{how}", "accumulates", 2, arguments, {"PERDURE_CHECK_SECONDS": "0"}, MODULE))
@@ -112,6 +120,18 @@ def test_another_world_restores_what_was_saved(results: Results, name: str, how:
     *_, saved = results[f"{name}-left"][0]["saved"].values()
     for found in results[f"{name}-{how}-{world}"]:
         assert found.get("begun") == saved, found
+
+
+@pytest.mark.parametrize("how", COMES_LATE)
+def test_what_comes_late_in_a_sharded_model_goes_on_where_it_was(results: Results, how: str) -> None:
+    """On as many ranks bit for bit, and on any number with the state that was saved."""
+    undisturbed, on = results[f"grown-{how}-undisturbed"], results[f"grown-{how}-on-2"]
+    assert [one.get("own") for one in on] == [one["own"] for one in undisturbed], on
+    for world in (2, 3):
+        left = results[f"grown-{how}-left-{world}"][0]
+        assert 6 < left["step"] < 18
+        for found in results[f"grown-{how}-on-{world}"]:
+            assert found.get("begun") == left["whole"], found
 
 
 def test_a_save_in_the_background_is_the_same(results: Results, root: Path) -> None:
