@@ -1,7 +1,7 @@
 """How long a save stops training, beside the alternatives: one process, a folder, no cluster needed.
 
-Measured at the level of the arena and the process that uploads from it: the commit that follows, a manifest and an
-entry of the log, comes on top once a session saves in this way.
+Once at the level of the arena and the process that uploads from it, in one process with the alternatives. Once as a
+Session does it, with the votes, the manifest and the entry of the log.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from e2e.prepare import Progress
 SIZES = {256: 7, 1024: 5}
 """MiB of state, and how many rounds."""
 BASELINE = "dcp.async_save"
+SESSION = "Perdure, a Session"
 QUANTITIES = {
     "stall": ("stall per save", "s"),
     "held": ("held at the hand-out", "s"),
@@ -36,14 +37,19 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
     for mib, rounds in SIZES.items():
         progress.say(f"{mib} MiB, {rounds} rounds of all ways")
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:  # on a disk: /tmp may be memory
-            figures += _figures(mib, _measured(Path(folder), mib, rounds))
+            found = _measured("stalling", Path(folder, "ways"), mib, rounds)
+            progress.say(f"{mib} MiB, {rounds} saves of a Session")
+            found["ways"][SESSION] = _measured("session_stalling", Path(folder, "session"), mib, rounds)["saves"]
+            figures += _figures(mib, found)
     return figures, {"cores": os.cpu_count(), "rounds": SIZES}
 
 
 def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:
     figures = [Figure(f"{mib} MiB, a step without a save", "s", tuple(found["step"]))]
     for quantity, (name, unit) in QUANTITIES.items():
-        samples = {way: tuple(cost[quantity] for cost in costs) for way, costs in found["ways"].items()}
+        samples = {
+            way: tuple(cost[quantity] for cost in costs) for way, costs in found["ways"].items() if quantity in costs[0]
+        }
         theirs = Figure(BASELINE, unit, samples[BASELINE])
         for way, values in samples.items():
             own = Figure(f"{mib} MiB, {name}: {way}", unit, values)
@@ -54,9 +60,10 @@ def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def _measured(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "e2e.bench.stalling", str(folder), str(mib), str(rounds)]
+def _measured(program: str, folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+    folder.mkdir()
+    argv = [sys.executable, "-m", f"e2e.bench.{program}", str(folder), str(mib), str(rounds)]
     done = subprocess.run(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"the bench of {mib} MiB failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{program} of {mib} MiB failed:\n{done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
