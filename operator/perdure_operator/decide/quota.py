@@ -9,12 +9,9 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from kubernetes.utils.quantity import parse_quantity
+
 _REFUSAL: Final = re.compile(r"exceeded quota: .*?\bused: (?P<used>\S+?), limited: (?P<limited>\S+)")
-_QUANTITY: Final = re.compile(
-    r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?:[eE](?P<exponent>[+-]?\d{1,3})|(?P<suffix>[numkMGTPE]i?)?)"
-)
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
 
 
 def makes_room(message: str) -> bool:
@@ -41,12 +38,8 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 def _amount(quantity: str) -> Decimal | None:
     """A Kubernetes quantity as a number; None if it is none."""
-    found = _QUANTITY.fullmatch(quantity)
-    if found is None:
+    try:
+        amount: Decimal = parse_quantity(quantity)
+    except (ValueError, ArithmeticError):
         return None
-    number, suffix = Decimal(found["number"]), found["suffix"] or ""
-    if suffix in _BINARY:
-        return number * _BINARY[suffix]
-    if suffix not in _DECIMAL:
-        return None
-    return number.scaleb(_DECIMAL[suffix] + int(found["exponent"] or 0))
+    return amount if amount.is_finite() else None

@@ -35,7 +35,9 @@ def test_a_quota_that_is_full_gets_room_from_who_leaves(resource: str, used: str
         ("requests.memory", "2E", "1Ei"),
         ("pods", "many", "4"),
         ("pods", "4", "few"),
-        ("pods", "3mi", "9"),
+        ("pods", "1e999999Ki", "9"),
+        ("pods", "NaN", "9"),
+        ("pods", "1", "Infinity"),
     ],
 )
 def test_one_that_was_made_smaller_or_cannot_be_read_does_not(resource: str, used: str, limited: str) -> None:
