@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.history import history
 from perdure.checkpoint.inspect import Line
-from perdure.checkpoint.manifest import Manifest, fetch_manifest
+from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
 from perdure.errors import Corrupt, UserError
 from perdure.log.entry import Committed, key_of
 from perdure.log.kept import PREFIX
@@ -43,7 +43,10 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
         try:
             size = _copy_commit(source, target, one.event)
         except Corrupt as error:
-            yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
+            if is_deleted(source, one.event):
+                yield Line(f"{what}: not copied: its training has just deleted it", {**about, "state": "retired"})
+            else:
+                yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
         else:
             yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
     for key in [*source.list(MEMBERS), *source.list(PREFIX)]:

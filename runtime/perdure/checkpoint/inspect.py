@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.history import find
-from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest, is_deleted
 from perdure.console import in_bytes
 from perdure.errors import Corrupt, UserError
 from perdure.log.audit import doubts, refuse_data_without_log
@@ -152,6 +152,9 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
         try:
             size = _read_all(store, committed)
         except Corrupt as error:
+            if present[number] and is_deleted(store, committed):
+                yield Line(f"{what}: retired meanwhile", {**data, "state": "retired"})
+                continue
             damaged.append(str(error))
             yield Line(f"{what}: DAMAGED: {error}", {**data, "state": "damaged", "problem": str(error)})
         else:

@@ -139,6 +139,11 @@ def refer_to(key: str, data: bytes) -> ManifestRef:
     return ManifestRef(key, len(data), checksum(data))
 
 
+def is_deleted(store: Store, committed: Committed) -> bool:
+    """Whether a commit that was there a moment ago is retired now: its training deletes the manifest first."""
+    return store.head(committed.manifest.key) is None
+
+
 def fetch_manifest(store: Store, committed: Committed) -> Manifest:
     """A commit's manifest, verified. Corrupt also if it is missing."""
     return read_manifest(committed, fetch(store, committed.manifest.key, committed.manifest.size))

@@ -15,10 +15,10 @@ from typing import Any, Final
 from torch import Tensor
 
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.history import Commit, find
+from perdure.checkpoint.history import Commit, Listed, find
 from perdure.checkpoint.history import history as list_commits
 from perdure.checkpoint.load import read_items
-from perdure.checkpoint.manifest import Manifest, fetch_manifest
+from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
 from perdure.checkpoint.tree import join, owner
 from perdure.console import warn
 from perdure.errors import Corrupt, UserError
@@ -26,7 +26,7 @@ from perdure.loop.run import OWN_STOPPING
 from perdure.state import modules, optimizers
 from perdure.state.merging import parts_of
 from perdure.state.pending_state import LATE
-from perdure.store import open_store
+from perdure.store import Store, open_store
 from perdure.wire import Wanted
 from perdure.wire.settings import as_uri
 
@@ -77,14 +77,15 @@ def load(
     were saved. Only blocks of `names` are read. `session` is `session.state`. For an object registered with `merge=`
     there is the state_dict of each rank, by its number.
 
-    UserError if there is no such commit, or if it does not hold a name; with `strict=False` such names are logged, and
-    are in `missing`. Corrupt if any of it is damaged; no older commit is taken instead. StorageRefused, or
-    StorageError, if the store cannot be read: keys and endpoint are those of the environment.
+    UserError if there is no such commit, if its training deletes it meanwhile, or if it does not hold a name; with
+    `strict=False` such names are logged, and are in `missing`. Corrupt if any of it is damaged; no older commit is
+    taken instead. StorageRefused, or StorageError, if the store cannot be read: keys and endpoint are those of the
+    environment.
     """
     store = open_store(as_uri(uri), os.environ)
     listed = find(store, Wanted(epoch, step, seq, pin))
     where = f"entry {listed.commit.seq} of {store.uri}"
-    with _named_as_damaged(where):
+    with _named(where, store, listed):
         manifest = fetch_manifest(store, listed.event)
     objects = decode(manifest.objects)
     wanted = _wanted(names, objects)
@@ -95,7 +96,7 @@ def load(
             raise UserError(f"{held}; correct the name, or pass strict=False to do without")
         warn(held)
     present = [name for name in wanted if name in objects]
-    with _named_as_damaged(where):
+    with _named(where, store, listed):
         tensors = read_items(store, manifest, [item for item in manifest.tensors if owner(item.name) in present])
         states = {
             name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
@@ -114,10 +115,15 @@ def history(uri: str | Path) -> list[Commit]:
 
 
 @contextmanager
-def _named_as_damaged(where: str) -> Iterator[None]:
+def _named(where: str, store: Store, listed: Listed) -> Iterator[None]:
+    """Errors name the commit, and damage is told from a commit that its training deletes meanwhile."""
     try:
         yield
     except Corrupt as error:
+        if is_deleted(store, listed.event):
+            raise UserError(
+                f"{where} was deleted by its training while it was read: take a newer one, or `perdure pin` it before"
+            ) from error
         raise Corrupt(f"{where} cannot be loaded: {error}: choose another commit by seq=") from error
 
 

@@ -130,6 +130,22 @@ def test_a_commit_that_is_made_meanwhile_is_left_to_the_next_copy(source: Memory
     assert story(target) == story(source)
 
 
+def test_a_commit_that_its_training_deletes_under_the_copy_is_no_damage(source: MemoryStore) -> None:
+    pen, target = writer(source, 2), MemoryStore()
+    pen.try_open(1, wait_over=True)
+
+    def training(kind: str, key: str, act: Callable[[], Any]) -> Any:
+        if kind == "get" and "/20-" in key and key.endswith(".safetensors"):
+            retire(source, pen, 1)
+        return act()
+
+    lines = list(copy(WatchedStore(source, training), target))
+    assert lines[0].text == "commit 3 of step 20: not copied: its training has just deleted it"
+    assert not any("problem" in line.data for line in lines)
+    assert lines[1].text.startswith("commit 4 of step 30: copied")
+    assert load_solo(target, opened(target, 3, wait_over=True))
+
+
 def test_a_target_that_somebody_else_writes_is_noticed(source: MemoryStore) -> None:
     target = MemoryStore()
 

@@ -39,6 +39,19 @@ def texts(lines: Iterable[Line]) -> list[str]:
     return [text for line in lines for text in line.text.splitlines()]
 
 
+def test_a_commit_that_its_training_deletes_while_all_are_verified_is_no_damage(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}", {})
+    log_writer = opened(store)
+    for step in (10, 20, 30):
+        save_solo(store, log_writer, step)
+    states = []
+    for line in inspect.verify(store.uri, {}):
+        states.append(line.data.get("state"))
+        if states == [None, "whole"]:
+            retire(store, log_writer, 2)
+    assert states == [None, "whole", "whole", "retired"]
+
+
 def test_the_log_is_told_newest_first(uri: str) -> None:
     lines = texts(inspect.log(uri, {}))
     assert [line.split()[0] for line in lines] == ["4", "3", "2", "1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,33 @@ from torch import Tensor, nn
 
 import perdure
 from perdure import Corrupt, UserError
+from perdure.checkpoint.retention import retire
 from perdure.group.peers import Solo
+from perdure.session import loading
 from perdure.state.registry import Registry
 from perdure.store import Store, open_store
-from tests.unit.runtime.checkpoint.world import opened, position, save
+from tests.support.store import WatchedStore
+from tests.unit.runtime.checkpoint.world import opened, position, save, save_solo
 from tests.unit.runtime.session.training import Join, Training
+
+
+def test_a_commit_that_its_training_deletes_under_the_reader_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"file://{tmp_path}", {})
+    log_writer = opened(store)
+    for step in (10, 20):
+        save_solo(store, log_writer, step)
+
+    def training(verb: str, key: str, act: Callable[[], Any]) -> Any:
+        if verb == "get" and "/10-" in key:
+            retire(store, log_writer, 1)
+        return act()
+
+    monkeypatch.setattr(loading, "open_store", lambda *_: WatchedStore(store, training))
+    with pytest.raises(UserError, match=r"entry 2 of .* was deleted by its training while it was read: .*perdure pin"):
+        perdure.load(tmp_path, step=10)
+    assert perdure.load(tmp_path).commit.step == 20
 
 
 def equal(a: Any, b: Any) -> bool:
