@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from torch import nn
 import perdure
 from e2e.harness.local_run import free_port
 from perdure import Session, UserError
+from perdure.cli.main import main
 from perdure.session.description import Handed, Loop, Moment, Registered, StartPoint
 from perdure.testing import processes
+from tests.support.forked import Forked
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training, samples
 
@@ -265,6 +267,35 @@ def cli(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None 
     )
 
 
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def cli_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """The same command in this process; what it starts is forked from a process that has imported torch."""
+
+    def run(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+        del options["check"]
+        with Forked(command[1:], python=command[0], cwd=Path.cwd(), env=env, **options) as process:
+            return subprocess.CompletedProcess(command, process.wait(SECONDS))
+
+    def cli_here(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "run", run)
+            patch.setenv("OMP_NUM_THREADS", "1")
+            patch.chdir(folder)
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, *capfd.readouterr())
+
+    return cli_here
+
+
+def train(folder: Path, environ: Mapping[str, str]) -> int:
+    """The script's exit status; it is forked."""
+    with Forked(["train.py"], cwd=folder, env={**os.environ, **environ}) as process:
+        return process.wait(SECONDS)
+
+
 class TestCommand:
     def test_a_script_is_described_up_to_its_first_batch_and_nothing_is_written(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(SCRIPT)
@@ -279,23 +310,24 @@ class TestCommand:
         assert found["loop"]["limits"] == {"epochs": 3}
         assert len(found["phases"]) == 7
 
-    def test_of_an_interrupted_training_it_says_what_the_next_run_then_does(self, tmp_path: Path) -> None:
+    def test_of_an_interrupted_training_it_says_what_the_next_run_then_does(
+        self, tmp_path: Path, cli_here: Cli
+    ) -> None:
         (tmp_path / "train.py").write_text(SCRIPT)
         command = [sys.executable, "train.py"]
-        left = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PERDURE_EXIT_AT_STEP": "6"}, check=False)
-        assert left.returncode == 75, "saved, and not done"
+        assert train(tmp_path, {"PERDURE_EXIT_AT_STEP": "6"}) == 75, "saved, and not done"
         root = tmp_path / "checkpoints"
         before, last = files(root), entries(root)[-1]
 
-        done = cli("describe", "--", *command, folder=tmp_path)
+        done = cli_here("describe", "--", *command, folder=tmp_path)
 
         assert done.returncode == 0, done.stderr
         assert files(root) == before
         assert f"run 2 would resume from entry {last['seq']}, step 6, epoch 1, made {last['time']}" in done.stdout
         assert "loop 1 ends at epochs 3; epochs done: 1" in done.stdout
-        subprocess.run(command, cwd=tmp_path, check=True)
+        assert train(tmp_path, {}) == 0
         assert entries(root)[-1]["step"] == 12
-        complete = cli("describe", "--", *command, folder=tmp_path)
+        complete = cli_here("describe", "--", *command, folder=tmp_path)
         assert complete.returncode == 0, complete.stderr
         assert "already complete: epochs 3; entry" in complete.stdout
         assert "behind the loop" not in complete.stderr, "an export would be of weights that are not restored"
@@ -322,19 +354,19 @@ class TestCommand:
         )
         assert files(tmp_path / "checkpoints") == {}
 
-    def test_the_page_shows_what_it_prints(self, tmp_path: Path) -> None:
+    def test_the_page_shows_what_it_prints(self, tmp_path: Path, cli_here: Cli) -> None:
         (shown,) = re.findall(
             r"^\$ perdure describe -- python train\.py --epochs 20\n(.*?)^```", PAGE.read_text(), re.M | re.S
         )
         (tmp_path / "train.py").write_text(DIGITS.read_text())
-        done = cli("describe", "--", sys.executable, "train.py", "--epochs", "20", folder=tmp_path)
+        done = cli_here("describe", "--", sys.executable, "train.py", "--epochs", "20", folder=tmp_path)
         assert done.stdout.replace(tmp_path.as_uri(), "file:///…") == shown
 
-    def test_a_script_that_fails_has_nothing_to_describe(self, tmp_path: Path) -> None:
+    def test_a_script_that_fails_has_nothing_to_describe(self, tmp_path: Path, cli_here: Cli) -> None:
         (tmp_path / "train.py").write_text(
             "import perdure\nsession = perdure.Session.from_env()\nsession.register(m=3)\n"
         )
-        done = cli("describe", "--", sys.executable, "train.py", folder=tmp_path)
+        done = cli_here("describe", "--", sys.executable, "train.py", folder=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
         assert "a int has no state_dict" in done.stderr
         assert "ended with status 1 before its first batch, and no session has said" in done.stderr
@@ -345,11 +377,11 @@ class TestCommand:
         assert "no-such-command cannot be started" in done.stderr
         assert cli("describe", folder=tmp_path).returncode == 2
 
-    def test_a_script_that_catches_the_exit_gets_no_batch_all_the_same(self, tmp_path: Path) -> None:
+    def test_a_script_that_catches_the_exit_gets_no_batch_all_the_same(self, tmp_path: Path, cli_here: Cli) -> None:
         loop = SCRIPT[SCRIPT.index("for epoch in") : SCRIPT.index('print("behind')]
         caught = f"try:\n{textwrap.indent(loop, '    ')}except SystemExit:\n    print('caught')\n"
         (tmp_path / "train.py").write_text(SCRIPT.replace(loop, caught + loop))
-        done = cli("describe", "--", sys.executable, "train.py", folder=tmp_path)
+        done = cli_here("describe", "--", sys.executable, "train.py", folder=tmp_path)
         assert (done.returncode, done.stderr) == (0, "the script's own words\ncaught\n")
         assert files(tmp_path / "checkpoints") == {}
 
