@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -87,12 +87,14 @@ def held(tensor: Tensor) -> list[Held]:
             f"a tensor of shape {list(layout.shape)}, placed as {described(tensor)}, has {list(memory.shape)} on this "
             f"rank, where its placements say {list(sizes or (0,))}: only what torch's own placements lay out is saved"
         )
-    return [Held(part.box, view(memory, part.local_offset, part.box.sizes)) for part in mine]
+    return [Held(part.box, view(memory, Box(part.local_offset, part.box.sizes))) for part in mine]
 
 
-def view(memory: Tensor, offset: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """The elements of `memory` from the index `offset` on, `sizes` of them in each dimension."""
-    return memory[tuple(slice(at, at + size) for at, size in zip(offset, sizes, strict=True))]
+def view(memory: Tensor, box: Box) -> Tensor:
+    """The elements of this box of `memory`."""
+    if memory.shape == box.sizes:
+        return memory
+    return memory[tuple(map(slice, box.offset, box.end))]
 
 
 def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
@@ -122,7 +124,7 @@ def fill(tensor: Tensor, found: Tensor) -> None:
     """Copy `found` into `tensor`; if only `tensor` is sharded, this rank's boxes of it. Both have the same shape."""
     if is_sharded(tensor) and not is_sharded(found):
         for one in held(tensor):
-            one.memory.copy_(view(found, one.box.offset, one.box.sizes))
+            one.memory.copy_(view(found, one.box))
     else:
         tensor.copy_(found)
 

@@ -6,13 +6,10 @@ and no rank makes a whole tensor that it does not hold. Called by load.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-import numpy as np
 from torch import Tensor
 
 from perdure.checkpoint import boxes, tensors
@@ -20,86 +17,73 @@ from perdure.checkpoint.manifest import Item
 from perdure.errors import Corrupt
 from perdure.layout.box import Box
 from perdure.layout.plan import Missing, Wanted, plan
+from perdure.layout.row_major import reach, stretch
 
 _HERE: Final = 0
 """The only destination: this rank."""
 
 
-class Writable(Protocol):
-    """Takes consecutive bytes."""
+class Read:
+    """Consecutive bytes of a shard, and the memory to which the wanted ones among them belong."""
+
+    def __init__(self, item: Item, cell: Box, memory: Tensor) -> None:
+        """The bytes of `cell`, a part of the item's box, counted from the beginning of that box."""
+        self.item = item
+        self._cell = cell
+        self._memory = memory.detach()
+        self._left = reach(cell, item.sizes)
+        width = memory.element_size()
+        self.start = item.start + self._left.start * width
+        self.end = item.start + self._left.stop * width
+        self._direct = tensors.writable(memory) if len(self._left) == memory.numel() else None
+        self._filled = 0
+        self._split = b""
+        """The beginning of an element whose end is in the next block."""
 
     def write(self, data: memoryview) -> None:
-        """Takes the next ones."""
-        ...
-
-
-@dataclass(frozen=True)
-class Read:
-    """Consecutive bytes of a shard, and what takes them."""
-
-    start: int
-    end: int
-    item: Item
-    sink: Writable
+        """Takes the next bytes."""
+        if self._direct is not None:
+            self._direct[self._filled : self._filled + len(data)] = data
+            self._filled += len(data)
+            return
+        width = self._memory.element_size()
+        if self._split or len(data) % width:
+            joined = memoryview(bytearray(self._split) + data)
+            whole = len(joined) - len(joined) % width
+            data, self._split = joined[:whole], bytes(joined[whole:])
+        numbers = self._left[: len(data) // width]
+        self._left = self._left[len(numbers) :]
+        for box in stretch(self.item.sizes, numbers):
+            values = tensors.from_bytes(data[: box.count * width], self._memory.dtype).view(box.sizes)
+            data = data[box.count * width :]
+            if (wanted := box & self._cell).count:
+                tensors.fill(
+                    boxes.view(self._memory, wanted.within(self._cell)), boxes.view(values, wanted.within(box))
+                )
 
 
 def reads(items: Sequence[Item], target: Tensor) -> Iterator[Read]:
     """What to read of the boxes `items` of one tensor, so that all that this rank holds of `target` is filled once.
 
-    Raises Corrupt if the boxes lack a part of it.
+    Raises Corrupt if the boxes lack a part of it, or if one has another size than its elements.
     """
-    if len(items) == 1 and items[0].box is None and not boxes.is_sharded(target):
-        yield Read(items[0].start, items[0].end, items[0], tensors.Sink(target))
+    for item in items:
+        if item.size != (needed := math.prod(item.sizes) * target.element_size()):
+            raise Corrupt(f"the manifest lists {item.size} bytes of {item.name}, whose elements have {needed}")
+    whole = Box.whole(target.shape)
+    if items[0].box is None and not boxes.is_sharded(target):
+        yield Read(items[0], whole, target)
         return
-    held = boxes.held(target) if boxes.is_sharded(target) else [boxes.Held(Box.whole(target.shape), target)]
+    held = boxes.held(target) if boxes.is_sharded(target) else [boxes.Held(whole, target)]
     sources: dict[Box, list[int]] = {}
     for number, item in enumerate(items):
         sources.setdefault(item.held, []).append(number)
-    needed: Mapping[Box, Sequence[int]] = {one.box: [_HERE] for one in held}
+    wanted: Mapping[Box, Sequence[int]] = {one.box: [_HERE] for one in held}
     try:
-        moves = plan([Wanted(items[0].name, target.element_size(), sources, needed)])
+        moves = plan([Wanted(items[0].name, target.element_size(), sources, wanted)])
     except Missing as error:
         raise Corrupt(f"the manifest lacks a part of a tensor: {error}") from None
     for move in moves:
         own = next(one for one in held if move.box in one.box)
-        yield _read(items[move.source], move.box, boxes.view(own.memory, _start(move.box, own.box), move.box.sizes))
-
-
-def _start(cell: Box, box: Box) -> list[int]:
-    """Where a cell of a box begins in it."""
-    return [start - begin for start, begin in zip(cell.offset, box.offset, strict=True)]
-
-
-def _read(item: Item, cell: Box, view: Tensor) -> Read:
-    """Reads a cell of an item's box. In the shard it lies in runs of equal length."""
-    sizes, width = item.held.sizes, view.element_size()
-    cut = max((dim for dim, size in enumerate(sizes) if size != cell.sizes[dim]), default=0)
-    steps = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
-    run = math.prod(cell.sizes[cut:]) * width
-    first = sum(start * step for start, step in zip(_start(cell, item.held), steps, strict=True)) * width
-    rows = [
-        range(0, size * step * width, step * width) for size, step in zip(cell.sizes[:cut], steps[:cut], strict=True)
-    ]
-    starts = np.fromiter(map(sum, itertools.product(*rows)), dtype=np.int64, count=math.prod(cell.sizes[:cut]))
-    end = first + int(starts[-1]) + run if len(starts) else first
-    sink = tensors.Sink(view)
-    return Read(item.start + first, item.start + end, item, sink if len(starts) < 2 else _Runs(sink, starts, run))
-
-
-class _Runs:
-    """Passes on the wanted runs of bytes, and drops those between them."""
-
-    def __init__(self, sink: tensors.Sink, starts: np.ndarray[tuple[int], np.dtype[np.int64]], length: int) -> None:
-        self._sink = sink
-        self._starts = starts
-        self._length = length
-        self._at = 0
-
-    def write(self, data: memoryview) -> None:
-        """Takes the next bytes."""
-        begin, end = self._at, self._at + len(data)
-        self._at = end
-        first = int(np.searchsorted(self._starts, begin - self._length, side="right"))
-        last = int(np.searchsorted(self._starts, end, side="left"))
-        for start in self._starts[first:last].tolist():
-            self._sink.write(data[max(start - begin, 0) : start - begin + self._length])
+        item = items[move.source]
+        yield Read(item, move.box.within(item.held), boxes.view(own.memory, move.box.within(own.box)))

@@ -151,7 +151,7 @@ def _read_shard(store: Store, shard: Shard, wanted: Iterable[Read], *, partly: b
         while waiting and waiting[0].start < end:
             begun.append(waiting.popleft())
         for read in begun:
-            read.sink.write(block[max(read.start - start, 0) : read.end - start])
+            read.write(block[max(read.start - start, 0) : read.end - start])
         begun = [read for read in begun if read.end > end]
     if left := [*begun, *waiting]:
         raise Corrupt(f"{shard.key} ends before {left[0].item.name}, which its manifest lists")

@@ -60,6 +60,11 @@ class Item:
         return self.start + self.size
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of the part of the tensor whose bytes these are."""
+        return self.shape if self.box is None else self.box.sizes
+
+    @property
     def held(self) -> Box:
         """The part of the tensor whose bytes these are."""
         return Box.whole(self.shape) if self.box is None else self.box

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint import boxes
-from perdure.errors import Corrupt, UserError
+from perdure.errors import UserError
+from perdure.layout.row_major import pieces
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
 
@@ -196,73 +197,59 @@ def read(tensor: Tensor) -> Iterator[memoryview]:
     """The bytes of its elements in row-major order, at most PIECE_BYTES at a time. A view is valid until the tensor
     changes or the next one is requested."""
     for piece in _pieces(tensor.detach(), PIECE_BYTES):
-        dense = piece.resolve_conj().resolve_neg()
-        whole = _as_integers(dense).contiguous().cpu()
-        yield _flat(whole).view(torch.uint8).numpy().data
+        yield to_bytes(piece).numpy().data
+
+
+def to_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of its elements in row-major order, on the CPU: its memory, or a copy where that is not the same."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return _bytes(_as_integers(plain).contiguous().cpu())
 
 
 def flat_bytes(tensor: Tensor) -> Tensor | None:
     """The memory of its elements in row-major order, as bytes; None if it is elsewhere, or in another order."""
     plain = not tensor.is_conj() and not tensor.is_neg() and tensor.is_contiguous()
-    if not plain or tensor.device.type != "cpu":
-        return None
-    return _flat(_as_integers(tensor.detach())).view(torch.uint8)
+    return _bytes(_as_integers(tensor.detach())) if plain and tensor.device.type == "cpu" else None
 
 
-class Sink:
-    """Takes the bytes of one tensor, in row-major order, and writes them to the tensor."""
-
-    def __init__(self, target: Tensor) -> None:
-        self._target = target.detach()
-        self._at = 0
-        self._direct: memoryview | None = None
-        flat = flat_bytes(target)
-        if flat is not None and target.numel():
-            self._direct = flat.numpy().data
-        self._left = _pieces(self._target, PIECE_BYTES)
-        self._piece: Tensor | None = None
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._filled = 0
-
-    def write(self, data: memoryview) -> None:
-        """Takes the next bytes. Corrupt if the tensor is full."""
-        if self._direct is not None:
-            end = self._at + len(data)
-            if end > len(self._direct):
-                raise Corrupt(f"more than the {len(self._direct)} bytes of the tensor")
-            self._direct[self._at : end] = data
-            self._at = end
-            return
-        while data:
-            data = data[self._fill(data) :]
-
-    def _fill(self, data: memoryview) -> int:
-        if self._piece is None:
-            self._piece = next(self._left, None)
-            if self._piece is None:
-                raise Corrupt("more bytes than the tensor has")
-            self._buffer, self._filled = torch.empty(size_of(self._piece), dtype=torch.uint8), 0
-        buffer = self._buffer
-        taken = min(len(data), buffer.numel() - self._filled)
-        buffer.numpy().data[self._filled : self._filled + taken] = data[:taken]
-        self._filled += taken
-        if self._filled == buffer.numel():
-            _put(self._piece, buffer)
-            self._piece = None
-        return taken
+def writable(tensor: Tensor) -> memoryview | None:
+    """The same memory, to write to; None also for a tensor without elements."""
+    flat = flat_bytes(tensor)
+    return flat.numpy().data if flat is not None and flat.numel() else None
 
 
-def _put(piece: Tensor, data: Tensor) -> None:
-    values = data.view(piece.dtype).reshape(piece.shape)
-    if piece.is_conj() or piece.is_neg():
-        piece.copy_(values)
+def from_bytes(data: memoryview, dtype: torch.dtype) -> Tensor:
+    """Elements in row-major order as one row: a view of their bytes, if these lie as elements have to."""
+    row = torch.frombuffer(data, dtype=torch.uint8)
+    return (row.clone() if row.data_ptr() % dtype.itemsize else row).view(dtype)
+
+
+def write(tensor: Tensor, data: memoryview) -> None:
+    """Write the bytes of all its elements, in row-major order. There is at least one."""
+    direct = writable(tensor)
+    if direct is None:
+        fill(tensor, from_bytes(data, tensor.dtype).view(tensor.shape))
     else:
-        _as_integers(piece).copy_(_as_integers(values))
+        direct[:] = data
+
+
+def fill(tensor: Tensor, values: Tensor) -> None:
+    """Write values of the same dtype and shape, bit by bit."""
+    target = tensor.detach()
+    if target.is_conj() or target.is_neg():
+        target.copy_(values)
+    else:
+        _as_integers(target).copy_(_as_integers(values))
 
 
 def _flat(tensor: Tensor) -> Tensor:
     """A contiguous tensor as one row. `reshape` would leave one element the stride of a dimension of size 1."""
     return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _bytes(integers: Tensor) -> Tensor:
+    """Of a contiguous tensor, as one row."""
+    return _flat(integers).view(torch.uint8)
 
 
 def _as_integers(tensor: Tensor) -> Tensor:
@@ -275,17 +262,10 @@ def _as_integers(tensor: Tensor) -> Tensor:
 
 def _pieces(tensor: Tensor, limit: int) -> Iterator[Tensor]:
     """Views of the tensor in row-major order, of at most `limit` bytes each."""
-    size = size_of(tensor)
-    if not size:
-        return
-    if size <= limit or not tensor.dim():
-        yield tensor
+    if size_of(tensor) <= limit:
+        if tensor.numel():
+            yield tensor
         return
     rows = tensor.view(-1) if tensor.is_contiguous() else tensor
-    step = limit // (size // rows.shape[0])
-    if step:
-        for start in range(0, rows.shape[0], step):
-            yield rows[start : start + step]
-        return
-    for row in rows:
-        yield from _pieces(row, limit)
+    for box in pieces(rows.shape, limit // tensor.element_size()):
+        yield boxes.view(rows, box)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Self
 
 
@@ -38,6 +39,14 @@ class Box:
         offset = tuple(map(max, self.offset, other.offset))
         ends = map(min, self.end, other.end)
         return Box(offset, tuple(max(0, end - start) for start, end in zip(offset, ends, strict=True)))
+
+    def within(self, other: Box) -> Self:
+        """The same elements, counted from the beginning of the other one."""
+        return type(self)(tuple(map(sub, self.offset, other.offset)), self.sizes)
+
+    def out_of(self, other: Box) -> Self:
+        """The reverse: the same elements, if these are counted from the beginning of the other one."""
+        return type(self)(tuple(map(add, self.offset, other.offset)), self.sizes)
 
     def __contains__(self, other: Box) -> bool:
         """Whether every element of the other one is in this one."""

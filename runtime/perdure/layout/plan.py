@@ -43,6 +43,8 @@ class Move:
     destination: int
     name: str
     box: Box
+    size: int
+    """In bytes."""
 
 
 class Missing(ValueError):
@@ -62,7 +64,7 @@ def plan(wanted: Iterable[Wanted]) -> tuple[Move, ...]:
     for size, name, destination, box, holders in sorted(cells, key=lambda cell: (-cell[0], *cell[1:4])):
         source = min(holders, key=lambda holder: (loads.get(holder, 0), holder))
         loads[source] = loads.get(source, 0) + size
-        moves.append(Move(source, destination, name, box))
+        moves.append(Move(source, destination, name, box, size))
     return tuple(sorted(moves))
 
 

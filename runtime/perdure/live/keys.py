@@ -24,6 +24,9 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+FORMAT: Final = 2
+"""Version of what the parties send each other in the stop, headers and tensors. Parties of different ones do not meet:
+one image may have replaced another between the start of two pods."""
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
 """Twice an entry's size, because JSON escapes the quotes of the entry."""
 WARM_POLL_SECONDS: Final = 0.1
@@ -91,11 +94,12 @@ class StoreKeys:
             if writer:
                 self.store.set(WRITER, writer)
             self.store.set(f"member/{self._party.number}", json.dumps(asdict(member)))
-            self.store.set(f"warm/{self._party.number}", json.dumps(warm))
+            mine = [FORMAT, warm]
+            self.store.set(f"warm/{self._party.number}", json.dumps(mine))
             for other in self._attempt.parties:
                 key = f"warm/{other.number}"
                 look_for_keys(self.store, [key], deadline, f"{_name(other)} has not come", every=WARM_POLL_SECONDS)
-                if json.loads(bytes(self.store.get(key))) != warm:
+                if json.loads(bytes(self.store.get(key))) != mine:
                     raise UserError(
                         f"{_name(other)} has other models, optimizers or versions than {_name(self._party)}: start "
                         f"newcomers with the same image and script"

@@ -20,13 +20,15 @@ import torch
 from torch import Tensor
 
 from perdure.checkpoint import tensors
+from perdure.checkpoint.boxes import view
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.stage import described
 from perdure.checkpoint.state import State
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
-from perdure.layout.plan import Wanted, plan
+from perdure.layout.messages import Message, messages
+from perdure.layout.plan import Move, Wanted, plan
 from perdure.live.protocol.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
@@ -43,11 +45,17 @@ Put = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Parcel:
-    """The tensors that one old rank sends to one party, in this order."""
+    """What one old rank sends to one party, in this order."""
 
     sender: int
     receiver: int
-    items: tuple[Item, ...]
+    moves: tuple[Move, ...]
+    items: Mapping[str, Item]
+    """All tensors, by the moves' names."""
+
+    def messages(self) -> Iterator[Message]:
+        """The moves as messages."""
+        return messages(self.moves, small=SMALL_BYTES, most=tensors.PIECE_BYTES)
 
 
 class Window:
@@ -90,15 +98,14 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     """Which rank sends what to which party. Equal on all parties."""
     newcomers = [party.number for party in attempt.newcomers]
     named = {f"{item.part}/{item.name}": item for item in items}
-    found: dict[tuple[int, int], list[Item]] = {}
-    for move in plan(
+    moves = plan(
         Wanted.whole(name, item.shape, item.size, range(attempt.world), newcomers)
         if item.part == SHARED
         else Wanted.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
         for name, item in named.items()
-    ):
-        found.setdefault((move.source, move.destination), []).append(named[move.name])
-    return [Parcel(sender, receiver, tuple(items)) for (sender, receiver), items in found.items()]
+    )
+    links = itertools.groupby(moves, key=lambda move: (move.source, move.destination))
+    return [Parcel(sender, receiver, tuple(found), named) for (sender, receiver), found in links]
 
 
 def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
@@ -132,11 +139,8 @@ def send(group: Group, given: Sequence[Parcel], state: State) -> None:
 
 def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come."""
-    found = {
-        (item.part, item.name): _target(item, targets.get((item.part, item.name)))
-        for parcel in given
-        for item in parcel.items
-    }
+    items = [parcel.items[move.name] for parcel in given for move in parcel.moves]
+    found = {(item.part, item.name): _target(item, targets.get((item.part, item.name))) for item in items}
     with peer_lost("the state was received"), torch.device("cpu"):
         _interleave([_receiving(group, parcel, found, _window(given)) for parcel in given])
     return found
@@ -154,30 +158,6 @@ def _target(item: Item, live: Tensor | None) -> Tensor:
 def _window(given: Sequence[Parcel]) -> int:
     """Copies in flight of one parcel."""
     return max(1, IN_FLIGHT // max(1, len(given)))
-
-
-def _packs(parcel: Parcel) -> Iterator[list[Item]]:
-    """Small tensors, grouped into messages."""
-    pack: list[Item] = []
-    size = 0
-    for item in parcel.items:
-        if item.size > SMALL_BYTES:
-            continue
-        if size + item.size > tensors.PIECE_BYTES:
-            yield pack
-            pack, size = [], 0
-        pack.append(item)
-        size += item.size
-    if size:
-        yield pack
-
-
-def _size(items: Sequence[Item]) -> int:
-    return sum(item.size for item in items)
-
-
-def _large(parcel: Parcel) -> list[Item]:
-    return [item for item in parcel.items if item.size > SMALL_BYTES]
 
 
 def _interleave(works: Sequence[Iterator[None]]) -> None:
@@ -204,29 +184,14 @@ def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int
 
 
 def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, bool]]:
-    """The messages in order, and whether each is a copy: small tensors together, large ones in pieces of equal
-    size."""
-    for pack in _packs(parcel):
-        data = bytearray().join(piece for item in pack for piece in tensors.read(live[item.part, item.name]))
-        yield torch.frombuffer(data, dtype=torch.uint8), True
-    for item in _large(parcel):
-        tensor = live[item.part, item.name]
-        flat = tensors.flat_bytes(tensor)
-        if flat is None:
-            yield from ((piece, True) for piece in _copied(tensor))
+    """The messages in order, and whether each is a copy."""
+    for message in parcel.messages():
+        boxes = _views(parcel, message, live)
+        if len(boxes) == 1:
+            yield tensors.to_bytes(boxes[0]), tensors.flat_bytes(boxes[0]) is None
         else:
-            yield from ((piece, False) for piece in flat.split(tensors.PIECE_BYTES))
-
-
-def _copied(tensor: Tensor) -> Iterator[Tensor]:
-    buffer = bytearray()
-    for piece in tensors.read(tensor):
-        buffer += piece
-        while len(buffer) >= tensors.PIECE_BYTES:
-            yield torch.frombuffer(buffer[: tensors.PIECE_BYTES], dtype=torch.uint8)
-            buffer = buffer[tensors.PIECE_BYTES :]
-    if buffer:
-        yield torch.frombuffer(buffer, dtype=torch.uint8)
+            data = bytearray().join(piece for box in boxes for piece in tensors.read(box))
+            yield torch.frombuffer(data, dtype=torch.uint8), True
 
 
 def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: int) -> Iterator[None]:
@@ -239,27 +204,25 @@ def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: 
 
 
 def _places(parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, Put | None]]:
-    """The buffer of each message in order, and a function that copies it to its tensor, if it was not received
+    """The buffer of each message in order, and a function that copies it to its tensors, if it was not received
     there."""
-    for pack in _packs(parcel):
-        yield torch.empty(_size(pack), dtype=torch.uint8), partial(_unpack, pack, found)
-    for item in _large(parcel):
-        target = found[item.part, item.name]
-        flat = tensors.flat_bytes(target)
-        if flat is not None:
-            yield from ((piece, None) for piece in flat.split(tensors.PIECE_BYTES))
-            continue
-        sink = tensors.Sink(target)
-        for start in range(0, item.size, tensors.PIECE_BYTES):
-            size = min(tensors.PIECE_BYTES, item.size - start)
-            yield torch.empty(size, dtype=torch.uint8), partial(_write, sink)
+    for message in parcel.messages():
+        boxes = _views(parcel, message, found)
+        flat = tensors.flat_bytes(boxes[0]) if len(boxes) == 1 else None
+        if flat is None:
+            yield torch.empty(sum(map(tensors.size_of, boxes)), dtype=torch.uint8), partial(_unpack, boxes)
+        else:
+            yield flat, None
 
 
-def _unpack(pack: Sequence[Item], found: Mapping[Key, Tensor], packed: Tensor) -> None:
-    for item, part in zip(pack, packed.split([item.size for item in pack]), strict=True):
-        if item.size:
-            _write(tensors.Sink(found[item.part, item.name]), part)
+def _views(parcel: Parcel, message: Message, among: Mapping[Key, Tensor]) -> list[Tensor]:
+    items = (parcel.items[move.name] for move in message)
+    return [view(among[item.part, item.name], move.box) for item, move in zip(items, message, strict=True)]
 
 
-def _write(sink: tensors.Sink, piece: Tensor) -> None:
-    sink.write(piece.numpy().data)
+def _unpack(boxes: Sequence[Tensor], packed: Tensor) -> None:
+    data = packed.numpy().data
+    for box in boxes:
+        size = tensors.size_of(box)
+        tensors.write(box, data[:size])
+        data = data[size:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
-from perdure.checkpoint.cells import reads
+from perdure.checkpoint.cells import Read, reads
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Item, fetch_manifest, read_item, write_item
 from perdure.errors import Corrupt
@@ -25,6 +25,16 @@ from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import opened, save_solo, state
 
 WORLDS = (1, 2, 3, 5)
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.bfloat16,
+    torch.float8_e5m2,
+    torch.int32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 @contextmanager
@@ -51,13 +61,37 @@ def of(box: Box, whole: Tensor) -> Tensor:
     return whole[tuple(slice(start, end) for start, end in zip(box.offset, box.end, strict=True))]
 
 
-def laid_out(whole: Tensor, parts: Sequence[Box]) -> tuple[bytes, list[Item]]:
-    data, items = b"", []
+def laid_out(whole: Tensor, parts: Sequence[Box]) -> tuple[bytearray, list[Item]]:
+    data, items = bytearray(), []
+    dtype = str(whole.dtype).removeprefix("torch.")
     for box in parts:
-        own = of(box, whole).contiguous().numpy().tobytes()
-        items.append(Item("shared", "w", "int32", tuple(whole.shape), "cpu", len(data), len(own), None, box))
+        own = raw(of(box, whole))
+        items.append(Item("shared", "w", dtype, tuple(whole.shape), "cpu", len(data), len(own), None, box))
         data += own
     return data, items
+
+
+def raw(tensor: Tensor) -> bytes:
+    """The bytes of its elements, row by row."""
+    row = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    row.view(tensor.shape).copy_(tensor)
+    return row.view(torch.uint8).numpy().tobytes()
+
+
+def drawn(draw: random.Random, shape: Sequence[int]) -> Tensor:
+    """A tensor of any dtype, whose elements all differ where there are enough values."""
+    dtype = draw.choice(DTYPES)
+    numbers = torch.arange(torch.Size(shape).numel(), dtype=torch.int32).reshape(tuple(shape))
+    return numbers % 3 == 0 if dtype is torch.bool else numbers.to(dtype)
+
+
+def in_some_order(draw: random.Random, like: Tensor) -> Tensor:
+    """A tensor of this shape whose dimensions lie in memory in any order, perhaps with gaps."""
+    way = list(range(like.dim()))
+    draw.shuffle(way)
+    gap = draw.choice((1, 2))
+    memory = torch.ones([like.shape[dim] * gap for dim in way]).to(like.dtype)
+    return memory[(slice(None, None, gap),) * like.dim()].permute([way.index(dim) for dim in range(like.dim())])
 
 
 @pytest.mark.parametrize("number", range(60))
@@ -65,22 +99,51 @@ def test_each_rank_gets_what_it_holds_whoever_has_saved_it(number: int, seed: in
     draw = random.Random(f"{seed} {number}")  # noqa: S311 - it has to be repeatable
     shape = tuple(draw.randint(1, 7) for _ in range(draw.randint(1, 3)))
     saved_dim, held_dim, world = draw.randrange(len(shape)), draw.randrange(len(shape)), draw.choice(WORLDS)
-    whole = torch.arange(torch.Size(shape).numel(), dtype=torch.int32).reshape(shape)
+    whole = drawn(draw, shape)
     data, items = laid_out(whole, cut(shape, saved_dim, draw.choice(WORLDS)))
     held = dict(enumerate(cut(shape, held_dim, world)))
     for rank in range(world):
-        own = torch.full_like(of(held[rank], whole), -1) if rank in held else torch.empty(0, dtype=torch.int32)
+        own = in_some_order(draw, of(held[rank], whole)) if rank in held else torch.empty(0, dtype=whole.dtype)
         with rank_of(rank, world):
             mesh = init_device_mesh("cpu", (world,))
             placed = [Shard(held_dim)]
             target = DTensor.from_local(own, mesh, placed, run_check=False, shape=whole.shape, stride=whole.stride())
-            for read in reads(items, target):
-                at = read.start
-                while at < read.end:
-                    length = min(draw.choice((1, 3, 4, 8, 64)), read.end - at)
-                    read.sink.write(memoryview(data)[at : at + length])
-                    at += length
-            assert torch.equal(boxes.local(target), of(held[rank], whole) if rank in held else own)
+            read_all(draw, data, reads(items, target))
+            assert raw(boxes.local(target)) == raw(of(held[rank], whole) if rank in held else own)
+
+
+@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("whole_on_every_rank", [True, False])
+def test_a_whole_tensor_is_filled_in_any_memory_order(number: int, seed: int, *, whole_on_every_rank: bool) -> None:
+    draw = random.Random(f"{seed} {number}")  # noqa: S311 - it has to be repeatable
+    shape = tuple(draw.randint(0 if whole_on_every_rank else 1, 7) for _ in range(draw.randint(0, 4)))
+    whole = drawn(draw, shape)
+    parts = cut(shape, draw.randrange(len(shape)), 3) if shape and not whole_on_every_rank else [Box.whole(shape)]
+    data, items = laid_out(whole, parts)
+    if whole_on_every_rank:
+        items = [replace(item, box=None) for item in items]
+    target = in_some_order(draw, whole)
+    strides = target.stride()
+    read_all(draw, data, reads(items, target))
+    assert raw(target) == raw(whole)
+    assert target.stride() == strides
+
+
+def read_all(draw: random.Random, data: bytearray, wanted: Iterable[Read]) -> None:
+    """In blocks of any length, which may end inside an element."""
+    for read in wanted:
+        at = read.start
+        while at < read.end:
+            length = min(draw.choice((1, 3, 4, 8, 64)), read.end - at)
+            read.write(memoryview(data)[at : at + length])
+            at += length
+
+
+@pytest.mark.parametrize("size", [20, 28])
+def test_an_item_with_more_or_fewer_bytes_than_its_elements_have_is_corrupt(size: int) -> None:
+    item = Item("shared", "w", "int32", (2, 3), "cpu", 0, size)
+    with pytest.raises(Corrupt, match=f"lists {size} bytes of w, whose elements have 24"):
+        list(reads([item], torch.empty(2, 3, dtype=torch.int32)))
 
 
 def test_boxes_that_lack_a_part_are_corrupt() -> None:

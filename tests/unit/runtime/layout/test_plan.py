@@ -73,6 +73,28 @@ def test_each_element_that_is_needed_arrives_once_from_one_who_holds_it(
         assert (found == expected).all()
 
 
+@given(resharded(), st.sets(st.integers(0, 7)))
+@settings(max_examples=300, deadline=None)
+def test_any_placements_can_be_changed_into_any_others_if_every_element_has_a_holder_left(
+    case: tuple[tuple[int, ...], Wanted], lost: set[int]
+) -> None:
+    shape, wanted = case
+    left = {box: [rank for rank in ranks if rank not in lost] for box, ranks in wanted.sources.items()}
+    held = {box: ranks for box, ranks in left.items() if ranks}
+    has, needs = (np.zeros(shape, dtype=bool) for _ in range(2))
+    for found, boxes in ((has, held), (needs, wanted.destinations)):
+        for box in boxes:
+            found[slices(box)] = True
+    asked = Wanted("w", wanted.element_bytes, held, wanted.destinations)
+    if (needs & ~has).any():
+        with pytest.raises(Missing, match="w: no source holds"):
+            plan([asked])
+    else:
+        assert sum(move.size for move in plan([asked])) == sum(
+            box.count * len(ranks) * wanted.element_bytes for box, ranks in wanted.destinations.items()
+        )
+
+
 @given(st.lists(resharded(), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_the_order_in_which_tensors_and_holders_are_named_makes_no_difference(
@@ -116,17 +138,17 @@ def test_the_moves_are_sorted_by_source_destination_and_name() -> None:
 def test_what_does_not_meet_a_box_does_not_cut_it() -> None:
     held = {Box((0, 0), (4, 4)): [0], Box((4, 2), (4, 2)): [1]}
     needed = Box((0, 1), (4, 3))
-    assert plan([Wanted("w", 4, held, {needed: [7]})]) == (Move(0, 7, "w", needed),)
+    assert plan([Wanted("w", 4, held, {needed: [7]})]) == (Move(0, 7, "w", needed, 48),)
 
 
 def test_who_holds_more_of_a_box_than_is_needed_sends_only_that() -> None:
     wanted = Wanted("w", 4, {Box((0, 0), (8, 3)): [0]}, {Box((2, 1), (3, 1)): [7]})
-    assert plan([wanted]) == (Move(0, 7, "w", Box((2, 1), (3, 1))),)
+    assert plan([wanted]) == (Move(0, 7, "w", Box((2, 1), (3, 1)), 12),)
 
 
 def test_an_empty_tensor_is_moved_but_no_empty_shard() -> None:
     empty = Box((0, 0), (0, 3))
-    assert plan([Wanted.whole("w", (0, 3), 0, [0, 1], [7])]) == (Move(0, 7, "w", empty),)
+    assert plan([Wanted.whole("w", (0, 3), 0, [0, 1], [7])]) == (Move(0, 7, "w", empty, 0),)
     assert plan([Wanted("w", 4, {Box((0, 0), (2, 3)): [0]}, {empty: [7]})]) == ()
 
 

@@ -27,6 +27,7 @@ from perdure.errors import Fenced, StorageError, UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone, Peers, Solo
 from perdure.live.effects import Effects, Header, Stop
+from perdure.live.keys import FORMAT
 from perdure.live.membership import make_pulse
 from perdure.live.protocol.parties import Attempt
 from perdure.live.transfer import needing_room
@@ -286,6 +287,15 @@ def test_the_decider_opens_the_newer_run_for_its_rank_0_and_the_older_one_is_out
 def test_parties_that_hold_other_things_do_not_connect(pair: Pair) -> None:
     with pytest.raises(UserError, match="other models"):
         pair.meet(warm=("one", "other"))
+
+
+@pytest.mark.parametrize("published", ["same", [FORMAT - 1, "same"], [FORMAT + 1, "same"]])
+def test_a_party_of_another_version_does_not_connect(pair: Pair, published: Any) -> None:
+    pair.giver.find_store(lambda: None)
+    pair.giver.keys.store.set("warm/0", json.dumps(published))
+    pair.taker.find_store(lambda: None)
+    with pytest.raises(UserError, match=r"rank 0 .*has other models, optimizers or versions"):
+        pair.taker.get_warm("same")
 
 
 @pytest.mark.parametrize(("old", "marked"), [(True, 2), (False, 0)])

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
+from perdure.checkpoint import tensors
 from perdure.checkpoint.state import State
-from perdure.checkpoint.tensors import PIECE_BYTES
+from perdure.checkpoint.tensors import PIECE_BYTES, memory_order
 from perdure.group.world import Group, connect_group
 from perdure.live.protocol.parties import Attempt
 from perdure.live.transfer import AT_ONCE, IN_FLIGHT, SMALL_BYTES, describe, parcels, receive, send
@@ -32,13 +33,13 @@ class Counted:
         self.now = self.most = self.unwaited = 0
         self.waited = False
 
-    def send(self, tensors: list[Tensor], to: int, tag: int, /) -> Any:
-        (data,) = tensors
+    def send(self, sent: list[Tensor], to: int, tag: int, /) -> Any:
+        (data,) = sent
         size = 0 if any(start <= data.data_ptr() < end for start, end in self._own) else data.nbytes
         self.unwaited += not self.waited
         self.now += size
         self.most = max(self.most, self.now)
-        return Work(self, self._group.send(tensors, to, tag), size)
+        return Work(self, self._group.send(sent, to, tag), size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
@@ -60,6 +61,23 @@ def states() -> Iterator[tuple[str, dict[str, Tensor]]]:
     yield "turned", {f"p{number}": torch.randn(1500, 1400).t() for number in range(4)}
     kinds = (torch.randn(5), torch.randn(1500, 1400).t(), torch.randn(2 * PIECE_BYTES // 4 + 1), torch.empty(0, 3))
     yield "mixed", {f"p{number}": kinds[number % 4].clone() for number in range(16)}
+    yield "every kind", dict(kinds_of_tensors())
+
+
+def kinds_of_tensors() -> Iterator[tuple[str, Tensor]]:
+    """Every width of elements, small and large, in every way to lie in memory."""
+    for dtype in (torch.bool, torch.bfloat16, torch.float32, torch.complex64, torch.complex128):
+        for size, shape in (("small", (3, 5, 7, 2)), ("large", (9, 20, 30, 40))):
+            values = torch.arange(torch.Size(shape).numel()).reshape(shape) % 3
+            tensor = values.to(dtype)
+            yield f"{dtype} {size}", tensor
+            yield f"{dtype} {size}, channels last", tensor.contiguous(memory_format=torch.channels_last)
+            yield f"{dtype} {size}, transposed", tensor.transpose(0, 3)
+            yield f"{dtype} {size}, every other", tensor[:, ::2]
+        yield f"{dtype} scalar", torch.ones((), dtype=dtype)
+        yield f"{dtype} empty", torch.ones(4, 0, 2, dtype=dtype)
+    yield "conjugated", torch.randn(300, 400, dtype=torch.complex64).conj()
+    yield "long rows", torch.arange(3 * 80_000, dtype=torch.int32).reshape(3, -1)
 
 
 STATES = dict(states())
@@ -76,9 +94,15 @@ STATES = dict(states())
         ("turned", AT_ONCE + 2),
         ("mixed", 1),
         ("mixed", 2),
+        ("every kind", 1),
+        ("every kind", 3),
     ],
 )
-def test_all_newcomers_get_everything_and_few_copies_are_made(name: str, newcomers: int) -> None:
+def test_all_newcomers_get_everything_and_few_copies_are_made(
+    monkeypatch: pytest.MonkeyPatch, name: str, newcomers: int
+) -> None:
+    if name == "every kind":
+        monkeypatch.setattr(tensors, "PIECE_BYTES", 300_001)
     live = STATES[name]
     old = 2
     attempt = Attempt(1, 2, old, tuple(range(old, old + newcomers)), ())
@@ -97,7 +121,9 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(name: str, newcome
         else:
             found = receive(group, [parcel for parcel in given if parcel.receiver == number], {})
             assert sorted(key for _, key in found) == sorted(live)
-            assert all(torch.equal(found["shared", key], tensor) for key, tensor in live.items())
+            for key, tensor in live.items():
+                assert torch.equal(found["shared", key], tensor), key
+                assert memory_order(found["shared", key]) == memory_order(tensor), key
         met.wait(60)
         return most
 
