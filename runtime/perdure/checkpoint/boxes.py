@@ -6,11 +6,8 @@ allocates the whole tensor. Called by tensors, stage, load and the state's room;
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -19,12 +16,10 @@ from torch import Tensor
 
 from perdure.errors import UserError
 from perdure.layout.box import Box
-from perdure.layout.sharding import Placement, Replicate, Shard, StridedShard, parts
+from perdure.layout.sharding import Layout, Placement, Replicate, Shard, StridedShard
 
 _KIND: Final = "DTensor"
 """By its name, because its import takes longer than the rest of a registration of a whole model."""
-_LAYOUTS: Final = 4096
-"""How many layouts are remembered: a model has a few for each shape of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +29,6 @@ class Held:
     box: Box
     memory: Tensor
     """Its elements: a view of this rank's part."""
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Everything that decides which rank holds which box."""
-
-    shape: tuple[int, ...]
-    mesh: tuple[int, ...]
-    ranks: tuple[int, ...]
-    """The mesh's ranks, row by row."""
-    placements: tuple[Placement, ...]
 
 
 def is_sharded(value: Any) -> bool:
@@ -79,7 +63,7 @@ def held(tensor: Tensor) -> list[Held]:
     layout, memory = _layout(tensor), local(tensor)
     if not tensor.numel():
         return [Held(Box.whole(layout.shape), memory.new_empty(layout.shape))]
-    mine = parts(layout.shape, layout.mesh, _coordinate(tensor), layout.placements)
+    mine = layout.at(_coordinate(tensor))
     ends = [tuple(map(sum, zip(part.local_offset, part.box.sizes, strict=True))) for part in mine]
     sizes = tuple(map(max, *ends)) if len(ends) > 1 else ends[0] if ends else None
     if memory.numel() if sizes is None else tuple(memory.shape) != sizes:
@@ -99,15 +83,14 @@ def view(memory: Tensor, box: Box) -> Tensor:
 
 def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
     """Each box of a sharded tensor, and the ranks that hold it. Equal on all ranks."""
-    return _holders(_layout(tensor))
+    return _layout(tensor).holders()
 
 
 def described(tensor: Tensor) -> str:
     """Mesh and placements as text; "" for a plain tensor. Equal on ranks that lay it out alike."""
     if not is_sharded(tensor):
         return ""
-    layout = _layout(tensor)
-    return f"{', '.join(map(str, layout.placements))} over a mesh {list(layout.mesh)} of the ranks {list(layout.ranks)}"
+    return str(_layout(tensor))
 
 
 def are_alike(tensor: Tensor, other: Tensor) -> bool:
@@ -169,9 +152,9 @@ def _coordinate(tensor: Tensor) -> tuple[int, ...]:
     return tuple(_mesh(tensor)[0].get_coordinate())
 
 
-def _layout(tensor: Tensor) -> _Layout:
+def _layout(tensor: Tensor) -> Layout:
     mesh, placements = _mesh(tensor)
-    return _Layout(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(mesh.mesh.flatten().tolist()), placements)
+    return Layout(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(mesh.mesh.flatten().tolist()), placements)
 
 
 def _read(placement: Any) -> Placement | None:
@@ -185,14 +168,3 @@ def _read(placement: Any) -> Placement | None:
             return StridedShard(placement.dim, placement.split_factor)
         case _:
             return None
-
-
-@lru_cache(maxsize=_LAYOUTS)
-def _holders(layout: _Layout) -> Mapping[Box, tuple[int, ...]]:
-    if not math.prod(layout.shape):
-        return {Box.whole(layout.shape): tuple(sorted(layout.ranks))}
-    found: dict[Box, list[int]] = {}
-    for rank, coordinate in zip(layout.ranks, itertools.product(*map(range, layout.mesh)), strict=True):
-        for part in parts(layout.shape, layout.mesh, coordinate, layout.placements):
-            found.setdefault(part.box, []).append(rank)
-    return {box: tuple(sorted(ranks)) for box, ranks in found.items()}

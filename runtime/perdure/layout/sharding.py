@@ -8,11 +8,17 @@ size, of which the last ones may be smaller or empty, and mesh dimensions are ap
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from perdure.errors import UserError
 from perdure.layout.box import Box
+
+LAYOUTS: Final = 4096
+"""How many layouts are remembered: a model has a few for each shape of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,40 @@ class Part:
 
     box: Box
     local_offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that decides which rank holds which boxes of a tensor."""
+
+    shape: tuple[int, ...]
+    """The whole tensor's."""
+    mesh: tuple[int, ...]
+    ranks: tuple[int, ...]
+    """The mesh's ranks, row by row."""
+    placements: tuple[Placement, ...]
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.placements))} over a mesh {list(self.mesh)} of the ranks {list(self.ranks)}"
+
+    def at(self, coordinate: Sequence[int]) -> tuple[Part, ...]:
+        """What the rank at this coordinate of the mesh holds; all of a tensor that has no elements."""
+        if not math.prod(self.shape):
+            return (Part(Box.whole(self.shape), (0,) * len(self.shape)),)
+        return parts(self.shape, self.mesh, coordinate, self.placements)
+
+    def holders(self) -> Mapping[Box, tuple[int, ...]]:
+        """Each box, and the ranks that hold it, ascending."""
+        return _holders(self)
+
+
+@lru_cache(maxsize=LAYOUTS)
+def _holders(layout: Layout) -> Mapping[Box, tuple[int, ...]]:
+    found: dict[Box, list[int]] = {}
+    for rank, coordinate in zip(layout.ranks, itertools.product(*map(range, layout.mesh)), strict=True):
+        for part in layout.at(coordinate):
+            found.setdefault(part.box, []).append(rank)
+    return {box: tuple(sorted(ranks)) for box, ranks in found.items()}
 
 
 Runs = tuple[range, ...]

@@ -14,20 +14,16 @@ from hypothesis import strategies as st
 
 from perdure.layout.box import Box
 from perdure.layout.plan import Missing, Move, Wanted, plan
-from perdure.layout.sharding import Placement, Replicate, Shard, StridedShard, parts
+from perdure.layout.sharding import Layout, Placement, Replicate, Shard, StridedShard
 
 
 def slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(at, end) for at, end in zip(box.offset, box.end, strict=True))
 
 
-def holders(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Placement]) -> dict[Box, list[int]]:
+def holders(shape: tuple[int, ...], mesh: tuple[int, ...], placements: Sequence[Placement]) -> dict[Box, Sequence[int]]:
     """Who holds which boxes, by the number of the rank in the mesh."""
-    found: dict[Box, list[int]] = {}
-    for rank, coordinate in enumerate(itertools.product(*map(range, mesh))):
-        for part in parts(shape, mesh, coordinate, placements):
-            found.setdefault(part.box, []).append(rank)
-    return found
+    return dict(Layout(shape, mesh, tuple(range(math.prod(mesh))), tuple(placements)).holders())
 
 
 @st.composite
