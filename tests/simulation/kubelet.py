@@ -646,7 +646,10 @@ class Worker:
 
     def push(self) -> None:
         """Tell the API server, where it can be reached."""
-        if not self.kubelet.hears or self._status is None:
+        if not self.kubelet.hears:
+            return
+        if self._status is None:
+            self.finish()  # it was deleted before there was anything to report
             return
         there = self._world.server.find(PODS, *key_of(self.pod))
         if there is None or uid_of(there) != self._uid:

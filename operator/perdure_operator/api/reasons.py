@@ -109,6 +109,7 @@ class Reason(StrEnum):
     # Protected
     BUDGET_IN_PLACE = "BudgetInPlace"
     BUDGET_MISSING = "BudgetMissing"
+    BUDGET_REFUSED = "BudgetRefused"
     FOREIGN_PODS = "ForeignPods"
     PDB_CONFLICT = "PDBConflict"
     CATCH_ALL_TOLERATION = "CatchAllToleration"
@@ -359,6 +360,12 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.UNKNOWN_END: Explained("No member left an outcome. Training resumes where the log says."),
     Reason.BUDGET_IN_PLACE: Explained("Evictions wait until the members have saved."),
     Reason.BUDGET_MISSING: Explained("The PodDisruptionBudget has not been created yet."),
+    Reason.BUDGET_REFUSED: Explained(
+        "The PodDisruptionBudget does not protect all members, and the API server refuses the operator's change of it: "
+        "an eviction may end a member before it has saved.",
+        "Do what the message of the API server says: it names the webhook or the policy, or the right that the "
+        "operator's ServiceAccount lacks.",
+    ),
     Reason.FOREIGN_PODS: Explained(
         "Pods that do not belong to the job have its labels. The budget counts them, so the operator raises it by "
         "their number.",

@@ -7,7 +7,7 @@ names the policy that is at work, and turns the last draft into a Decision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from perdure.wire.truncation import shortened
@@ -49,7 +49,7 @@ def doubled_seconds(times: int, first: int, most: int) -> int:
 
 def clock(moment: datetime) -> str:
     """A time as messages show it: seconds, UTC."""
-    return moment.strftime("%H:%M:%SZ")
+    return moment.astimezone(UTC).strftime("%H:%M:%SZ")
 
 
 @dataclass(frozen=True)

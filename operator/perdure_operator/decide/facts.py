@@ -212,10 +212,10 @@ def refused(draft: Draft, members: Iterable[str]) -> Refusal | None:
     return next((one for one in refusals if one.pod in wanted), None)
 
 
-def refused_change(draft: Draft, pod: str) -> Refusal | None:
-    """Why the last change of this pod was refused, None if it was not."""
+def refused_change(draft: Draft, name: str) -> Refusal | None:
+    """Why the last change of this pod, or of the budget, was refused; None if it was not."""
     changes = (one for one in draft.snapshot.refusals if one.kind is RefusalKind.PATCH_REFUSED)
-    return next((one for one in changes if one.pod == pod), None)
+    return next((one for one in changes if one.pod == name), None)
 
 
 def refused_deletions(draft: Draft) -> list[Refusal]:

@@ -25,6 +25,8 @@ from perdure_operator.decide.facts import (
     in_outage,
     leavers,
     listed,
+    of_earlier_jobs,
+    own,
     still_running,
     template_can_be_used,
     terminated,
@@ -71,9 +73,10 @@ def note_vacate(draft: Draft) -> Draft:
 def track_unready_nodes(draft: Draft) -> Draft:
     """Note since when each node under a pod is unreachable: from the first sight of Ready != True until it is Ready.
 
-    A node object that is gone counts as well, as its machine may still run.
+    A node object that is gone counts as well, as its machine may still run. Nodes of foreign pods do not count.
     """
-    occupied = {pod.node for pod in draft.snapshot.pods if pod.node and not terminated(pod)}
+    pods = (*own(draft.snapshot).values(), *of_earlier_jobs(draft.snapshot))
+    occupied = {pod.node for pod in pods if pod.node and not terminated(pod)}
     sick = sorted(
         (node for node in draft.snapshot.nodes if node.name in occupied and not (node.exists and node.ready)),
         key=lambda node: node.name,

@@ -375,9 +375,9 @@ def _time(text: str) -> datetime | None:
         if text.isdigit():
             return datetime.fromtimestamp(int(text), UTC)
         told = datetime.fromisoformat(text)
+        return told.astimezone(UTC) if told.tzinfo else None
     except (ValueError, OverflowError, OSError):
         return None
-    return told if told.tzinfo else None
 
 
 def _matches(toleration: Toleration, taint: Taint) -> bool:

@@ -11,13 +11,14 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, refused_deletions, spares_the_run, terminated
+from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import size_of, wanted_size, warn_of_priority, why_so_many
 from perdure_operator.decide.standby_pool import paused_until
 from perdure_operator.decide.succession import succession
 from perdure_operator.decide.waiting import what_keeps
+from perdure_operator.state.snapshot import Refusal
 
 _WARNINGS: Final = frozenset(
     {
@@ -226,6 +227,8 @@ def _protected(draft: Draft) -> Draft:
             return draft.without(ConditionType.PROTECTED)  # no member needs protection
         if draft.snapshot.budget is None:
             return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_MISSING, "no PodDisruptionBudget yet")
+        if refusal := _unrepaired(draft):
+            return _not_all_protected(draft, refusal)
         if strangers:
             return _counts_strangers(draft, strangers)
         text = "evictions wait for the exit save"
@@ -241,6 +244,24 @@ def _protected(draft: Draft) -> Draft:
     )
     draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
+
+
+def _unrepaired(draft: Draft) -> Refusal | None:
+    """Why the budget does not protect all members and is not put right; None if it does, or is being put right."""
+    budget, name = draft.snapshot.budget, names.budget(draft.snapshot.name, draft.snapshot.uid)
+    pods = own(draft.snapshot).values()
+    members = sum(pod.role == Role.MEMBER and not terminated(pod) for pod in pods)
+    if budget is None or (not budget.altered and budget.min_available >= members):
+        return None
+    return refused_change(draft, name)
+
+
+def _not_all_protected(draft: Draft, refusal: Refusal) -> Draft:
+    altered = draft.snapshot.budget.altered if draft.snapshot.budget else ""
+    what = f"was changed ({altered})" if altered else "is too small"
+    message = f"the job's PodDisruptionBudget {what}, and the operator's change of it is refused: {refusal.message}"
+    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.BUDGET_REFUSED, message)
+    return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_REFUSED, message)
 
 
 def _tolerates_everything(draft: Draft) -> bool:

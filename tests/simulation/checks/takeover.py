@@ -193,7 +193,8 @@ def _is_well(node: Json) -> bool:
 
 
 def _kept_size(before: Json) -> int:
-    """A job that wanted to grow continues with its present members, once a larger run was offered in vain; otherwise
-    0."""
-    in_vain = upcoming(before).get("attempts") and intent(before).get("disruption") == "SizeChange"
-    return len(plan_of(before).get("members") or ()) if in_vain else 0
+    """A job that wanted to grow continues with its present members, once a larger run was offered in vain, or while its
+    run may wait for a save that cannot come; otherwise 0."""
+    why = intent(before).get("disruption")
+    stands_still = why == "RunLost" or (upcoming(before).get("attempts") and why == "SizeChange")
+    return len(plan_of(before).get("members") or ()) if stands_still else 0

@@ -215,6 +215,9 @@ class Told(Promise):
         words = f"{key_of(job)[1]} is said not to be protected ({said.get('reason')}), and its budget is in place"
         wrong = said.get("status") == "False" and self._is_protected(job)
         self._lasting("protection", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
+        words = f"{key_of(job)[1]} is said to be protected ({said.get('reason')}), and its budget does not do that"
+        wrong = said.get("status") == "True" and not self._is_protected(job)
+        self._lasting("unprotected", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
 
     def _is_protected(self, job: Json) -> bool:
         mine = {"perdure.dev/job": key_of(job)[1], UID: uid_of(job), ROLE: "member"}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.wire import ExitKind
+from perdure.wire import ExitKind, Standby, write_assignment
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.state.snapshot import Zone
+from perdure_operator.state.snapshot import PodView, Zone
 from tests.support.jobs import Job, job
 
+STANDBY = write_assignment(Standby())
 ALL_DOWN = (Zone(name="", ready=0, not_ready=3),)
 ALL_UP = (Zone(name="", ready=3, not_ready=0),)
 
@@ -17,6 +18,21 @@ def _down(here: Job, *zones: Zone) -> Job:
     for name in ("n1", "n2", "n3"):
         here = here.node(name, ready=False)
     return here.having(zones=zones).settle()
+
+
+@pytest.mark.parametrize("owner", ["somebody-else", ""])
+def test_the_node_of_a_foreign_pod_with_the_jobs_label_is_not_watched(owner: str) -> None:
+    """A Deployment with the label, for a NetworkPolicy, would fill status, and put off what is given up of the job."""
+    here = job().running(world=2)
+    foreign = PodView(name="web-7f9c-x2x", uid="w", owner_uid=owner, node="n3", phase="Running")
+    here = here.having(pods=(*here.snapshot.pods, foreign)).node("n3", ready=False).node("n1", ready=False).settle()
+    assert [one.node for one in here.now.unready] == ["n1"]
+
+
+def test_the_node_of_a_pod_of_an_earlier_job_of_this_name_is_watched() -> None:
+    earlier = PodView(name="digits-0000-0", uid="old", owner_uid="0000", node="n3", phase="Running", assignment=STANDBY)
+    here = job().having(pods=(earlier,)).node("n3", ready=False).settle()
+    assert [one.node for one in here.now.unready] == ["n3"]
 
 
 def test_no_member_is_given_up_while_no_node_is_ready() -> None:

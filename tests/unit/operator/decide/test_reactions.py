@@ -278,6 +278,13 @@ class TestDeadlines:
         assert here.intent is not None
         assert here.intent.ready_by == START + timedelta(seconds=60)
 
+    @pytest.mark.parametrize("value", ["2026-08-01T12:02:00Z", "2026-08-01T14:02:00+02:00"])
+    def test_a_deadline_in_another_time_zone_is_shown_in_utc(self, value: str) -> None:
+        ours = row(source="Annotation", key="example.com/ends", reaction="VacateByDeadline", deadline_in_value=True)
+        here = job(disruption={"replacement_timeout_seconds": 0}).running(world=2).having(signals=(ours,))
+        here = here.node("n1", annotations={"example.com/ends": value}).settle()
+        assert here.condition(ConditionType.RUNNING).message.split(" until ")[1].startswith("12:01:55Z")
+
     @pytest.mark.parametrize("value", ["soon", "", "2026-08-01T12:02:00", "9" * 30])
     def test_a_value_that_is_no_time_is_a_signal_without_a_deadline(self, value: str) -> None:
         ours = row(source="Label", key="example.com/ends", reaction="VacateByDeadline", deadline_in_value=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from perdure.wire import ExitKind
+from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Disruption, Phase, TrainingJobStatus
 from perdure_operator.state.decision import SetBudget
-from perdure_operator.state.snapshot import TemplateCheck
+from perdure_operator.state.snapshot import RefusalKind, TemplateCheck
 from tests.support.jobs import deletes, job, leaves, written
 
 
@@ -21,6 +22,21 @@ def test_a_budget_that_somebody_edited_is_put_back_and_it_is_said(least: int, al
         SetBudget(min_available=2, uid="budget")
     ]
     assert [event.reason for event in plan.events] == (["BudgetRestored"] if altered else [])
+
+
+@pytest.mark.parametrize(("least", "altered"), [(-1, "minAvailable is '50%'"), (2, "maxUnavailable is 1"), (1, "")])
+def test_members_are_not_said_to_be_protected_where_the_budget_cannot_be_put_right(least: int, altered: str) -> None:
+    here = job().running(world=2)
+    budget = here.snapshot.budget
+    assert budget is not None
+    assert here.condition(ConditionType.PROTECTED).status == "True"
+    edited = here.having(budget=budget.model_copy(update={"min_available": least, "altered": altered}))
+    refused = edited.refused("digits-ab12", message="denied", kind=RefusalKind.PATCH_REFUSED, seconds=90).step()
+    said = refused.condition(ConditionType.PROTECTED)
+    assert (said.status, said.reason) == ("False", "BudgetRefused")
+    assert "is refused: denied" in said.message
+    healed = refused.having(refusals=(), budget=budget).settle()
+    assert healed.condition(ConditionType.PROTECTED).status == "True"
 
 
 def test_a_cordon_is_seen_under_an_edited_budget() -> None:
