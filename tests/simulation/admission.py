@@ -114,6 +114,8 @@ class Policy:
         """Raises Refused."""
         if kind == PODS and self.refuse_patches:
             self._refuse("webhook-patch", self.refuse_patches)
+        if kind == BUDGETS and self.refuse_budgets:
+            self._refuse("webhook-budget", self.refuse_budgets)
 
     def admit_status(self, kind: str) -> None:
         """Raises Refused."""

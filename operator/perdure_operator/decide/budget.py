@@ -25,9 +25,12 @@ def protect(draft: Draft) -> Draft:
 
 
 def relax(draft: Draft) -> Draft:
-    """Lower the budget after labels are gone: only the labels that the snapshot shows count."""
+    """Lower the budget after labels are gone: only the labels that the snapshot shows count.
+
+    An altered one is put right in one write, by `protect`.
+    """
     budget, wanted = draft.snapshot.budget, _wanted(draft)
-    if wanted and budget is not None and budget.min_available > wanted:
+    if wanted and budget is not None and not budget.altered and budget.min_available > wanted:
         return _set(draft, wanted)
     return draft
 

@@ -102,7 +102,7 @@ class Debts(Promise):
             for pod in pods:
                 if labels_of(pod).get(ROLE) != "member" and not terminating(pod) and run_told(pod) == int(plan["run"]):
                     yield "unlabelled", uid_of(pod), f"{key_of(pod)[1]} trains for {name} without the role of a member"
-        if pods and not self._protected(job):
+        if pods and not self._protected(job) and not self._world.server.policy.refuse_budgets:
             yield "unprotected", name, f"the budget of {name} lets its members be evicted"
 
     def _unnoticed(self, job: Json, status: Json) -> Iterator[str]:

@@ -217,7 +217,7 @@ class Told(Promise):
         self._lasting("protection", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
         words = f"{key_of(job)[1]} is said to be protected ({said.get('reason')}), and its budget does not do that"
         wrong = said.get("status") == "True" and not self._is_protected(job)
-        self._lasting("unprotected", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
+        self._lasting("claimed-protection", uid_of(job), wrong, self._case.patience(TOLD_SECONDS), words)
 
     def _is_protected(self, job: Json) -> bool:
         mine = {"perdure.dev/job": key_of(job)[1], UID: uid_of(job), ROLE: "member"}

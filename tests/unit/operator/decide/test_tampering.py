@@ -12,7 +12,10 @@ from perdure_operator.state.snapshot import RefusalKind, TemplateCheck
 from tests.support.jobs import deletes, job, leaves, written
 
 
-@pytest.mark.parametrize(("least", "altered"), [(-1, "minAvailable is '50%'"), (2, "maxUnavailable is 1"), (0, "")])
+@pytest.mark.parametrize(
+    ("least", "altered"),
+    [(-1, "minAvailable is '50%'"), (2, "maxUnavailable is 1"), (9, "its selector was changed"), (0, "")],
+)
 def test_a_budget_that_somebody_edited_is_put_back_and_it_is_said(least: int, altered: str) -> None:
     here = job().running(world=2)
     assert here.snapshot.budget is not None
