@@ -103,10 +103,12 @@ def _reasons(trainer: Any, session: Session, resume_from_checkpoint: Any, trial:
 def _sharded(trainer: Any) -> Iterator[str]:
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
     loaded = trainer.is_distributed_loading_by_transformers
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or parallelism is not None or loaded:
+    fsdp = trainer.args.fsdp or trainer.is_fsdp_enabled  # on CPUs accelerate ignores it, without a word
+    if fsdp or trainer.is_deepspeed_enabled or parallelism is not None or loaded:
         yield (
-            "the model is sharded over the ranks (FSDP, DeepSpeed, tensor or context parallelism), and a session saves "
-            "only models that every rank holds completely: leave it out, or use the Trainer's own checkpoints"
+            "the model is to be sharded over the ranks (FSDP, DeepSpeed, tensor or context parallelism), and with the "
+            "Trainer a session saves only models that every rank holds completely: leave it out, use the Trainer's own "
+            "checkpoints, or write the loop yourself, with fully_shard"
         )
 
 

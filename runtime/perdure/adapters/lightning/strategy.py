@@ -96,6 +96,12 @@ class SessionStrategy(DDPStrategy):
     def _setup_model(self, model: nn.Module) -> nn.Module:
         if self.lightning_module.trainer.state.fn != TrainerFn.FITTING:
             return model
+        if any(hasattr(parameter, "placements") for parameter in model.parameters()):  # a DTensor
+            raise UserError(
+                "the module is sharded (fully_shard, parallelize_module), and with Lightning a Session trains and "
+                "saves only modules that every rank holds completely: leave it out of configure_model, or write the "
+                "loop yourself, with fully_shard"
+            )
         self._replica = self.session.wrap(model, **self._ddp_kwargs)
         return self._replica.inside[0]  # type: ignore[no-any-return]
 

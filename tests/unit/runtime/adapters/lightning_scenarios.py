@@ -21,6 +21,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
@@ -281,14 +283,20 @@ def refused(root: str, what: str) -> str:
     return "not refused"
 
 
-def _fit(root: str, train: Any = None, fit: Mapping[str, Any] | None = None, **options: Any) -> None:
+def _fit(
+    root: str,
+    train: Any = None,
+    fit: Mapping[str, Any] | None = None,
+    module: Callable[[], Module] = Module,
+    **options: Any,
+) -> None:
     session = Session.from_env(Path(root) / "checkpoints")
     try:
         with session:
             strategy = SessionStrategy(session)
             trainer = lightning.Trainer(strategy=strategy, max_epochs=1, enable_checkpointing=False, **QUIET, **options)
             loaders = train(strategy) if train else strategy.loader(samples(), BATCH)
-            trainer.fit(Fetching() if train is fetching else Module(), loaders, **fit or {})
+            trainer.fit(module(), loaders, **fit or {})
     finally:
         session.close()
 
@@ -313,8 +321,11 @@ class Fetching(Module):
         return self.loss(batch)
 
 
-def fetching(strategy: SessionStrategy) -> Any:
-    return strategy.loader(samples(), BATCH)
+class Sharded(Module):
+    """As Lightning's ModelParallelStrategy wants it."""
+
+    def configure_model(self) -> None:
+        fully_shard(self.net, mesh=init_device_mesh("cpu", (self.trainer.world_size,)))
 
 
 def two(strategy: SessionStrategy) -> Any:
@@ -330,12 +341,13 @@ REFUSED: Mapping[str, Callable[[str], None]] = {
     "a DataLoader": lambda root: _fit(root, lambda _: DataLoader(samples(), BATCH)),
     "a stream": lambda root: _fit(root, lambda strategy: strategy.loader(Stream(), BATCH)),
     "two loaders": lambda root: _fit(root, two),
-    "a loop that fetches": lambda root: _fit(root, fetching),
+    "a loop that fetches": lambda root: _fit(root, module=Fetching),
     "a file": lambda root: _fit(root, fit={"ckpt_path": "some.ckpt"}),
     "fast_dev_run": lambda root: _fit(root, fast_dev_run=True),
     "overfit_batches": lambda root: _fit(root, overfit_batches=2),
     "reload": lambda root: _fit(root, reload_dataloaders_every_n_epochs=1),
     "averaging": lambda root: _fit(root, callbacks=[lightning.pytorch.callbacks.StochasticWeightAveraging(0.01)]),
     "a second fit": _fit_twice,
+    "shards": lambda root: _fit(root, module=Sharded),
     "empty shares": lambda root: _fit(root, lambda strategy: strategy.loader(samples(BATCH + 1), BATCH)),
 }

@@ -73,6 +73,7 @@ def scenes(root: Path) -> list[Scene]:
         where = root / ("documented" if number else "documented, straight")
         found.append(scene(f"documented {number}", "documented", 1, where, at=at))
     found += [scene(f"refused {what}", "refused", 1, root / what, what=what) for what in REFUSED]
+    found.append(scene("refused shards", "refused", 2, root / "shards", what="shards"))
     found.append(scene("refused empty shares", "refused", 2, root / "shares", what="empty shares"))
     return found
 
@@ -135,6 +136,10 @@ def test_what_would_not_be_exact_is_refused_with_what_to_do_instead(results: Res
     [told] = results[f"refused {what}"]
     assert told.startswith("UserError: ")
     assert REFUSED[what] in told
+
+
+def test_a_module_that_is_sharded_is_refused_in_lightnings_terms(results: Results) -> None:
+    assert all("leave it out of configure_model" in told for told in results["refused shards"])
 
 
 def test_a_batch_that_leaves_a_rank_without_samples_is_refused(results: Results) -> None:
