@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+import perdure
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -56,6 +59,23 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
         if (root / path).exists()
     }
     assert named - found == set()
+
+
+def test_the_session_has_the_names_of_a_plain_script_and_no_logic_beyond_them() -> None:
+    """Decision 046: what is needed more rarely is a function of the package, found in docs/how-to/index.md."""
+    public = {name for name in vars(perdure.Session) if not name.startswith("_")}
+    assert public == {
+        *("from_env", "wrap", "register", "loader", "steps", "epochs", "weighted", "step", "stop", "save", "on"),
+        *("state", "result", "rank", "world", "device", "steps_done", "close"),
+    }
+    facade = REPOSITORY / "runtime" / "perdure" / "session" / "session.py"
+    assert len(facade.read_text().splitlines()) <= 300
+
+
+def test_the_table_of_calls_names_every_function_of_the_package() -> None:
+    table = (REPOSITORY / "docs" / "how-to" / "index.md").read_text()
+    functions = {name for name in perdure.__all__ if inspect.isfunction(getattr(perdure, name))}
+    assert {name for name in functions if f"`perdure.{name}(" not in table} == set()
 
 
 @pytest.mark.parametrize(("example", "most"), [("digits", 8), ("tinygpt", 24), ("trainer", 4)])

@@ -65,8 +65,7 @@ class Session:
             exit_signals: Signals that ask the run to save and leave. SIGTERM and Ctrl-C always do.
             exit_file: A JSON file that asks the same while its key `GracefulExit` equals 1. One rank that sees it is
                 enough. A missing or malformed file asks for nothing.
-            max_save_failures: Training ends with StorageError when so many periodic checkpoints fail in a row.
-                None: training goes on.
+            max_save_failures: Training ends with StorageError when so many periodic saves fail in a row. None: never.
             resume_from: Where to begin instead of at the newest commit: one of `epoch`, `step`, `seq` and `pin`, and
                 `uri` for a commit of another root. It counts once: a later run with the same words resumes normally.
 
@@ -134,8 +133,7 @@ class Session:
         """
         if read_name(name) in (HookName.INIT, HookName.RESUMED, HookName.RANKS) and self._core.run.opening:
             raise UserError(f"on({name!r}): training is restored already: give this hook before epochs()")
-        add = partial(self._core.add_hook, name)
-        return add if hook is None else add(hook)
+        return partial(self._core.add_hook, name) if hook is None else self._core.add_hook(name, hook)
 
     @checked(DistributedDataParallel)
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
@@ -211,8 +209,7 @@ class Session:
             seed: By default the session's.
             drop_last: Leaves out the last batch if it is smaller.
             per_epoch: Samples of one epoch, of all ranks together: the first ones of its order.
-            rewind: False: an epoch begins where the one before stopped. The loader's `exhausted` is the condition for
-                `epochs(stop=[...])`.
+            rewind: False: an epoch begins where the one before stopped. Then give the loader's `exhausted` to `stop`.
             fingerprint: Hashes a few samples per epoch, to tell when ranks or runs read different data.
             mesh: The mesh dimensions whose ranks get different samples, such as `mesh["dp"]`; by default all ranks do.
                 Ranks that differ in other dimensions only, as in tensor parallelism, get the same samples.
@@ -267,8 +264,7 @@ class Session:
             loss: This rank's mean.
             n: How many items the mean is over, if samples have unequally many (tokens, say). Then the call is
                 collective: all ranks make it equally often.
-            of: How many items this rank has in the whole step, if gradients accumulate over several losses. UserError
-                on all ranks for what is no number of items.
+            of: This rank's items in the whole step, if gradients accumulate. UserError on all ranks if it is no number.
         """
         return weighted(self._core.run, loss, n, of)
 
