@@ -220,7 +220,7 @@ class Driver:
                 if self._bridge:
                     self._bridge.seen(self.link)
             case on.TellVoting():
-                self.times = replace(self.times, told=self._now)
+                self.times = replace(self.times, informed=self._now)
                 self._set_timer()
                 tell(Voting(self.attempt.run, number))
             case on.TellEnded(word, why):

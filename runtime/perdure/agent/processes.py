@@ -78,7 +78,7 @@ class Child:
     """Receives its stderr."""
     status: int | None = None
     """Its exit status, as in ProcessEnded, once it has ended."""
-    told: bool = False
+    reported: bool = False
     """Whether its end was reported."""
     unwound: bool = False
     """Whether it only has its interpreter to shut down."""
@@ -119,7 +119,7 @@ class Child:
         self, status: int, *, left_behind: bool, out_of_memory: OutOfMemory | None
     ) -> Iterator[Reported | ProcessEnded]:
         """Its last reports and its end."""
-        self.told = True
+        self.reported = True
         yield from self.pump()
         self.close()
         yield ProcessEnded(self.rank, status, self.tail.text(), left_behind, out_of_memory)
@@ -176,10 +176,10 @@ class Children:
     def ended(self) -> Iterator[Reported | ProcessEnded | Cleared]:
         """The new ends, each after its last reports, and Cleared once nothing is left of the last one."""
         for child in self.members:
-            if child.status is None or child.told:
+            if child.status is None or child.reported:
                 continue
             linux.kill(linux.session_members(child.pid))
-            last = all(other.told for other in self.members if other is not child)
+            last = all(other.reported for other in self.members if other is not child)
             self.clearing = last and not self._cleared()
             yield from child.end(child.status, left_behind=self.clearing, out_of_memory=self._out_of_memory())
         if self.clearing and self._cleared():
@@ -211,7 +211,7 @@ class Children:
         """Set this trainer aside for the next one; it is killed if it has not ended after `seconds`."""
         until = time.monotonic() + seconds
         for child in self.members:
-            if not child.told:
+            if not child.reported:
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, child.pid, _LEAST)
                 child.until = until

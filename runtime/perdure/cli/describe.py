@@ -47,8 +47,8 @@ def described(command: Sequence[str], environ: Mapping[str, str]) -> Described:
     own = {name: value for name, value in environ.items() if name not in _OF_A_TRAINER}
     with tempfile.TemporaryDirectory(prefix="perdure-") as folder:
         try:
-            told = {**own, Env.PREVIEW: folder}
-            status = subprocess.run(command, env=told, stdout=sys.stderr.fileno(), check=False).returncode
+            environment = {**own, Env.PREVIEW: folder}
+            status = subprocess.run(command, env=environment, stdout=sys.stderr.fileno(), check=False).returncode
         except OSError as error:
             raise UserError(f"{command[0]} cannot be started: {error.strerror}: correct the command") from None
         files = Path(folder, PREVIEW_TEXT), Path(folder, PREVIEW_JSON)

@@ -211,7 +211,7 @@ class Driver:
         effects = self.effects
         match action:
             case ev.TellVoting():
-                self._timetable = replace(self._timetable, told=time.monotonic())
+                self._timetable = replace(self._timetable, informed=time.monotonic())
                 effects.tell_voting()
                 if effects.acknowledged():
                     self.feed(ev.Acknowledged())

@@ -465,7 +465,7 @@ class Effects:
             )
             check_places([where for where, *_ in found])
             self._keep_alike([own for _, own, _, _ in found])
-            self._sums = [told for _, _, told, _ in found]
+            self._sums = [held for _, _, held, _ in found]
             self._own_states = [] if same else parts_of([own for *_, own in found])
             return (None, [], State({}, {}, {})), None
         # A single rank may hold what cannot be saved.
@@ -476,7 +476,7 @@ class Effects:
 
         staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
         check_places([where for where, *_ in found])
-        self._sums, self._own_states = [told for _, _, told, _ in found], [parts for *_, parts in found]
+        self._sums, self._own_states = [held for _, _, held, _ in found], [parts for *_, parts in found]
         ranks = [own for _, own, _, _ in found]
         if not same:
             self._alone = staged.state if self.attempt.world == 1 else None

@@ -162,8 +162,8 @@ class BackgroundSaves:
         self._feed(ev.Agreed(said))
 
     def _gather(self, doing: str, beside: Any) -> tuple[Words, list[Any]]:
-        told = self._run.peers.gather(doing, [list(words(self._known).vector()), beside])
-        return reduced(Words.read(vector) for vector, _ in told), [other for _, other in told]
+        answers = self._run.peers.gather(doing, [list(words(self._known).vector()), beside])
+        return reduced(Words.read(vector) for vector, _ in answers), [other for _, other in answers]
 
     # The ranks stop for a hand-over.
 
@@ -253,15 +253,15 @@ class BackgroundSaves:
             "hurries": hurries,
             "unanswered": unanswered(self._known),
         }
-        said, told = self._gather("leaves with a save under way", known)
+        said, ranks = self._gather("leaves with a save under way", known)
         return ev.Leaves(
             said,
-            left=min((one["left"] for one in told if one["left"] is not None), default=None),
-            rest=max(one["rest"] for one in told),
-            whole=max(one["whole"] for one in told),
+            left=min((one["left"] for one in ranks if one["left"] is not None), default=None),
+            rest=max(one["rest"] for one in ranks),
+            whole=max(one["whole"] for one in ranks),
             same=self._is_at(position),
-            hurries=any(one["hurries"] for one in told),
-            unanswered=any(one["unanswered"] for one in told),
+            hurries=any(one["hurries"] for one in ranks),
+            unanswered=any(one["unanswered"] for one in ranks),
         )
 
     # Looking.

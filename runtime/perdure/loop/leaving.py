@@ -51,14 +51,14 @@ def save_finally(run: Run) -> None:
     request, position = run.requests.current, run.progress.position()
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})
-    told = run.peers.gather(
+    reports = run.peers.gather(
         "saves and leaves",
         {"cause": request.cause if request else "", "place": place(position), "result": run.result.value},
     )
-    check_places([found["place"] for found in told])
-    cause = next((found["cause"] for found in told if found["cause"]), "a rank was asked to exit")
+    check_places([found["place"] for found in reports])
+    cause = next((found["cause"] for found in reports if found["cause"]), "a rank was asked to exit")
     run.tell(Leaving(position.step, cause))
-    run.share_result(told[0].get("result"))
+    run.share_result(reports[0].get("result"))
     streamed = run.background.leave(
         position, run.requests.left, lambda left: run.checkpointer.final(position, cause, left), hurries=True
     )

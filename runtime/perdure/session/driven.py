@@ -68,8 +68,8 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
     An error on one rank is raised on all; it refers to the value as `name`.
     """
     run = core_of(session).run
-    _, told = on_all(run.peers, f"tells {name}", lambda: (None, encode(own(), name)))
-    return [decode(found) for found in told]
+    _, values = on_all(run.peers, f"tells {name}", lambda: (None, encode(own(), name)))
+    return [decode(found) for found in values]
 
 
 def root(session: Session) -> str:

@@ -248,9 +248,11 @@ class EpochLoops:
         wait_for_all(run)
         run.pulse.stop()
         run.tell(GoalReached(self._progress.step))
-        told = run.peers.gather("has done its work", {"unknown": status is Status.UNKNOWN, "result": run.result.value})
-        run.share_result(told[0]["result"])
-        if any(found["unknown"] for found in told):
+        reports = run.peers.gather(
+            "has done its work", {"unknown": status is Status.UNKNOWN, "result": run.result.value}
+        )
+        run.share_result(reports[0]["result"])
+        if any(found["unknown"] for found in reports):
             self._say_not_recorded()
         else:
             run.checkpointer.complete(self._reached, self._progress.position(), left)

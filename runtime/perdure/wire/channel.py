@@ -334,8 +334,8 @@ def write_unwound(fd: int, groups: Sequence[int] = ()) -> None:
 
     `groups` are the sockets that its process groups still listen on, by inode: no other process needs them.
     """
-    told = _UNWOUND[:-1] + f', "groups": {json.dumps([*groups[:_MOST_GROUPS]])}}}'.encode() if groups else _UNWOUND
-    _send(fd, told + b"\n", 0)
+    line = _UNWOUND[:-1] + f', "groups": {json.dumps([*groups[:_MOST_GROUPS]])}}}'.encode() if groups else _UNWOUND
+    _send(fd, line + b"\n", 0)
 
 
 def read_unwound(line: bytes) -> frozenset[int] | None:

@@ -37,7 +37,7 @@ class Timetable:
     save: float = 0.0
     """Measured seconds of an exit save; 0 if unknown."""
     stopped: float | None = None
-    told: float | None = None
+    informed: float | None = None
     """When the agent was informed of the vote."""
 
     def shortened(self, deadline: float) -> Timetable:
@@ -49,7 +49,7 @@ class Timetable:
         """When the alarm goes off; None if it is not set."""
         match alarm:
             case Alarm.ACK:
-                return None if self.told is None else self.told + ACK_SECONDS
+                return None if self.informed is None else self.informed + ACK_SECONDS
             case Alarm.SILENCE:
                 return None if self.stopped is None else self.stopped + QUIET_SECONDS
             case Alarm.LIMIT:

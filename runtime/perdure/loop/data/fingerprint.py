@@ -76,9 +76,9 @@ def between_ranks(by_rank: Sequence[Mapping[str, tuple[int, Fingerprint]]]) -> M
     UserError if lengths differ, because the ranks would come apart at the end of the epoch.
     """
     found: dict[str, str] = {}
-    for rank, told in enumerate(by_rank):
-        for name in by_rank[0].keys() & told.keys() - found.keys():
-            (samples, first), (others, own) = by_rank[0][name], told[name]
+    for rank, loaders in enumerate(by_rank):
+        for name in by_rank[0].keys() & loaders.keys() - found.keys():
+            (samples, first), (others, own) = by_rank[0][name], loaders[name]
             if samples != others:
                 raise UserError(
                     f"loader {name!r}: the dataset has {samples} samples on rank 0 and {others} on rank {rank}: give "

@@ -302,11 +302,11 @@ class Loader(Source[Any]):
     def _judge_shares(self) -> None:
         """Reports unequal shares. A loader that only evaluates may have them."""
         batch, first, self._judged = min(self.plan.batch, self.end), not self._judged, self._world
-        told = (
+        notices = (
             why_another(str(self), batch, self._sized_for) if first else "",
             why_uneven(str(self), batch, self._world),
         )
-        for words in filter(None, told):
+        for words in filter(None, notices):
             self._session.warn(words)
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:

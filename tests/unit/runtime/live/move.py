@@ -141,7 +141,7 @@ class Move:
             case on.Move() if not process.state.joins:
                 self.later(number, on.Moved(), 0.1, 0.5)
             case on.TellVoting():
-                process.times = replace(process.times, told=self.job.now)
+                process.times = replace(process.times, informed=self.job.now)
                 self.later(number, on.Acknowledged())
             case on.Say(word, why):
                 self.say(number, on.Heard(word, why))

@@ -26,7 +26,7 @@ def test_each_alarm_has_its_moment_once_it_has_begun(alarm: Alarm, moment: float
 
 
 def test_the_vote_and_the_stop_have_alarms_of_their_own() -> None:
-    stopped = Timetable(100.0, 200.0, stopped=50.0, told=51.0)
+    stopped = Timetable(100.0, 200.0, stopped=50.0, informed=51.0)
     assert (stopped.at(Alarm.SILENCE), stopped.at(Alarm.ACK)) == (60.0, 53.0)
 
 
