@@ -39,6 +39,7 @@ EXACT = {
         "range_test",
         "mean_teacher",
         "adversaries",
+        "wrapped_adversaries",
         "group_weights",
     ),
 }
@@ -76,19 +77,21 @@ REFUSED = {
     "frameworks.finetuning": "FeatureExtractorFreezeUnfreeze is not possible with a Session: it changes the optimizer",
     "structure.pruned": "optimizer 'optimizer' has other parameters or parameter groups than when training began",
 }
+OWN_IN_STEPS = {"practices.adversaries": "model.1.running_mean, model.1.running_var"}
+"""What each rank has of its own when a step calls layers in eval mode: a resumed run of several ranks is not exact."""
 ALONE = frozenset(
     {
         "language.carried_state",
         "generative.critics",
         "generative.annealing",
         "selfsupervised.queue",
-        "practices.adversaries",
+        *OWN_IN_STEPS,
         "practices.group_weights",
         "schedules.thawing",
         "schedules.thawed_from_then_on",
     }
 )
-"""For one rank: not wrapped, with a state for whole batches, or with attacks by each rank's own statistics."""
+"""For one rank: not wrapped, with a state for whole batches, or with each rank's own statistics in its steps."""
 QUICK = frozenset(
     {
         "language.pretraining",
@@ -112,6 +115,7 @@ BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "st
 """Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
 REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap the model with session.wrap"}
 """A training of one rank, continued on two, draws each rank's own numbers there, and is not wrapped."""
+EVALUATED = "calls layers in eval mode whose statistics differ between rank 0 and rank 1: "
 DIFFERS = "between rank 0 and rank 1 these differ: "
 OWN_BY_RANK = {
     "practices.mean_teacher": "teacher.1.running_mean, teacher.1.running_var",
@@ -233,11 +237,23 @@ def test_a_recipe_whose_second_rank_is_replaced_while_it_trains_ends_as_if_nothi
     else:
         assert [stays.held, comes.held] == [one.held for one in whole]
     assert AGAIN not in stays.output + comes.output
+    assert EVALUATED not in whole[0].output + stays.output
     if own := OWN_BY_RANK.get(recipe):
         assert DIFFERS + own in whole[0].output
     else:
         assert whole[0].held == whole[1].held
         assert DIFFERS not in whole[0].output
+
+
+@pytest.mark.parametrize(("recipe", "own"), OWN_IN_STEPS.items())
+def test_steps_that_use_each_ranks_own_statistics_are_told_so_once(recipe: str, own: str, theatre: Theatre) -> None:
+    whole = theatre.play_on(2, recipe, "whole")
+    stays, leaves, comes = theatre.move(recipe, "moved", 3)
+    assert [one.status for one in (*whole, stays, leaves, comes)] == [0] * 5, stays.output + comes.output
+    assert "took over the living run" in stays.output
+    for one in (whole[0], stays):
+        assert one.output.count(EVALUATED) == one.output.count(f"{EVALUATED}{own}: if it trains on what") == 1
+    assert EVALUATED not in whole[1].output + leaves.output + comes.output
 
 
 @pytest.mark.parametrize("recipe", on_several_ranks(besides=REFUSED_ON_TWO.keys()))

@@ -387,8 +387,8 @@ def compare(peers: Peers, sums: Sums, every: Sequence[Total], reported: set[str]
         if peers.rank == 0 and names:
             say(
                 f"between rank 0 and rank {rank} these differ: {listed(names)}: a resumed run gets rank 0's on every "
-                f"rank; if they count on the others, make them equal in each step: statistics of batches by "
-                f"SyncBatchNorm, what else there is by a broadcast from rank 0"
+                f"rank; if they count on the others, make them equal in each step, by a broadcast from "
+                f"rank 0; on GPUs SyncBatchNorm does it for statistics of batches"
             )
         reported.update(names)
 

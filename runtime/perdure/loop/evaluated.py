@@ -4,16 +4,25 @@ DistributedDataParallel gives rank 0's buffers to all ranks in each forward pass
 script that evaluates the network inside it uses the statistics of this rank's own batches, so each rank scores another
 network. No rank can see that alone, so each sends a checksum with the data that a save exchanges anyway.
 
-Owned by the session's Run. perdure.session.boundary reports evaluations.
+A step may use them, too: it calls the network in eval mode to make adversarial samples or labels, and trains with what
+it gets. Only a hook of all modules sees that. It costs as much as a small layer, so it is there in a few steps alone:
+those whose number is a power of two. It is never there once torch has compiled anything.
+
+Owned by the session's Run. perdure.session.boundary reports evaluations and steps.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Sequence
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.checkpointer import different, listed
@@ -61,6 +70,15 @@ class Evaluated:
         self._sums: dict[str, int] = {}
         """Checksums by name, of the evaluations since the last save."""
         self._step = 0
+        self._within: dict[str, int] = {}
+        """Checksums by name, of what steps have called in eval mode since the last save."""
+        self._begun_at = 0
+        """The newest step with a hook."""
+        self._uncalled: dict[int, list[_Place]] = {}
+        """By the layer's id: those of layers that the present step has not called in eval mode yet."""
+        self._hook: RemovableHandle | None = None
+        self._first: int | None = None
+        """This process's first step. Before it all ranks have rank 0's statistics, and nothing is compiled yet."""
         self._said = False
 
     def note(self) -> None:
@@ -73,6 +91,42 @@ class Evaluated:
             self.settle()  # another network was evaluated before
         self._scored, self._step = scored, self._run.progress.step
 
+    def begin_step(self) -> None:
+        """A batch goes to the script."""
+        step = self._run.progress.step
+        if self._first is None:
+            self._first = step
+        if self._hook or step & (step - 1) or step == self._first or self._run.world == 1 or self._said:
+            return
+        self._find()
+        if self._places and not _compiles():
+            self._begun_at, self._uncalled = step, {}
+            for place in self._places:
+                self._uncalled.setdefault(id(place.layer), []).append(place)
+            own = weakref.ref(self)  # torch's hook would keep the run's groups, and their connections, open
+
+            def look(layer: nn.Module, _inputs: Any) -> None:
+                if (found := own()) is not None:
+                    found._look(layer)  # noqa: SLF001 - of this class
+
+            self._hook = register_module_forward_pre_hook(look)
+
+    def end_look(self) -> None:
+        """The step is done, or an evaluation begins in it."""
+        if self._hook:
+            self._hook.remove()
+            self._hook = None
+
+    def _look(self, layer: nn.Module) -> None:
+        """A module is called."""
+        traces = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if traces or torch.compiler.is_compiling() or layer.training:
+            return
+        for place in self._uncalled.pop(id(layer), ()):
+            buffer = layer._buffers.get(place.own)  # noqa: SLF001 - it may be gone
+            if type(buffer) is Tensor:
+                self._within[place.name] = tensors.checksum(buffer)
+
     def settle(self) -> None:
         """Evaluated modules are about to be trained, or saved: their statistics are still those of the evaluation."""
         if self._scored:
@@ -83,30 +137,45 @@ class Evaluated:
     def total(self) -> str:
         """One checksum of all, for the other ranks; "" without an evaluation."""
         self.settle()
-        return checksum(repr(sorted(self._sums.items())).encode()) if self._sums else ""
+        every = [sorted(self._sums.items()), sorted(self._within.items())]
+        return checksum(repr(every).encode()) if any(every) else ""
 
     def compare(self, by_rank: Sequence[str]) -> None:
         """Say it once if all ranks evaluated, and some with other statistics. Collective if they differ.
 
         `by_rank` has each rank's total.
         """
-        sums, self._sums = self._sums, {}
+        sums, within = dict(self._sums), dict(self._within)
+        self._sums.clear()
+        self._within.clear()
         if "" in by_rank or len(set(by_rank)) == 1:
             return
         self._said = True
-        found = self._run.peers.gather("compares what it has evaluated with", sums)
+        self.end_look()
+        found = self._run.peers.gather("compares what it has evaluated with", [sums, within])
         rank = next(rank for rank, own in enumerate(found) if own != found[0])
         if self._run.rank == 0:
-            say(
-                f"in the evaluation after step {self._step} these differ between rank 0 and rank {rank}: "
-                f"{listed(different(found[0], found[rank]))}: each rank scores with its own statistics: evaluate what "
-                f"session.wrap returned, which has rank 0's on all ranks, or use SyncBatchNorm"
-            )
+            (scored, called), (others_scored, others_called) = found[0], found[rank]
+            who = f"between rank 0 and rank {rank}"
+            if scored != others_scored:
+                say(
+                    f"in the evaluation after step {self._step} these differ {who}: "
+                    f"{listed(different(scored, others_scored))}: each rank scores with its own statistics: evaluate "
+                    f"what session.wrap returned, which has rank 0's on all ranks, or, on GPUs, use SyncBatchNorm"
+                )
+            if called != others_called:
+                say(
+                    f"step {self._begun_at + 1} calls layers in eval mode whose statistics differ {who}: "
+                    f"{listed(different(called, others_called))}: if it trains on what they give, a resumed run is not "
+                    f"exact: there, call what session.wrap returned, in its no_sync()"
+                )
 
     def _find(self) -> None:
         """Looks for the places again if the script has replaced a part of a module, or a wrapper its inside."""
         replicas = self._run.replicas
-        now = (self._run.registry.parameters(), *(part for replica in replicas for part in replica.inside))
+        # Weak, because a wrapper keeps its group, and connections, open. An object has one such reference.
+        inside = [weakref.ref(part) for replica in replicas for part in replica.inside]
+        now = (self._run.registry.parameters(), *inside)
         if len(now) == len(self._placed) and all(map(is_, now, self._placed)):
             return
         self._placed, given = now, spread(replicas)
@@ -125,3 +194,9 @@ class _Place(NamedTuple):
     name: str
     layer: nn.Module
     own: str
+
+
+def _compiles() -> bool:
+    """Whether torch has compiled anything. It does so anew for a module with another set of hooks."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])

@@ -87,6 +87,7 @@ class Boundary:
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
         if source.evaluates:
+            self._run.evaluated.end_look()
             self.begin_evaluation(source.name)
         self._progress.begin_pass(source)
 
@@ -191,6 +192,8 @@ class Boundary:
     def handed(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
         self._progress.handed(source)
+        if not source.evaluates:
+            self._run.evaluated.begin_step()
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
@@ -215,6 +218,7 @@ class Boundary:
         run, progress = self._run, self._progress
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         check_claimed(run)
+        run.evaluated.end_look()
         ids = progress.finish_step()
         self._repeated.stepped()
         self._stood = None

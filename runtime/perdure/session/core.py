@@ -209,6 +209,7 @@ class Core:
             self.close()
         elif error:
             self.run.background.end()  # the script may catch the error and go on
+            self.run.evaluated.end_look()
             clear = self._explained(error)
             self._tell_error(clear)
             tell_failed(self.run)
@@ -228,6 +229,7 @@ class Core:
         run.requests.release()
         run.images.end()
         run.background.end()
+        run.evaluated.end_look()
         for looks in (self._firsts, self._held, self._closures):
             if looks:
                 looks.end()

@@ -180,8 +180,17 @@ def mean_teacher() -> Held:
         return {"model": net, "teacher": teacher}
 
 
+def attacked(net, x, y):
+    """Three steps of projected gradients from a random start."""
+    delta = torch.empty_like(x).uniform_(-0.3, 0.3).requires_grad_()
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(cross_entropy(net(x + delta), y), delta)
+        delta = (delta + 0.1 * gradient.sign()).clamp(-0.3, 0.3).detach().requires_grad_()
+    return x + delta.detach()
+
+
 def adversaries() -> Held:
-    """Adversarial training: three steps of projected gradients from a random start for each batch."""
+    """Adversarial training, as in most repositories: the attack is on the network in eval mode."""
     net = network()
     with perdure.Session.from_env() as session:
         model = session.wrap(net)
@@ -192,17 +201,35 @@ def adversaries() -> Held:
         for _ in session.epochs(3):
             for x, y in batches:
                 net.eval()
-                delta = torch.empty_like(x).uniform_(-0.3, 0.3).requires_grad_()
-                for _ in range(3):
-                    (gradient,) = torch.autograd.grad(cross_entropy(net(x + delta), y), delta)
-                    delta = (delta + 0.1 * gradient.sign()).clamp(-0.3, 0.3).detach().requires_grad_()
+                worse = attacked(net, x, y)
                 net.train()
                 optimizer.zero_grad()
-                session.weighted(cross_entropy(model(x + delta.detach()), y)).backward()
+                session.weighted(cross_entropy(model(worse), y)).backward()
                 optimizer.step()
                 session.step()
             scheduler.step()
         return {"model": net, "optimizer": optimizer, "scheduler": scheduler}
+
+
+def wrapped_adversaries() -> Held:
+    """The same with one network on all ranks: the wrapped one is attacked."""
+    net = network()
+    with perdure.Session.from_env() as session:
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+        session.register(model=model, optimizer=optimizer)
+        batches = session.loader(labelled(), batch_size=8)
+        for _ in session.epochs(3):
+            for x, y in batches:
+                model.eval()
+                with model.no_sync():
+                    worse = attacked(model, x, y)
+                model.train()
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(worse), y)).backward()
+                optimizer.step()
+                session.step()
+        return {"model": net, "optimizer": optimizer}
 
 
 class Groups(nn.Module):

@@ -287,8 +287,8 @@ def test_other_state_that_differs_between_ranks_is_told_once(capfd: pytest.Captu
     assert comparing(lambda rank: make(rank, 7), told) == [None, None]
     line = (
         "perdure: between rank 0 and rank 1 these differ: {}: a resumed run gets rank 0's on every rank; if they count "
-        "on the others, make them equal in each step: statistics of batches by SyncBatchNorm, what else there is by a "
-        "broadcast from rank 0"
+        "on the others, make them equal in each step, by a broadcast from rank 0; on GPUs SyncBatchNorm does it for "
+        "statistics of batches"
     )
     names = "ema.1, ema.2, ema.3, ema.4 and 2 more"
     assert capfd.readouterr().err.splitlines() == [line.format("scheduler"), line.format(names)]

@@ -597,6 +597,31 @@ def scored_in(called: nn.Module, session: Session, valid: Any) -> None:
     called.train()
 
 
+def called(root: str, *, way: str) -> str:
+    """Trains the wrapped model, calls the network in eval mode within each step in this way, and prints the messages
+    it got."""
+    said = io.StringIO()
+    with redirect_stderr(said), joined(root) as session:
+        net = network()
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        session.register(model=model, optimizer=optimizer)
+        valid = session.loader(dataset(), 34, name="valid", train=False)
+        for _ in session.epochs(2):
+            for inputs, labels in session.loader(dataset(), 34):
+                net.eval()
+                if way == "scored":
+                    scored_in(net, session, valid)
+                else:
+                    net(inputs)
+                net.train()
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                optimizer.step()
+                session.step()
+    return said.getvalue()
+
+
 class Between(nn.Module):
     """The ranks' statistics are made equal behind each forward pass, as SyncBatchNorm has them on accelerators."""
 

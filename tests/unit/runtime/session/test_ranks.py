@@ -38,6 +38,8 @@ READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
 SCORED = {"bare": 1, "polling": 1, "in turn": 1, "wrapped": 0, "synchronized": 0, "nothing": 0}
 """How a network is evaluated, and how often it is said that each rank does it with its own statistics."""
+CALLED = {"bare": 1, "scored": 0}
+"""How steps call a network in eval mode, and how often it is said that each rank does it with its own statistics."""
 Results = dict[str, list[Any]]
 
 
@@ -78,6 +80,16 @@ def scenes(root: Path) -> list[Scene]:
                 {"PERDURE_EVERY_STEPS": "2", "PERDURE_CHECK_SECONDS": "0"},
             )
             for way in SCORED
+        ),
+        *(
+            Scene(
+                f"called-{way}",
+                "called",
+                2,
+                {"root": str(root / f"called-{way}"), "way": way},
+                {"PERDURE_CHECK_SECONDS": "0"},
+            )
+            for way in CALLED
         ),
         Scene("parted", "parted", 2, {"root": str(root / "parted")}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
@@ -260,6 +272,19 @@ def test_ranks_that_evaluate_with_statistics_of_their_own_are_told_so_once(
     told, silent = played[f"scored-{way}"]
     assert told.count(words) == told.count("in the evaluation") == times, told
     assert "in the evaluation" not in silent
+
+
+@pytest.mark.parametrize(("way", "times"), CALLED.items())
+def test_steps_that_call_a_network_with_each_ranks_statistics_are_told_so_once(
+    played: Results, way: str, times: int
+) -> None:
+    words = (
+        "calls layers in eval mode whose statistics differ between rank 0 and rank 1: model.1.running_mean, "
+        "model.1.running_var: if it trains on what they give, a resumed run is not exact"
+    )
+    told, silent = played[f"called-{way}"]
+    assert told.count(words) == told.count("calls layers") == times, told
+    assert "calls layers" not in silent
 
 
 def test_two_ranks_begin_from_a_commit_of_another_root_and_go_on_from_their_own(folder: Path, played: Results) -> None:
