@@ -55,7 +55,7 @@ class Assigned:
 
 
 @pytest.mark.parametrize("count", [pytest.param(10, id="10"), pytest.param(100, id="100", marks=pytest.mark.chaos)])
-def test_what_a_member_is_told_right_after_readiness_is_shown_to_it(
+def test_an_assignment_right_after_readiness_is_shown_to_its_member(
     lab: Lab, lane: str, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     namespace = f"assigned-{count}"

@@ -122,7 +122,7 @@ def test_a_job_suspended_in_the_middle_of_a_hand_over_goes_on_at_the_next_step(
 
 
 @pytest.mark.chaos
-def test_a_template_edited_in_the_middle_of_a_hand_over_disturbs_nobody(
+def test_a_template_edited_in_the_middle_of_a_hand_over_moves_no_member(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:
     with train(trouble=held(RECEIVING)) as training:

@@ -62,7 +62,7 @@ def test_a_training_scaled_up_and_down_in_quick_succession_trains_each_batch_onc
 
 
 @pytest.mark.chaos
-def test_an_elastic_training_changes_its_size_and_nobody_stops(train: Train, undisturbed: Undisturbed) -> None:
+def test_an_elastic_training_changes_its_size_without_a_stop(train: Train, undisturbed: Undisturbed) -> None:
     with train(ELASTIC_TWO, ELASTIC) as training:
         training.trains(steps=4)
         with training.log(rank=0) as log:

@@ -86,7 +86,7 @@ def trains_on(training: Training) -> None:
         log.wait(STEP, times=log.count(STEP) + 3, seconds=60)
 
 
-def test_members_leave_a_node_for_each_reason_once_there_is_room_and_nobody_stops(
+def test_members_leave_a_node_for_each_reason_once_there_is_room_without_a_stop(
     lab: Lab, lane: str, train: Train, undisturbed: Undisturbed, announcer: Announcer
 ) -> None:
     with train(LONG, MOVING) as training:
@@ -195,7 +195,7 @@ def nothing_suspect_is_left(
 
 
 @pytest.mark.chaos
-def test_nobody_new_trains_on_a_node_that_is_avoided_and_those_who_train_there_stay(
+def test_no_new_member_trains_on_an_avoided_node_and_members_there_stay(
     lab: Lab, lane: str, train: Train, undisturbed: Undisturbed, announcer: Announcer
 ) -> None:
     with train(GROWING, AVOIDING) as training:

@@ -308,7 +308,7 @@ def test_a_null_is_as_good_as_an_absent_field(jobs: Jobs) -> None:
     assert stored["spec"]["suspend"] is False
 
 
-def test_an_unknown_field_of_a_pod_is_told_and_dropped_where_the_client_does_not_ask(jobs: Jobs) -> None:
+def test_an_unknown_field_of_a_pod_is_reported_and_dropped_where_the_client_does_not_ask(jobs: Jobs) -> None:
     """Kubernetes would drop it from the pod as well, in silence."""
     mistyped = job(template=template({"imagePullPolcy": "Always"}, affinity={"nodeAffinity": {"future": [{"a": 1}]}}))
     refused = jobs.kubectl("apply", "-f", "-", given=mistyped, check=False)

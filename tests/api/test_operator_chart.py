@@ -57,7 +57,7 @@ def test_the_operators_pods_pass_restricted_pod_security(
     api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump(pod))
 
 
-def test_why_the_operator_did_not_start_is_told_by_its_pod(tools: dict[str, Path]) -> None:
+def test_why_the_operator_did_not_start_is_reported_by_its_pod(tools: dict[str, Path]) -> None:
     """A wrong row of signals is one line on stderr: kubectl describe shows it."""
     (deployment,) = of_kind(rendered(tools), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -156,7 +156,7 @@ def test_nothing_may_read_secrets_or_change_nodes(tools: dict[str, Path]) -> Non
     assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get", "list", "watch"]]
 
 
-def test_a_class_for_joiners_preempts_nobody_and_is_seen_by_autoscalers(tools: dict[str, Path]) -> None:
+def test_a_class_for_joiners_preempts_no_pod_and_is_seen_by_autoscalers(tools: dict[str, Path]) -> None:
     (given,) = of_kind(rendered(tools), "PriorityClass")
     assert given["metadata"]["name"] == "perdure-joiner"
     assert (given["value"], given["preemptionPolicy"], given["globalDefault"]) == (0, "Never", False)

@@ -84,7 +84,7 @@ def test_a_member_with_keys_in_a_folder_passes_restricted_pod_security(api_serve
     run(api_server, case)
 
 
-def test_pod_security_and_quotas_are_told_apart_by_their_words(api_server: ApiServer, namespace: str) -> None:
+def test_pod_security_and_quotas_are_distinguished_by_their_words(api_server: ApiServer, namespace: str) -> None:
     api_server.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 
     async def case(api: KubeApi) -> None:

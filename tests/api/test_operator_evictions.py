@@ -117,7 +117,7 @@ def running(scene: Scene, **disruption: Any) -> list[str]:
     return starts(scene, *nodes)
 
 
-def test_a_member_goes_on_request_and_whoever_asks_is_told_when(there: tuple[Scene, OperatorProcess]) -> None:
+def test_a_member_leaves_on_request_and_the_eviction_says_when(there: tuple[Scene, OperatorProcess]) -> None:
     scene, _ = there
     first = running(scene, **PATIENT)[0]
     named = [pod["spec"]["evictionResponders"] for pod in scene.pods()]

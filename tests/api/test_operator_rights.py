@@ -55,7 +55,7 @@ def request(verb: str, resource: str, group: str = "", *, user: str = USER, deci
     return {"verb": verb, "user": {"username": user}, "objectRef": target, "annotations": annotations}
 
 
-def test_unused_and_ungranted_rights_are_told_apart(tmp_path: Path) -> None:
+def test_unused_and_ungranted_rights_are_distinguished(tmp_path: Path) -> None:
     entries = [
         request("list", "pods"),
         request("update", "trainingjobs/status", "perdure.dev"),

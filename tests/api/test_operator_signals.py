@@ -127,7 +127,7 @@ def test_a_cordon_without_another_node_stops_no_job_that_moves_only_if_there_is_
     assert all(isinstance(said, Train) for said in scene.assignments())
 
 
-def test_a_signal_that_the_table_does_not_have_is_told(scene: Scene) -> None:
+def test_a_signal_that_the_table_does_not_have_is_reported(scene: Scene) -> None:
     scene.apply(disruption={"signals": {"karpentr": "Ignore"}})
     until("the condition", lambda: scene.shows("UnknownFields"))
 

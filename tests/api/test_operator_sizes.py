@@ -59,7 +59,7 @@ def priorities(scene: Scene) -> list[tuple[Any, ...]]:
     return [(one.get("priorityClassName"), one["priority"], one["preemptionPolicy"]) for one in specs]
 
 
-def test_joiners_preempt_nobody_although_their_template_does(scene: Scene, api_server: ApiServer) -> None:
+def test_joiners_preempt_no_pod_although_their_template_does(scene: Scene, api_server: ApiServer) -> None:
     priority_class(api_server, "high", 1000, "PreemptLowerPriority")
     priority_class(api_server, "joiner", 0, "Never")
     nodes = [scene.node(name) for name in ("n1", "n2")]

@@ -97,7 +97,7 @@ def test_each_party_is_harmed_in_a_phase(tmp_path: Path, undisturbed: Undisturbe
 
 
 @pytest.mark.chaos
-def test_agents_that_stand_still_outside_of_a_hand_over_disturb_nobody(
+def test_agents_that_stand_still_outside_of_a_hand_over_disturb_no_member(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     with Job(tmp_path, SHORT) as job:

@@ -75,7 +75,7 @@ def test_the_world_changes_between_two_batches(tmp_path: Path, undisturbed: twin
 
 
 @pytest.mark.parametrize(("old", "new"), LEAVERS)
-def test_a_newcomer_whom_nobody_can_hand_over_to_begins_in_place_when_the_older_run_has_ended(
+def test_a_newcomer_that_gets_no_hand_over_begins_in_place_when_the_older_run_has_ended(
     tmp_path: Path, undisturbed: twin.Twin, old: str, new: str
 ) -> None:
     (newcomer,) = set(new) - set(old)

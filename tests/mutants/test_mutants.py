@@ -27,7 +27,7 @@ SIX: Final = (
     "two runs in a row use the same port",
     "steps of another run are lost by this one",
     "a renewal counts from its answer",
-    "a pod is told something else than was decided about",
+    "a pod gets another assignment than was decided",
 )
 AIMED: Final = 3
 
@@ -113,7 +113,7 @@ def test_bugs_drawn_by_seed_are_the_same_each_time_and_leave_the_code_readable()
         ast.parse(mutant.changed((REPOSITORY / mutant.file).read_text(encoding="utf-8")))
 
 
-def test_whoever_edits_a_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
+def test_an_edited_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
     folder = tmp_path / FOLDERS[0]
     folder.mkdir(parents=True)
     functions = [f"def f{number}(a, b):\n    return a < b and a != {number}\n\n\n" for number in range(40)]

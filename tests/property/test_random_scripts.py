@@ -38,7 +38,5 @@ def test_a_disturbed_script_trains_as_its_undisturbed_twin(forge: Forge, tmp_pat
 
 
 @pytest.mark.chaos
-def test_disturbed_scripts_that_nobody_has_seen_train_as_their_undisturbed_twins(
-    forge: Forge, tmp_path: Path, seed: int
-) -> None:
+def test_random_disturbed_scripts_train_as_their_undisturbed_twins(forge: Forge, tmp_path: Path, seed: int) -> None:
     hold(forge, tmp_path, range(seed * MANY, (seed + 1) * MANY))

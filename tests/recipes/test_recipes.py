@@ -281,14 +281,14 @@ def test_a_recipe_that_does_not_train_together_is_refused_in_words_on_two_ranks(
 
 
 @pytest.mark.parametrize("recipe", TOLD)
-def test_what_a_recipe_forgets_is_told_before_anybody_interrupts_it(recipe: str, theatre: Theatre) -> None:
+def test_what_a_recipe_forgets_is_reported_before_anybody_interrupts_it(recipe: str, theatre: Theatre) -> None:
     whole = theatre.play(recipe, "whole")
     assert whole.status == 0, whole.output
     assert whole.output.count(TOLD[recipe]) == 1, whole.output
 
 
 @pytest.mark.parametrize("recipe", CHANGED_DATA)
-def test_samples_that_a_script_changes_with_the_steps_are_told_by_the_run_that_reads_others(
+def test_samples_that_a_script_changes_with_the_steps_are_reported_by_the_run_that_reads_others(
     recipe: str, theatre: Theatre
 ) -> None:
     assert theatre.play(recipe, "parts", interrupted=13).status == LEFT

@@ -83,7 +83,7 @@ def test_a_timeout_is_virtual_too() -> None:
     assert loop.run(live()) == 30.0
 
 
-def test_waiting_for_nothing_is_told_instead_of_hanging() -> None:
+def test_waiting_for_nothing_is_reported_instead_of_hanging() -> None:
     loop = VirtualLoop()
 
     async def live() -> None:

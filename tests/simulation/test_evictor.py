@@ -131,7 +131,7 @@ def test_a_pod_names_its_responders_for_good(server: ApiServer) -> None:
         server.change(PODS, NS, "p1", lambda raw: raw["spec"].update(evictionResponders=more), by="test")
 
 
-def test_without_the_gate_nobody_is_named(server: ApiServer) -> None:
+def test_without_the_gate_no_pod_is_named(server: ApiServer) -> None:
     server.evictions = False
     made = server.create(PODS, NS, pod(evictionResponders=[named("a.example/b", 1000)]), by="test")
     assert "evictionResponders" not in made["spec"]
@@ -219,7 +219,7 @@ def test_turns_go_by_priority(asked: Cluster) -> None:
     assert asked.states == {OPERATOR: "Completed", "a.example/late": "Active", EVICTOR: "Inactive"}
 
 
-def test_whoever_is_silent_has_had_its_turn_and_the_last_one_evicts(asked: Cluster) -> None:
+def test_a_silent_responder_has_had_its_turn_and_the_last_one_evicts(asked: Cluster) -> None:
     asked.wait(2 * PATIENCE[1] + 20)
     assert asked.states == {OPERATOR: "Interrupted", "a.example/late": "Interrupted", EVICTOR: "Active"}
     assert asked.world.server.get(PODS, NS, "p1")["metadata"]["deletionTimestamp"]
@@ -252,7 +252,7 @@ def test_the_last_withdrawal_cancels(asked: Cluster) -> None:
     assert asked.states[OPERATOR] == "Canceled"
 
 
-def test_a_pod_that_ends_is_evicted_once_that_is_told(asked: Cluster) -> None:
+def test_a_pod_that_ends_is_evicted_once_that_is_reported(asked: Cluster) -> None:
     asked.phase("Succeeded")
     asked.wait(LATE_SECONDS / 2)
     assert asked.reasons == []
@@ -262,7 +262,7 @@ def test_a_pod_that_ends_is_evicted_once_that_is_told(asked: Cluster) -> None:
     assert asked.states[OPERATOR] == "Completed"
 
 
-def test_whoever_does_not_tell_is_not_waited_for_for_ever(asked: Cluster) -> None:
+def test_a_responder_that_does_not_report_is_not_waited_for_for_ever(asked: Cluster) -> None:
     asked.phase("Failed")
     asked.wait(LATE_SECONDS + 10)
     assert asked.reasons == ["PodTerminal"]

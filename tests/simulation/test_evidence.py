@@ -230,7 +230,7 @@ def test_a_completed_job_needs_its_goal_in_the_log() -> None:
     ]
 
 
-def test_a_run_that_begins_anew_on_an_emptied_root_is_found_where_a_commit_was_told() -> None:
+def test_a_run_that_starts_over_on_an_emptied_root_is_found_where_a_commit_was_known() -> None:
     pods = trained()
     evidence = Evidence(pods.bucket.objects, pods.wires)
     assert evidence.verdict([ROOT], {ROOT: 60}) == []
@@ -260,7 +260,7 @@ def test_an_emptied_roots_commit_is_known_no_longer_than_the_jobs_status_tells_o
     assert evidence.verdict() == found
 
 
-def test_a_backup_of_a_status_says_nothing_of_a_root_that_nobody_has_emptied() -> None:
+def test_a_backup_of_a_status_says_nothing_of_a_root_that_was_not_emptied() -> None:
     pods = trained()
     evidence = Evidence(pods.bucket.objects, pods.wires)
     evidence.look()
@@ -269,7 +269,7 @@ def test_a_backup_of_a_status_says_nothing_of_a_root_that_nobody_has_emptied() -
     assert evidence.readers[ROOT].readable
 
 
-def test_commits_that_somebody_has_stripped_on_purpose_are_not_missed() -> None:
+def test_commits_that_were_stripped_on_purpose_are_not_missed() -> None:
     pods = trained()
     evidence = Evidence(pods.bucket.objects, pods.wires)
     assert evidence.verdict() == []
@@ -281,7 +281,7 @@ def test_commits_that_somebody_has_stripped_on_purpose_are_not_missed() -> None:
 
 
 @pytest.mark.parametrize(("until", "in_time"), [(0.0, True), (29.0, True), (31.0, False)])
-def test_whoever_stands_still_when_it_is_asked_is_not_asked_in_time(until: float, in_time: bool) -> None:
+def test_a_stopped_member_is_not_asked_in_time(until: float, in_time: bool) -> None:
     asked, stopped = Asked(UID, 1, at=60.0, seconds=30.0, needed=10.0), Trouble(10.0, "a process is stopped", until)
     witness = Witness(asked=[asked], trouble=[stopped], ended={(UID, 1): 70.0})
     assert asked_in_time(witness) == ({(UID, 1)} if in_time else set())

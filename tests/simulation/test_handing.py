@@ -73,7 +73,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_nobody_stops_and_no_step_is_lost(shape: str) -> None:
+def test_no_rank_stops_and_no_step_is_lost(shape: str) -> None:
     pods, (world, leavers, joins) = Pods(live()), SHAPES[shape]
 
     async def story() -> tuple[list[Outcome], list[Outcome]]:
@@ -216,7 +216,7 @@ def hurt(part: str, phase: str, harm: Harm) -> Pods:
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize(("part", "phase"), POINTS)
-def test_whoever_is_hurt_whenever_the_log_stays_sound_and_everybody_knows_in_time(
+def test_whichever_party_is_hurt_the_log_stays_sound_and_every_party_knows_in_time(
     part: str, phase: str, harm: Harm
 ) -> None:
     pods = hurt(part, phase, harm)

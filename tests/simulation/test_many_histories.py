@@ -10,7 +10,7 @@ HISTORIES = 10_000
 
 
 @pytest.mark.chaos
-def test_no_invariant_breaks_in_histories_that_nobody_has_seen(seed: int) -> None:
+def test_no_invariant_breaks_in_random_histories(seed: int) -> None:
     done = simulation("run", f"--histories={HISTORIES}", f"--seed={seed * HISTORIES}", "--cores=1")
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)

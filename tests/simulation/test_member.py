@@ -117,7 +117,7 @@ def test_a_killed_peer_is_noticed_and_the_next_run_goes_on_where_the_others_stoo
     assert pods.story()[3].startswith("Committed 2 @3")
 
 
-def test_where_nobody_is_left_the_next_run_goes_on_from_the_last_commit() -> None:
+def test_where_no_member_is_left_the_next_run_continues_from_the_last_commit() -> None:
     pods = Pods(Behaviour(goal=60))
 
     async def story() -> ExitKind:
@@ -331,7 +331,7 @@ def test_who_is_asked_before_the_first_step_closes_the_log() -> None:
     assert pods.story() == ["Opened 1", "Closed 1"]
 
 
-def test_a_rank_that_raises_is_told_apart_from_its_peer() -> None:
+def test_a_rank_that_raises_is_distinguished_from_its_peer() -> None:
     pods = Pods(Behaviour(crash_per_step=0.05))
 
     async def story() -> set[ExitKind]:
@@ -390,7 +390,7 @@ def test_a_deletion_before_the_first_line_of_the_agent_is_found_by_its_hook_alon
     assert in_virtual_time(story) is found
 
 
-def test_an_emptied_log_is_refused_where_a_commit_was_told_and_begun_anew_where_none_was() -> None:
+def test_an_emptied_log_is_refused_where_a_commit_was_known_and_started_over_where_none_was() -> None:
     def story_of(floor: CommitRef | None) -> tuple[Pods, Outcome]:
         pods = Pods(Behaviour(goal=40))
 

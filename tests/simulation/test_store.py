@@ -16,7 +16,7 @@ from tests.unit.runtime.store.test_contract import (
     test_a_conditional_put_leaves_what_is_there,
     test_a_deleted_object_can_be_written_again,
     test_a_memoryview_is_written_like_bytes,
-    test_a_missing_object_is_told_apart_from_a_failure,
+    test_a_missing_object_is_distinguished_from_a_failure,
     test_a_plain_put_replaces,
     test_a_range_is_cut_like_a_slice,
     test_an_empty_object_is_an_object,
@@ -30,7 +30,7 @@ __all__ = [
     "test_a_conditional_put_leaves_what_is_there",
     "test_a_deleted_object_can_be_written_again",
     "test_a_memoryview_is_written_like_bytes",
-    "test_a_missing_object_is_told_apart_from_a_failure",
+    "test_a_missing_object_is_distinguished_from_a_failure",
     "test_a_plain_put_replaces",
     "test_a_range_is_cut_like_a_slice",
     "test_an_empty_object_is_an_object",
@@ -104,7 +104,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_finds_its_own_object() ->
     assert bucket.objects == {f"{ROOT}/log/1": b"1"}
 
 
-def test_some_writes_arrive_when_nobody_waits_for_them_any_more() -> None:
+def test_some_writes_arrive_when_their_writer_no_longer_waits() -> None:
     arrived_late = 0
 
     async def story() -> None:

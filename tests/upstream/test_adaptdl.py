@@ -128,7 +128,7 @@ def test_ac_ad_6_ranks_share_each_sample_of_an_epoch_in_an_order_of_that_epoch(
 
 
 @pytest.mark.parametrize("world", [1, 5])
-def test_ac_ad_7_small_values_are_summed_united_and_told_to_all(played: Results, world: int) -> None:
+def test_ac_ad_7_small_values_are_summed_united_and_sent_to_all(played: Results, world: int) -> None:
     for found in played[f"collectives-{world}"]:
         assert found["sum"] == sum(range(world))
         assert found["union"] == list(range(world + 1))

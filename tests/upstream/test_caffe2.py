@@ -85,7 +85,7 @@ def test_ac_cf_3_a_checkpoint_alone_has_the_total_of_its_epoch(trained: Trained)
     assert found == TOTALS
 
 
-def test_ac_cf_4_where_the_checkpoint_of_an_epoch_lies_is_told(trained: Trained) -> None:
+def test_ac_cf_4_where_the_checkpoint_of_an_epoch_lies_is_reported(trained: Trained) -> None:
     """There it is prefix/node.epoch; here the log says which commit it is, and each node has its part of that one."""
     for commit in perdure.history(trained.root):
         (folder,) = (trained.root / "data" / str(commit.run)).glob(f"{commit.step}-*")

@@ -62,7 +62,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_ac_ms_1_a_file_that_is_missing_changes_nothing_and_nobody_looks_for_one_by_default(
+def test_ac_ms_1_a_missing_file_changes_nothing_and_none_is_looked_for_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERDURE_CHECK_SECONDS", "0")

@@ -32,14 +32,14 @@ ENDING: Final = (
         ("foreground-and-apply",),
     ),
     Mutant(
-        "a server that says from when on it has time is asked sooner",
+        "a server that says when to retry is called sooner",
         "operator/perdure_operator/loop/worker.py",
         "at_least=wait or 0.0)",
         "at_least=0.0)",
         ("api-throttles", "drain"),
     ),
     Mutant(
-        "whoever is forbidden something tries it again at once",
+        "a forbidden call is retried at once",
         "operator/perdure_operator/loop/worker.py",
         "delay = self._queue.failed(job, at_least=at_least)",
         'if "forbidden" in str(values):\n            self._queue.done(job)\n'
@@ -61,7 +61,7 @@ ENDING: Final = (
         ("before-the-trainer",),
     ),
     Mutant(
-        "a failure of the code is blamed whoever died first",
+        "a failure of the code is blamed even if another member died first",
         _BLAME,
         "first = min(deaths, key=order_of_death, default=None)",
         "first = min(deaths, key=lambda one: one.infrastructure, default=None)",
@@ -124,7 +124,7 @@ ENDING: Final = (
         ("behind-the-others",),
     ),
     Mutant(
-        "a run that ended without telling is not remembered as lost",
+        "a run that ended without a report is not remembered as lost",
         _ENDING,
         "lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)",
         "lost=status.lost)",
@@ -138,7 +138,7 @@ ENDING: Final = (
         ("absurd-outcome",),
     ),
     Mutant(
-        "what outcomes have seen in the log does not count for the next run's number",
+        "the runs that outcomes saw in the log do not count for the next run's number",
         _OUTCOMES,
         "return max([known, *(outcome.opened for pod in pods.values() if (outcome := outcome_in(pod)))])",
         "return known",
@@ -152,7 +152,7 @@ ENDING: Final = (
         ("log-is-ahead",),
     ),
     Mutant(
-        "runs are not told which commit they must find",
+        "runs do not get the commit that they must find",
         _PLANS,
         "return Floor(seq=status.commit_seq, step=status.step)",
         "return None",
@@ -173,7 +173,7 @@ ENDING: Final = (
         ("emptied-while-suspended",),
     ),
     Mutant(
-        "an out-of-memory kill is not told from any other",
+        "an out-of-memory kill is not distinguished from any other",
         _OUTCOMES,
         'return pod.terminated is not None and pod.terminated.reason == "OOMKilled"',
         "return False",
@@ -215,7 +215,7 @@ ENDING: Final = (
         ("sidecar", "scale"),
     ),
     Mutant(
-        "a finished job lets what still runs go on for ever",
+        "a finished job never ends the pods that still run",
         _MEMBERS,
         "late = draft.now >= later(since, patience)",
         "late = False",

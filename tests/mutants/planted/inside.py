@@ -19,14 +19,14 @@ _OF_LOG: Final = tuple(f"{_UNIT}log/test_{name}.py" for name in ("writer", "take
 
 INSIDE: Final = (
     Mutant(
-        "a run is asked for the same save again and again",
+        "the same save is requested again and again",
         f"{_AGENT}machine.py",
         "trainer = replace(trainer, saves=(current.run, current.save))",
         "trainer = replace(trainer, saves=(current.run, current.save - 1))",
         tests=(f"{_UNIT}agent/test_saves.py",),
     ),
     Mutant(
-        "a save that was asked for is made at each step",
+        "a requested save is made at each step",
         "runtime/perdure/loop/saving.py",
         "if number <= self._known:",
         "if number < self._known:",
@@ -82,7 +82,7 @@ INSIDE: Final = (
         _OF_AGENT,
     ),
     Mutant(
-        "who stands on a faulty node leaves an image",
+        "a member on a faulty node leaves an image",
         f"{_AGENT}machine.py",
         "if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):",
         "if not stands or not any(process.owes_image for process in trainer.alive):",
@@ -90,7 +90,7 @@ INSIDE: Final = (
         _OF_AGENT,
     ),
     Mutant(
-        "the image of who stood on a faulty node is committed",
+        "the image of a member on a faulty node is committed",
         f"{_AGENT}machine.py",
         "if not run or trainer.rescuing is not None or too_late or _is_suspect(_newer(state, trainer)):",
         "if not run or trainer.rescuing is not None or too_late:",
@@ -98,7 +98,7 @@ INSIDE: Final = (
         _OF_AGENT,
     ),
     Mutant(
-        "who has lost a peer gives its seat up",
+        "a member that has lost a peer gives its seat up",
         f"{_AGENT}state.py",
         "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})",
         "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED})",
@@ -130,7 +130,7 @@ INSIDE: Final = (
         _OF_HANDOVER,
     ),
     Mutant(
-        "whoever has voted takes a closed link for an abort",
+        "a party that has voted takes a closed link for an abort",
         "runtime/perdure/live/protocol/waiting.py",
         "        case LinkClosed():\n            return _ask(stay(state, settles=True, deaf=True)[0])\n",
         "        case LinkClosed():\n"
@@ -139,7 +139,7 @@ INSIDE: Final = (
         _OF_HANDOVER,
     ),
     Mutant(
-        "an exit that was asked for in the stop is forgotten when the run trains on",
+        "an exit requested in the stop is forgotten when the run trains on",
         "runtime/perdure/live/protocol/returning.py",
         "            asks = (AskExit(),) if state.exits else ()\n            report",
         "            asks = ()\n            report",
@@ -155,7 +155,7 @@ INSIDE: Final = (
         _OF_LOG,
     ),
     Mutant(
-        "a run whose hand-over was refused opens all the same",
+        "a run whose hand-over was refused opens",
         "runtime/perdure/log/writer.py",
         "if self.run <= own.refused:",
         "if self.run < own.refused:",
@@ -179,7 +179,7 @@ INSIDE: Final = (
         outside=_NO_IMAGES,
     ),
     Mutant(
-        "a rank of a smaller run goes on with another rank's own state",
+        "a rank of a smaller run continues with another rank's own state",
         f"{_CHECKPOINT}inherit.py",
         'same_world = found[holder]["stamp"]["world"] == peers.world',
         'same_world = found[holder]["stamp"]["world"] >= peers.world',
@@ -203,7 +203,7 @@ INSIDE: Final = (
         outside="the simulation drives the machines of a hand-over itself",
     ),
     Mutant(
-        "a trainer that nobody waits for any more begins all the same",
+        "a trainer that is no longer needed begins",
         f"{_AGENT}fork.py",
         '            word = b""\n    if not word:\n',
         '            word = b""\n    if word is None:\n',
@@ -211,7 +211,7 @@ INSIDE: Final = (
         outside="a simulated agent forks no process",
     ),
     Mutant(
-        "a parameter that is pruned is told by the next save alone",
+        "a pruned parameter is reported by the next save only",
         "runtime/perdure/state/registry.py",
         "if strict and self._judged is not",
         "if not strict and self._judged is not",

@@ -59,7 +59,7 @@ LEAVING: Final = (
         ("all-kubelets-silent", "node-power"),
     ),
     Mutant(
-        "nobody looks at the nodes of terminating pods",
+        "the nodes of terminating pods are not observed",
         _LEAVING,
         "if pod.node and not terminated(pod)}",
         "if pod.node and not pod.deleting and not terminated(pod)}",
@@ -80,7 +80,7 @@ LEAVING: Final = (
         ("deadline-while-saving", "operator-crash"),
     ),
     Mutant(
-        "a suspension does not start the deadline anew",
+        "a suspension does not restart the deadline",
         f"{_DECIDE}gates.py",
         "_without_members(draft).update(start_time=None).block(",
         "_without_members(draft).block(",
@@ -94,14 +94,14 @@ LEAVING: Final = (
         ("deleted-and-stuck",),
     ),
     Mutant(
-        "a member that admission does not let be told is never asked in another way",
+        "a member whose annotation admission refuses is never asked in another way",
         _PROBLEMS,
         "return [pod for pod in pods if refused_change(draft, pod.name)]",
         "return []",
         ("suspended-unheard",),
     ),
     Mutant(
-        "status waits for the exit save of members that nobody could ask",
+        "status waits for the exit save of members that could not be asked",
         _LEAVING,
         'await_refused(draft, not_asked, "asked to leave")',
         'await_refused(draft, (), "asked to leave")',

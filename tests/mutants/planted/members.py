@@ -63,7 +63,7 @@ MEMBERS: Final = (
         ("budget-made-unheard",),
     ),
     Mutant(
-        "a role label that somebody changed is not restored",
+        "a changed role label is not restored",
         _MEMBERS,
         "if pod.assignment != text or pod.role != Role.MEMBER:",
         "if pod.assignment != text:",
@@ -77,7 +77,7 @@ MEMBERS: Final = (
         ("predecessor-comes-back",),
     ),
     Mutant(
-        "who shares the root is looked at only once",
+        "jobs that share the root are looked for only once",
         _GATES,
         "if draft.blocked or not others:",
         "if draft.blocked or not others or draft.next_members:",
@@ -266,7 +266,7 @@ MEMBERS: Final = (
         ("scale",),
     ),
     Mutant(
-        "a promoted member goes on saying that its node must stay",
+        "a promoted member keeps the annotation that its node must stay",
         _MEMBERS,
         "marks(mode, roles.get(pod.uid, pod.role))",
         "marks(mode, pod.role)",
@@ -298,7 +298,7 @@ MEMBERS: Final = (
         outside=_NO_CLASSES,
     ),
     Mutant(
-        "a replacement has the class of those who make the run larger",
+        "a replacement has the priority class of joiners",
         f"{_DECIDE}succession.py",
         "dict.fromkeys(new[max(replacements - there, 0) :], named)",
         "dict.fromkeys(new, named)",
@@ -306,7 +306,7 @@ MEMBERS: Final = (
         outside=_NO_CLASSES,
     ),
     Mutant(
-        "whoever waits for nodes lets go of those that it does not hold",
+        "a job that waits for nodes releases those that it does not hold",
         _STARTING,
         "return 0 < self.placed < self.needed and self.roomless > 0",
         "return self.placed < self.needed and self.roomless > 0",
@@ -327,7 +327,7 @@ MEMBERS: Final = (
         tests=_OF_GANGS,
     ),
     Mutant(
-        "whoever has let go takes the nodes again at once",
+        "a job that has released its nodes takes them again at once",
         _STARTING,
         "gang.generation != draft.snapshot.generation or draft.now >= gang.until:",
         "gang.generation != draft.snapshot.generation or draft.now <= gang.until:",

@@ -61,7 +61,7 @@ MOVING: Final = (
         ("announcement",),
     ),
     Mutant(
-        "those who stay get new ranks where the size does not change",
+        "stayers get new ranks where the size does not change",
         _PLANS,
         "    if len(stays) + len(joins) != len(old):\n",
         "    if len(joins) <= len(old):\n",
@@ -103,7 +103,7 @@ MOVING: Final = (
         ("scale", "drain"),
     ),
     Mutant(
-        "an attempt whose end nobody knows is not named as lost",
+        "an attempt with an unknown end is not named as lost",
         _HANDING_OVER,
         "attempted_runs=add_lost_run(upcoming.attempted_runs, plan.run),",
         "attempted_runs=upcoming.attempted_runs,",
@@ -131,7 +131,7 @@ MOVING: Final = (
         ("second-reason", "drain", "scale"),
     ),
     Mutant(
-        "whoever has heard of a failed attempt is told of the older run again",
+        "a member that knows of a failed attempt gets the older run again",
         _MEMBERS,
         "if run_told(pod.assignment) > plan.run:",
         "if run_told(pod.assignment) < 0:",
@@ -145,21 +145,21 @@ MOVING: Final = (
         ("party-killed", "kill-pod", "drain"),
     ),
     Mutant(
-        "what a member tells of the newer run counts as its having gone over alive",
+        "any report of the newer run counts as a live take-over",
         _PLANS,
         "taken_over = any(one.taken_over_by == plan.run for one in current.outcomes)",
         "taken_over = any(one.run == plan.run for one in current.outcomes)",
         ("party-killed", "second-reason", "drain"),
     ),
     Mutant(
-        "who stays after a member was lost begins before the pause is over",
+        "stayers begin before the pause after a lost member is over",
         _INTENTS,
         "        not_before = _begins(draft, current, found, not_before)\n",
         "        _begins(draft, current, found, not_before)\n",
         ("kill-pod", "code-failure"),
     ),
     Mutant(
-        "what members tell of where their run has begun changes no sum",
+        "reports of where a run has begun change no sum",
         _HISTORY,
         "steps_lost=max(0, status.steps_lost + new.steps_lost - old.steps_lost),",
         "steps_lost=status.steps_lost,",

@@ -17,7 +17,7 @@ _OF_JSON: Final = ("tests/unit/operator/cluster/test_decode.py", "tests/unit/ope
 
 READING: Final = (
     Mutant(
-        "after a failed round the job is not read anew",
+        "after a failed round the job is not read again",
         _LIVE,
         "        self._current.pop(job, None)\n        self._answered.pop(job, None)\n",
         "        self._answered.pop(job, None)\n",
@@ -31,7 +31,7 @@ READING: Final = (
         ("api-errors", "operator-crash"),
     ),
     Mutant(
-        "a job that was just written is not read anew",
+        "a job that was just written is not read again",
         f"{_LOOP}worker.py",
         "            self._observer.distrust(job)\n            _log",
         "            _log",
@@ -45,7 +45,7 @@ READING: Final = (
         ("delete-and-apply", "watch-delays"),
     ),
     Mutant(
-        "a pod that names a newer run stops nobody",
+        "a pod that names a newer run stops no trainer",
         _LIVE,
         "return newest > known and self._confirmed.get(record.key) != (record.version, newest)",
         "return False",
@@ -80,7 +80,7 @@ READING: Final = (
         ("drain",),
     ),
     Mutant(
-        "who waits for a root is not told that it is free",
+        "a job that waits for a root does not learn that it is free",
         f"{_LOOP}affected_jobs.py",
         "return {record.key for record in known} | _sharing_root(cache, change)",
         "return {record.key for record in known}",
@@ -108,7 +108,7 @@ READING: Final = (
         ("one-stream-lags", "delete-and-apply"),
     ),
     Mutant(
-        "late news revive what was deleted",
+        "a late event revives a deleted object",
         _DELETED,
         "return deleted is not None and version <= deleted.version and",
         "return deleted is not None and version < 0 and",
@@ -122,14 +122,14 @@ READING: Final = (
         ("remove-job-label",),
     ),
     Mutant(
-        "a LIST takes away what has arrived since it began",
+        "a LIST drops objects that arrived since it began",
         _CACHE,
         "if known is None or self._marks[resource][key] > since:",
         "if known is None:",
         ("api-slow-for-one-kind", "api-conflicts", "reaper"),
     ),
     Mutant(
-        "what arrives late undoes what is newer",
+        "a late event undoes a newer one",
         _CACHE,
         "return version > known.version or (undisturbed and version < known.version)",
         "return version != known.version",
@@ -180,7 +180,7 @@ READING: Final = (
         ("before-the-trainer",),
     ),
     Mutant(
-        "a node that is not there any more is asked for in each round",
+        "a node that is gone is read in each round",
         _OBSERVE,
         "self._absent[name] = self._absent.get(name, set()) | pods",
         "self._absent[name] = set()",

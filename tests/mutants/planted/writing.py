@@ -36,7 +36,7 @@ WRITING: Final = (
         ("remove-job-label", "remove-role-label", "edit-budget"),
     ),
     Mutant(
-        "a round that rests on an older state of the job goes on",
+        "a round based on an older state of the job continues",
         _ACT,
         "if (parse.uid(raw), str(version_of(raw))) != (job.uid, job.resource_version):",
         "if parse.uid(raw) != job.uid:",
@@ -50,14 +50,14 @@ WRITING: Final = (
         ("api-late-writes", "scale"),
     ),
     Mutant(
-        "a pod is told something else than was decided about",
+        "a pod gets another assignment than was decided",
         _WRITES,
         "tests += [_test(path, value) for path, value in ((annotation, action.old), (label, role)) if value]",
         "tests += []",
         ("late-assignment",),
     ),
     Mutant(
-        "a budget is set though somebody has changed it since",
+        "a budget is set though it was changed since",
         _WRITES,
         "if action.resource_version:",
         "if not action.uid:",
@@ -78,7 +78,7 @@ WRITING: Final = (
         ("api-slow-for-one-kind", "api-errors", "scale"),
     ),
     Mutant(
-        "who is no leader any more writes on",
+        "a replica that lost its lease keeps writing",
         _ELECTION,
         "return self.leading and self._monotonic() - self._renewed < _FENCE * self._settings.period",
         "return self.leading",

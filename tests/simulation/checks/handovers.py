@@ -102,8 +102,8 @@ class Handovers(Promise):
         run, before = (int(current(status_of(one)).get("run") or 0) for one in (job, old))
         since = self._never.get((uid_of(job), run), self._case.now)
         if run != before and self._case.now - since > HEARD_SECONDS and not self._case.deaf:
-            self._case.fail("never", f"{key_of(job)[1]}: run {run} is on, and {self._case.now - since:.0f} s ago a "
-                                     f"member has told that it never takes over")  # fmt: skip
+            self._case.fail("never", f"{key_of(job)[1]}: run {run} is current, and {self._case.now - since:.0f} s ago "
+                                     f"a member reported that it never takes over")  # fmt: skip
 
     # the parties' actions
 

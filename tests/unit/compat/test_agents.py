@@ -83,7 +83,7 @@ def test_a_recorded_outcome_is_read_without_loss(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("told", recorded("outcomes.json"))
-def test_nobody_makes_up_an_epoch_for_an_older_agent(told: dict[str, Any]) -> None:
+def test_no_epoch_is_made_up_for_an_older_agent(told: dict[str, Any]) -> None:
     assert read_outcome(json.dumps(told)).epoch is None
 
 

@@ -50,7 +50,7 @@ def test_explain_prints_reasons_actions_and_status(tmp_path: Path, capsys: pytes
         ('{"fromTheFuture": 1}', "not a snapshot"),
     ],
 )
-def test_a_file_that_is_no_snapshot_is_told_in_one_line(
+def test_a_file_that_is_no_snapshot_is_reported_in_one_line(
     text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", write(tmp_path / "s.json", text)]) == 2
@@ -60,14 +60,14 @@ def test_a_file_that_is_no_snapshot_is_told_in_one_line(
     assert said.count("\n") == 1
 
 
-def test_a_missing_file_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.endswith("none: No such file or directory\n")
 
 
 @pytest.mark.usefixtures("logging_as_before")
 @pytest.mark.parametrize("command", [["run"], ["snapshot", "ns/digits"]])
-def test_a_kubeconfig_that_does_not_exist_is_told_in_one_line(
+def test_a_kubeconfig_that_does_not_exist_is_reported_in_one_line(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*command, "--kubeconfig", str(tmp_path / "none")]) == 2

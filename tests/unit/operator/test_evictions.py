@@ -113,7 +113,7 @@ class TestAnswers:
         successor.wait(1)
         assert told(successor) == [Leave, Leave]
 
-    def test_a_request_about_a_pod_that_is_no_jobs_disturbs_nobody(self) -> None:
+    def test_a_request_about_a_pod_of_no_job_moves_no_member(self) -> None:
         stage = training()
         asyncio.run(stage.cluster.create(EVICTIONS, "ns", evictions.eviction("ns", "stranger", "u")))
         before = list(stage.cluster.writes)

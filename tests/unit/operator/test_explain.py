@@ -95,6 +95,6 @@ def test_ranks() -> None:
     assert "\n  1. Assign digits-ab12-0 as member, rank 0 of 2 in run 1: its rank in run 1 (assign)\n" in told
 
 
-def test_a_wait_is_told_once() -> None:
+def test_a_wait_is_reported_once() -> None:
     told = _told(job().starting().pod(1, unschedulable="0/3 nodes are available"))
     assert told.count("0/3 nodes are available") == 2  # as the reason to wait, and as the event

@@ -178,7 +178,7 @@ class OneCannotBePatched(MemoryCluster):
         return await super().patch(resource, namespace, name, operations)
 
 
-def test_members_beyond_the_sixteenth_are_told_although_the_first_cannot_be() -> None:
+def test_members_beyond_the_sixteenth_are_annotated_although_the_first_cannot_be() -> None:
     cluster = OneCannotBePatched()
     stage = Stage(cluster)
     for node in ("n1", "n2"):
@@ -226,7 +226,7 @@ def test_a_watch_that_never_tells_how_a_member_ended_is_not_waited_for_long() ->
     assert [one.name for one in outcomes(stage)] == [first]
 
 
-def test_an_event_that_could_not_be_sent_is_sent_when_it_is_told_again() -> None:
+def test_an_event_that_could_not_be_sent_is_sent_at_the_next_report() -> None:
     class NoEvents(MemoryCluster):
         down = True
 

@@ -127,7 +127,7 @@ def test_a_wrong_row_names_row_field_and_remedy(row: dict[str, Any], words: list
 
 
 @pytest.mark.parametrize(("text", "words"), [("a: [", "not YAML"), ("cordon", "a list"), ("[cordon]", "a list")])
-def test_a_file_that_is_no_list_of_rows_is_told(text: str, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_list_of_rows_is_reported(text: str, words: str, tmp_path: Path) -> None:
     assert words in refused(file(tmp_path, text))
 
 
@@ -205,7 +205,7 @@ NODES = "kind: Node\nmetadata: {name: n1}\n"
         NODES + "status: {conditions: {Ready: yes}}",
     ],
 )
-def test_what_is_no_node_is_told(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_node_is_reported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)
     assert cli.main(["signals", "--node", str(path)]) == 2

@@ -114,7 +114,7 @@ def test_some_are_asked_for_at_once_and_never_all_of_them() -> None:
     assert cluster.most == AT_ONCE
 
 
-def test_after_an_error_nobody_else_is_asked_for() -> None:
+def test_after_an_error_no_other_node_is_asked_for() -> None:
     """A server that does not answer would be waited for by each of them."""
     stage, cluster = _training(MANY)
     for node in _pool(MANY):
@@ -126,7 +126,7 @@ def test_after_an_error_nobody_else_is_asked_for() -> None:
     assert cluster.under_way == 0
 
 
-def test_a_node_of_the_same_name_is_asked_for_again_where_a_pod_was_put_on_it_before_the_watch_told_of_it() -> None:
+def test_a_node_of_the_same_name_is_read_again_where_a_pod_was_put_on_it_before_the_watch_showed_it() -> None:
     stage, cluster = _training(2)
     cluster.remove(NODES, "", "n00")
     first = stage.names()[0]

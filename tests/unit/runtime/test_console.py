@@ -35,7 +35,7 @@ def test_a_line_names_the_run_and_the_rank(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480, leaving: node n1 is cordoned\n"
 
 
-def test_a_save_while_training_goes_on_is_told_to_whoever_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_save_while_training_goes_on_is_logged_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     sink = LogLines(run=3, rank=0)
     sink.take(Committed(CommitRef(6, 470)))
     LOGGER.setLevel(logging.DEBUG)
@@ -76,13 +76,13 @@ def test_a_script_can_turn_lines_off_by_their_level(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "perdure: the store does not answer\n"
 
 
-def test_a_closed_stderr_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_stops_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     say("saved step 480")
 
 
-def test_sizes_are_told_as_people_read_them() -> None:
+def test_sizes_are_reported_as_people_read_them() -> None:
     sizes = (0, 999, 1000, 3_000_000, 1_127_428_915)
     assert [in_bytes(size) for size in sizes] == ["0 B", "999 B", "1 kB", "3 MB", "1.13 GB"]

@@ -41,7 +41,7 @@ def test_a_node_may_have_a_name_as_long_as_an_autoscaler_gives(pki: Pki) -> None
     assert f"CN = system:node:{'n' * 63}" in shown
 
 
-def test_keys_are_nobody_elses_to_read(pki: Pki) -> None:
+def test_keys_are_readable_by_their_owner_only(pki: Pki) -> None:
     assert all(not stat.S_IMODE(pki.key(name).stat().st_mode) & 0o077 for name in ("ca", "n1"))
     assert not stat.S_IMODE(pki.tokens_key.stat().st_mode) & 0o077
 

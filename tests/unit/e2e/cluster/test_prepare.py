@@ -56,7 +56,7 @@ def test_what_is_not_built_is_named(pins: Path) -> None:
     assert {"kube-apiserver", "etcd", "runc", "helm"} <= set(tools.unbuilt())
 
 
-def test_gos_caches_are_out_of_the_way_at_once_and_whoever_comes_next_removes_what_is_left_of_them(pins: Path) -> None:
+def test_gos_caches_are_out_of_the_way_at_once_and_the_next_run_removes_what_is_left(pins: Path) -> None:
     cache = pins.parent / "cache"
     for name in ("go", "go.dropped-1"):
         (cache / name / "mod").mkdir(parents=True)
@@ -112,7 +112,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "changed", ["constraints.txt", "pyproject.toml", "runtime/perdure/__init__.py", "operator/perdure_operator/new.py"]
 )
-def test_the_environments_are_made_anew_when_an_input_changes(checkout: Path, changed: str) -> None:
+def test_the_environments_are_rebuilt_when_an_input_changes(checkout: Path, changed: str) -> None:
     before = envs.environments()
     with (checkout / changed).open("a") as file:
         file.write("\n# another line\n")
@@ -120,7 +120,7 @@ def test_the_environments_are_made_anew_when_an_input_changes(checkout: Path, ch
     assert envs.environments() != before
 
 
-def test_compiled_python_does_not_make_the_environments_anew(checkout: Path) -> None:
+def test_compiled_python_does_not_rebuild_the_environments(checkout: Path) -> None:
     before = envs.environments()
     cache = checkout / "runtime/perdure/__pycache__"
     cache.mkdir()

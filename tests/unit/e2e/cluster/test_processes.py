@@ -20,7 +20,7 @@ def test_a_component_that_is_just_being_started_has_not_died(tmp_path: Path) -> 
     assert some.names() == []
 
 
-def test_a_component_that_nobody_is_to_wonder_about_has_not_died(tmp_path: Path) -> None:
+def test_a_component_that_was_stopped_on_purpose_has_not_died(tmp_path: Path) -> None:
     some = processes(tmp_path)
     (some.folder.pids / "kubelet-n9").write_text("1\n")
     assert some.dead() == ["kubelet-n9"]

@@ -30,7 +30,7 @@ def test_the_promise_is_what_the_node_says_that_pods_may_have(cpu: str, memory: 
 
 
 @pytest.mark.parametrize("provider", ["", "aws"])
-def test_a_node_of_nobody_or_of_another_cloud_is_given_no_machine(provider: str) -> None:
+def test_a_node_without_a_provider_or_of_another_cloud_gets_no_machine(provider: str) -> None:
     assert Machines(2, 3).wants(node("a", provider)) is None
 
 

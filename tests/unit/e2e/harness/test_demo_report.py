@@ -20,7 +20,7 @@ def result(training: Training, *, weights: str = "abc", drain: Drained = DRAIN) 
     return judge(moved, UNDISTURBED, drain, samples=SIZE, epochs=2)
 
 
-def test_a_clean_move_is_told_in_one_line_and_holds() -> None:
+def test_a_clean_move_is_reported_in_one_line_and_holds() -> None:
     clean = result(drained())
     assert clean.holds
     assert clean.line() == (
@@ -29,7 +29,7 @@ def test_a_clean_move_is_told_in_one_line_and_holds() -> None:
     )
 
 
-def test_a_pause_below_a_second_is_told_in_hundredths() -> None:
+def test_a_pause_below_a_second_is_reported_in_hundredths() -> None:
     gap = replace(result(handed_over()).promises.gap, stopped=10.0, resumed=10.047)
     told = result(handed_over())
     line = replace(told, promises=replace(told.promises, gap=gap)).line()
@@ -51,7 +51,7 @@ def test_one_broken_promise_is_enough_not_to_hold(broken: Result) -> None:
     assert not broken.holds
 
 
-def test_other_weights_are_told() -> None:
+def test_other_weights_are_reported() -> None:
     assert "weights_equal=false" in result(drained(), weights="abd").line()
 
 

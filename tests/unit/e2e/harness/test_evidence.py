@@ -102,7 +102,7 @@ def test_what_status_tells_of_steps_lost_is_compared_with_the_trace(told: dict[s
     assert bool(contradiction(told, training.entries, training.trace)) is wrong
 
 
-def test_where_every_run_has_ended_in_the_log_no_step_too_many_may_be_told() -> None:
+def test_where_every_run_has_ended_in_the_log_no_step_too_many_may_be_reported() -> None:
     training = drained()
     assert contradiction({"stepsLost": 1}, training.entries, training.trace)
     assert not contradiction({"stepsLost": 0}, training.entries, training.trace)

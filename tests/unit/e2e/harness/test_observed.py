@@ -12,7 +12,7 @@ from tests.unit.e2e.harness.watched import ended, job, leaving, pod, ranked
 PLAN = {"run": 1, "members": [{"name": "a", "uid": "uid-a", "rank": 0}, {"name": "b", "uid": "uid-b", "rank": 1}]}
 
 
-def test_watch_events_are_told_apart_from_kubectls_own_words() -> None:
+def test_watch_events_are_distinguished_from_kubectls_own_words() -> None:
     found: list[Object] = []
     documents = Documents(found.append)
     event = {"type": "ADDED", "object": {"kind": "Pod"}}
@@ -30,7 +30,7 @@ def test_a_run_trains_only_when_each_of_its_members_has_its_rank() -> None:
     assert observed.training_run(history, at_least=2) is None
 
 
-def test_a_newcomer_is_told_from_who_had_a_rank_before() -> None:
+def test_a_newcomer_is_distinguished_from_a_member_that_had_a_rank() -> None:
     history = [pod(1, "a", assignment=ranked(1, 0)), pod(2, "c"), pod(3, "a", assignment=ranked(2, 0))]
     assert observed.joined(history, 2) is None
     history.append(pod(4, "c", assignment=ranked(2, 1)))

@@ -36,7 +36,7 @@ def test_the_file_names_every_figure_with_unit_samples_and_baseline(tmp_path: Pa
     ]
 
 
-def test_an_interval_is_told_where_there_are_enough_samples_for_one() -> None:
+def test_an_interval_is_reported_where_there_are_enough_samples_for_one() -> None:
     """Of six samples the true median lies within them but for once in 32 times; of five, once in 16."""
     assert Figure("step", "%", (5.0, 1.0, 4.0, 2.0, 3.0)).interval is None
     assert Figure("step", "%", (6.0, 5.0, 1.0, 4.0, 2.0, 3.0)).interval == (1.0, 6.0)

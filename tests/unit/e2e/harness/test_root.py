@@ -88,7 +88,7 @@ def test_log_entries_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert isinstance(entries[0], Entry)
 
 
-def test_steps_and_marks_of_a_trace_are_told_apart(tmp_path: Path) -> None:
+def test_steps_and_marks_of_a_trace_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "trace").mkdir()
     step = {"t": 1.5, "uid": "u", "run": 1, "rank": 0, "world": 2, "epoch": 0, "step": 3, "ids": [4, 5]}
     mark = {"t": 2.5, "uid": "u", "run": 1, "rank": 0, "world": 2, "event": "request-seen", "step": 3}

@@ -43,7 +43,7 @@ def event(uid: str) -> str:
     return json.dumps({"type": "ADDED", "object": {"metadata": {"uid": uid}}}) + "\n"
 
 
-def test_objects_are_counted_once_however_often_a_watch_begins_anew(server: Server) -> None:
+def test_objects_are_counted_once_however_often_a_watch_starts_over(server: Server) -> None:
     with Count(cast(ApiServer, server), "/api/v1/pods?watch=1") as count:
         first, second = count.wait(1, seconds=30), count.wait(2, seconds=30)
     assert first <= second

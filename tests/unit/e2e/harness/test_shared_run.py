@@ -41,7 +41,7 @@ def holder(lock: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_result_is_made_once_and_is_the_same_for_whoever_asks(run: SharedRun) -> None:
+def test_a_result_is_made_once_and_is_the_same_for_all_callers(run: SharedRun) -> None:
     assert run.once("weights", lambda: {"hash": "1"}) == {"hash": "1"}
     assert SharedRun.current().once("weights", lambda: {"hash": "2"}) == {"hash": "1"}
 

@@ -33,7 +33,7 @@ def texts(*, drains: tuple[Drained, ...] = ()) -> list[str]:
     return [moment.text for moment in moments(history, entries, [GAP], drains)]
 
 
-def test_what_is_seen_twice_is_told_once_and_everything_is_in_order() -> None:
+def test_what_is_seen_twice_is_reported_once_and_everything_is_in_order() -> None:
     assert texts() == [
         "job is Running",
         "a placed on n1",
@@ -48,7 +48,7 @@ def test_what_is_seen_twice_is_told_once_and_everything_is_in_order() -> None:
     ]
 
 
-def test_the_drain_is_told_with_its_exit_status() -> None:
+def test_the_drain_is_reported_with_its_exit_status() -> None:
     told = texts(drains=(Drained("n1", 0, 103.5, 107.0, ""),))
     assert told.index("$ kubectl drain n1 --ignore-daemonsets") < told.index("job is Vacating")
     assert "kubectl drain came back with status 0" in told
@@ -87,7 +87,7 @@ def test_the_pause_is_split_into_parts_that_add_up_to_it() -> None:
     assert sum(parts.values()) == pytest.approx(GAP.seconds)
 
 
-def test_whoever_is_told_before_it_is_warm_is_split_by_the_rank_that_was_started_last() -> None:
+def test_a_member_with_a_rank_before_it_is_warm_is_split_by_the_rank_that_was_started_last() -> None:
     marks = [resumed(2, 0, 114.5, start=0.2, rendezvous=2.0), resumed(2, 1, 114.5, start=0.1, rendezvous=0.9)]
     parts = {part.name: part.seconds for part in pause_parts(MOVED[:-1], GAP, marks)}
     assert parts == pytest.approx(
@@ -99,7 +99,7 @@ def test_a_pause_that_no_watch_has_seen_stays_unexplained() -> None:
     assert pause_parts([], GAP) == [Part("unknown", GAP.seconds)]
 
 
-def test_a_job_that_is_over_before_its_rank_0_has_ended_is_told_by_another_rank() -> None:
+def test_a_job_that_is_over_before_its_rank_0_has_ended_is_reported_by_another_rank() -> None:
     early = [
         *MOVED[:-1],
         pod(114, "d", assignment=ranked(2, 1), outcome=ended(2, "completed", rank=1, seconds=ARRIVING)),
@@ -117,7 +117,7 @@ def test_a_hand_over_that_no_outcome_tells_of_any_more_is_split_by_the_trace_of_
     assert parts == pytest.approx({"state": 3.0, "vote": 1.5, "rest": GAP.seconds - 4.5})
 
 
-def test_a_part_that_nobody_has_told_is_not_a_part_of_no_time() -> None:
+def test_an_unreported_part_is_not_a_part_of_no_time() -> None:
     parts = pause_parts(MOVED[:-1], GAP)
     assert [part.name for part in parts] == ["save", "exit", "pod start", "rest"]
     assert sum(part.seconds for part in parts) == pytest.approx(GAP.seconds)
@@ -148,7 +148,7 @@ def test_a_pause_in_place_is_split_by_the_rank_that_was_started_last() -> None:
     [([commit("45", 1, final=True)], [Mark("u", 2, 0, "resumed", 9.0)]), ([], [resumed(2, 0, 114.0, start=1.0)])],
     ids=["nothing-resumed", "nothing-saved"],
 )
-def test_a_pause_in_place_that_nobody_has_told_of_stays_unexplained(entries: list[Entry], marks: list[Mark]) -> None:
+def test_an_unreported_pause_in_place_stays_unexplained(entries: list[Entry], marks: list[Mark]) -> None:
     assert in_place_parts(entries, marks, GAP) == [Part("unknown", GAP.seconds)]
 
 

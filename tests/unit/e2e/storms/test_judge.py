@@ -64,13 +64,15 @@ def told(status: Mapping[str, Any], storm: Storm = HANDED_OVER) -> list[str]:
     return words(replace(storm, polls=polls(**status)))
 
 
-def test_a_hand_over_that_nobody_harmed_is_as_promised() -> None:
+def test_an_unharmed_hand_over_is_as_promised() -> None:
     assert told({"current": on(1), "opened": 1}, replace(HANDED_OVER, entries=HANDED_OVER.entries[:2])) == []
     assert redone(HANDED_OVER) == []
     assert max(end - start for start, end in gaps(HANDED_OVER)) == 1.0
 
 
-def test_steps_that_a_living_rank_had_done_and_a_newer_run_trained_again_are_told_with_the_fault_before_them() -> None:
+def test_steps_that_a_living_rank_had_done_and_a_newer_run_trained_again_are_reported_with_the_fault_before_them() -> (
+    None
+):
     storm = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 28, 60, 31.0)], faults=[KILL])
     assert [step for step, _ in redone(storm)] == [28, 29, 30]
     assert words(storm) == ["3 steps redone (28 to 30) after killed of the leaver while voting"]
@@ -88,7 +90,7 @@ def test_of_two_faults_at_once_steps_may_be_redone() -> None:
 
 
 @pytest.mark.parametrize(("until", "found"), [(50.0, []), (52.0, ["no rank trained for 22.0 s after nothing"])])
-def test_a_pause_above_twenty_seconds_is_told(until: float, found: list[str]) -> None:
+def test_a_pause_above_twenty_seconds_is_reported(until: float, found: list[str]) -> None:
     late = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 31, 60, until)])
     assert words(late) == found
 
@@ -115,7 +117,7 @@ def test_a_drain_counts_from_the_end_of_the_last_fault_in_it() -> None:
     assert words(replace(HANDED_OVER, drains=[replace(drain, end=15.0, status=1)])) != []
 
 
-def test_no_number_is_told_before_it_is_true() -> None:
+def test_no_number_is_reported_before_it_is_true() -> None:
     early = {"opened": 2, "step": 20}
     found = told(early)
     assert found == ["opened is 2, and the log has opened 1", "step is 20, and no such commit is in the log"]
@@ -140,7 +142,7 @@ def test_a_run_that_trains_is_not_being_recovered() -> None:
     assert told({"phase": "Recovering"}, standing) == []
 
 
-def test_nobody_is_said_to_train_who_stands_still() -> None:
+def test_a_rank_that_stands_still_is_not_said_to_train() -> None:
     said = "node n1 is cordoned; the run trains on while new members start, until 12:00"
     assert told({"conditions": moved(said)}) == []
     found = told({"conditions": moved(said)}, replace(HANDED_OVER, steps=trained(1, 1, 3, 1.0)))
@@ -157,7 +159,7 @@ def test_a_member_that_has_ended_has_no_rank() -> None:
     assert told({"current": on(2, 1, unconfirmed=True)}, replace(ended, alive={"digits-1": (0.0, 51.0)})) == []
 
 
-def test_a_job_that_has_failed_or_is_said_to_be_complete_is_told() -> None:
+def test_a_job_that_has_failed_or_is_said_to_be_complete_is_reported() -> None:
     failed = [*CALM, {"type": "Failed", "status": "True", "message": "too many"}]
     assert told({"phase": "Failed", "conditions": failed}) == ["the job has failed: too many"]
     assert told({"phase": "Completed"}) == ["the phase is Completed, and the log does not say so"]

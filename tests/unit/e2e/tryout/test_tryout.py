@@ -35,7 +35,7 @@ def result(training: Training, *, weights_equal: bool = True, killed: bool = Fal
     )
 
 
-def test_an_interruption_that_cost_nothing_is_told_in_one_line_and_holds() -> None:
+def test_an_interruption_that_cost_nothing_is_reported_in_one_line_and_holds() -> None:
     clean = result(drained())
     assert clean.holds
     assert clean.line() == "RESULT steps_lost=0 samples_lost=0 samples_repeated=0 weights_equal=true pause_s=6.0"

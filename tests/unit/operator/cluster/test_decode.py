@@ -112,7 +112,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_of_its_type_is_left_out_and_told(change: Json) -> None:
+def test_what_is_not_of_its_type_is_left_out_and_reported(change: Json) -> None:
     raw = stored()
     raw |= {name: value for name, value in change.items() if name != "metadata"}
     raw["metadata"] |= change.get("metadata", {})

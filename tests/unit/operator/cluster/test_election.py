@@ -363,7 +363,7 @@ def test_a_leader_that_cannot_renew_stops_writing_before_another_may_lead_and_en
     scene.run(play())
 
 
-def test_a_leader_that_nobody_has_replaced_goes_on_when_the_api_server_answers_again() -> None:
+def test_a_leader_that_was_not_replaced_continues_when_the_api_server_answers_again() -> None:
     scene = Scene()
 
     async def play() -> None:
@@ -417,7 +417,7 @@ FAILURES = [
 ]
 
 
-def test_however_slowly_renewals_fail_nobody_leads_beside_the_leader() -> None:
+def test_however_slowly_renewals_fail_no_replica_leads_beside_the_leader() -> None:
     for ends in FAILURES:
         scene = Scene()
 
@@ -481,7 +481,7 @@ def test_a_leader_blocked_for_longer_than_its_lease_has_lost_it_and_ends(begins:
 
 
 @pytest.mark.parametrize("blocked", [1.5, 20])
-def test_a_leader_blocked_for_longer_that_nobody_has_replaced_leads_again(blocked: float) -> None:
+def test_a_leader_blocked_for_longer_that_was_not_replaced_leads_again(blocked: float) -> None:
     scene = Scene()
 
     async def play() -> None:
@@ -571,7 +571,7 @@ def test_a_leader_survives_renewals_that_fail_now_and_then() -> None:
     assert not scene.ended
 
 
-def test_a_leader_renews_with_one_call_and_reads_its_lease_only_where_somebody_has_changed_it() -> None:
+def test_a_leader_renews_with_one_call_and_reads_its_lease_only_where_it_was_changed() -> None:
     scene = Scene()
 
     async def play() -> None:
@@ -590,7 +590,7 @@ def test_a_leader_renews_with_one_call_and_reads_its_lease_only_where_somebody_h
     assert len(renewals) == int(100 / PERIOD)
 
 
-def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
+def test_a_leader_whose_lease_another_holds_stops_at_once() -> None:
     scene = Scene()
 
     async def play() -> None:
@@ -604,7 +604,7 @@ def test_a_leader_whose_lease_somebody_else_holds_stops_at_once() -> None:
     assert scene.loop.time() == PERIOD
 
 
-def test_a_lease_of_somebody_else_is_not_given_back() -> None:
+def test_a_lease_of_another_is_not_given_back() -> None:
     scene = Scene()
 
     async def play() -> None:

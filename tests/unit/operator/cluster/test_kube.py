@@ -60,7 +60,7 @@ def test_a_proxy_counts_where_it_stands_on_the_way(
         pytest.param(409, "the object has been modified", {"name": "p"}, Conflict, id="newer version"),
     ],
 )
-def test_who_refuses_a_patch_is_told_from_a_pod_that_is_not_as_it_was(
+def test_a_refused_patch_is_distinguished_from_a_pod_that_has_changed(
     status: int, message: str, details: Json | None, expected: type[ApiError]
 ) -> None:
     body = {"kind": "Status", "status": "Failure", "message": message, "reason": "Invalid", "details": details}
@@ -162,7 +162,7 @@ def test_a_watch_of_one_name_that_is_refused_with_410_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize("chunk", [997, 65_536, 10**6])
-def test_events_of_a_watch_are_told_however_they_are_cut_into_pieces(chunk: int) -> None:
+def test_events_of_a_watch_are_reported_however_they_are_cut_into_pieces(chunk: int) -> None:
     """Also one longer than any buffer; the last one has not come whole."""
     names = ["short", "x" * 300_000, "Grüße"]
     kinds = ["MODIFIED", "MODIFIED", "MODIFIED", "DELETED"]

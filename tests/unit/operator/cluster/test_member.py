@@ -69,7 +69,7 @@ def test_a_hook_of_the_users_stays() -> None:
     assert spec["containers"][0]["lifecycle"] == mine
 
 
-def test_a_member_keeps_off_formers_only_where_it_is_told_to() -> None:
+def test_a_member_keeps_off_formers_only_where_it_has_to() -> None:
     others = {"labelSelector": {}, "topologyKey": "rack"}
     given = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}, "nodeAffinity": {}}
     raw = template()
@@ -211,7 +211,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
 @pytest.mark.parametrize(
     "chosen", [{"epoch": 3}, {"step": 0}, {"seq": 7, "uri": "s3://b/other"}, {"pin": "best"}, {"uri": "s3://b/other"}]
 )
-def test_where_the_job_begins_is_told_to_each_member_as_the_runtime_reads_it(chosen: dict[str, Any]) -> None:
+def test_each_member_gets_where_the_job_begins_as_the_runtime_reads_it(chosen: dict[str, Any]) -> None:
     values = env(of_spec(checkpoint={"uri": "s3://b/p", "from": chosen}))
     assert json.loads(values["PERDURE_FROM"]) == chosen
     read = read_settings({"PERDURE_ROOT": values["PERDURE_ROOT"], "PERDURE_FROM": values["PERDURE_FROM"]}).resume_from
@@ -248,13 +248,13 @@ def test_the_secret_is_mounted_too_for_a_variable_never_changes_in_a_running_pod
     assert found.expires == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def test_a_secret_that_is_missing_is_told_by_the_environment_and_holds_no_mount_up() -> None:
+def test_a_missing_secret_shows_in_the_environment_and_holds_up_no_mount() -> None:
     pod = of_spec(checkpoint=KEYS)
     assert pod["spec"]["volumes"][-1]["secret"]["optional"] is True
     assert env(pod)["AWS_ACCESS_KEY_ID"]["secretKeyRef"]["optional"] is False
 
 
-def test_a_user_who_is_not_root_reads_the_keys_and_nobody_writes_them() -> None:
+def test_a_user_other_than_root_reads_the_keys_and_cannot_write_them() -> None:
     assert of_spec(checkpoint=KEYS)["spec"]["volumes"][-1]["secret"]["defaultMode"] == 0o444
 
 
@@ -302,7 +302,7 @@ def test_the_users_variables_win_where_the_contract_is_silent(name: str, value: 
     assert env(of_spec(template=own, checkpoint=checkpoint))[name] == value
 
 
-def test_the_global_batch_is_told_and_is_no_reason_to_replace_anybody() -> None:
+def test_the_global_batch_is_in_the_environment_and_replaces_no_member() -> None:
     elastic = {"minReplicas": 1, "maxReplicas": 4}
     old, told = of_spec(elastic=elastic), of_spec(elastic=elastic | {"globalBatchSize": 96})
     assert "PERDURE_GLOBAL_BATCH_SIZE" not in env(old)
@@ -355,7 +355,7 @@ def test_where_the_job_says_nothing_to_autoscalers_the_template_alone_does() -> 
     assert _annotations() == {}
 
 
-def test_what_autoscalers_are_told_makes_no_other_template() -> None:
+def test_annotations_for_autoscalers_make_no_other_template() -> None:
     hashes = {
         member.template_hash(snapshot(spec=TrainingJobSpec.model_validate(job(disruption=given)["spec"])))
         for given in ({}, {"autoscaler": "Never"}, {"autoscaler": "Cooperative"})

@@ -22,7 +22,7 @@ def test_a_cause_in_any_letters_leaves_room_for_the_rest_of_an_assignment(letter
     assert told.cause == letter * count or told.cause.endswith("...")
 
 
-def test_a_cause_that_fits_is_told_in_full() -> None:
+def test_a_cause_that_fits_is_reported_in_full() -> None:
     plan = RunPlan(
         run=1, world=4, master="10.0.0.1:29501", cause="x" * 160, members=(MEMBER,), seconds=60, wait=0, lost=()
     )

@@ -52,7 +52,7 @@ def test_a_pod_says_what_its_job_and_its_role_say(mode: Autoscaler | None, role:
 
 class TestALivingPod:
     @pytest.mark.parametrize(("mode", "told"), [("Never", LEFT_ALONE), ("Cooperative", MAY_GO)])
-    def test_is_told_anew_when_the_field_changes(self, mode: str, told: dict[str, str]) -> None:
+    def test_gets_the_annotation_again_when_the_field_changes(self, mode: str, told: dict[str, str]) -> None:
         here = job().running(world=2).spec(**_mode(mode)).settle()
         assert _told(here) == [told, told]
         assert here.now.run == 1
@@ -65,11 +65,11 @@ class TestALivingPod:
         here = job().running(world=2).pod(0, marks={SAFE: "false"})
         assert _marks(here) == []
 
-    def test_gets_it_back_when_somebody_takes_it_away(self) -> None:
+    def test_gets_it_back_when_it_is_removed(self) -> None:
         here = job(**_mode("Never")).running(world=2).pod(0, marks={}).settle()
         assert _told(here) == [LEFT_ALONE, LEFT_ALONE]
 
-    def test_of_a_job_that_says_nothing_is_never_told_anything(self) -> None:
+    def test_of_a_job_that_says_nothing_gets_no_annotation(self) -> None:
         here = job().running(world=2)
         assert _told(here) == [{}, {}]
         assert not [action for decision in here.history for action in decision.actions if isinstance(action, Mark)]
@@ -86,7 +86,7 @@ class TestANewMember:
         assert _told(here) == [LEFT_ALONE, LEFT_ALONE]
         assert _told(here.ready().settle()) == [MAY_GO, MAY_GO]
 
-    def test_is_promoted_and_told_in_one_round(self) -> None:
+    def test_is_promoted_and_annotated_in_one_round(self) -> None:
         here = job(**_mode("Cooperative")).starting(2).ready()
         while not here.run_plan:
             here = here.step()

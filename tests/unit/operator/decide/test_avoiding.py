@@ -102,7 +102,7 @@ class TestWhoIsNew:
 
 
 class TestSpares:
-    def test_one_there_stays_and_is_told_of(self) -> None:
+    def test_one_there_stays_and_is_reported(self) -> None:
         here = avoiding(2, "n3", elastic={"spares": 1})
         assert here.names() == ["0", "1", "2"]
         for _ in range(5):
@@ -119,7 +119,7 @@ class TestSpares:
 
 
 class TestChoosing:
-    def test_a_job_may_choose_it_and_then_nobody_leaves(self) -> None:
+    def test_a_job_may_choose_it_and_then_no_member_leaves(self) -> None:
         sick = (NodeCondition(type="KernelDeadlock", status="True"),)
         here = job(disruption={"signals": {"npd-kernel-deadlock": "Avoid"}}).running(2).node("n1", conditions=sick)
         assert here.settle().after(60).settle().intent is None

@@ -88,7 +88,7 @@ def test_a_member_that_never_heard_its_ranks_leaves_without_becoming_a_member() 
     assert {pod.role for pod in here.snapshot.pods} == {"standby"}
 
 
-def test_a_member_whose_label_somebody_removed_gets_it_back_and_trains_on() -> None:
+def test_a_member_whose_label_was_removed_gets_it_back_and_trains_on() -> None:
     here = job().running(world=2)
     plan = here.pod(0, labelled=False).plan()
     (told,) = written(plan)

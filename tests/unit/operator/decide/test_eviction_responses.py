@@ -107,7 +107,7 @@ class TestMember:
         assert here.intent is not None
         assert here.intent.leave
 
-    def test_while_it_is_the_turn_of_others_nobody_moves_and_nothing_is_said(self) -> None:
+    def test_while_it_is_the_turn_of_others_no_member_moves_and_nothing_is_said(self) -> None:
         here = changed(asked(job().running(world=2), FIRST), state="Inactive", started=None)
         assert here.plan().status is None
         assert here.plan().actions == ()
@@ -230,7 +230,7 @@ class TestAnswer:
         assert tried.plan().requeue_after is not None
         assert len(answers(tried.after(21))) == 1
 
-    def test_nobody_is_told_a_time_before_the_one_that_kubernetes_has_told(self) -> None:
+    def test_no_time_is_promised_before_the_one_that_kubernetes_gave(self) -> None:
         """Clocks differ, and the API server refuses a heartbeat before the beginning."""
         here = job(disruption=PATIENT).running(world=2)
         ahead = here.snapshot.now.replace(microsecond=0) + timedelta(seconds=9)
@@ -308,7 +308,7 @@ class TestAnswer:
         (other,) = answers(here.after(1))
         assert other.uid != told.uid
 
-    def test_of_many_one_is_told_that_the_pod_has_ended(self) -> None:
+    def test_of_many_requests_one_learns_that_the_pod_has_ended(self) -> None:
         here = _flooded(job().running(world=2), 3).all_ended(ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()
         assert here.now.finished_at is not None
         assert [one.completed is not None for one in here.snapshot.evictions].count(True) == 1

@@ -42,7 +42,7 @@ class TestStuck:
         (until,) = re.findall(r"(?:until|at) (\d\d:\d\d:\d\d)Z", message)
         assert until >= here.snapshot.now.strftime("%H:%M:%S")
 
-    def test_until_then_somebody_looks_again(self) -> None:
+    def test_until_then_the_job_is_looked_at_again(self) -> None:
         assert self._stuck(146).plan().requeue_after == 4
 
     def test_thirty_seconds_after_its_grace_the_reason_names_what_a_person_has_to_do(self) -> None:
@@ -111,16 +111,16 @@ class TestRefusedToTellToLeave:
         assert saved.now.steps_lost == 0
         assert saved.condition(ConditionType.SAVED).status == "True"
 
-    def test_members_that_were_told_are_not_deleted_because_they_cannot_be_told_to_be_quicker(self) -> None:
+    def test_members_that_were_asked_are_not_deleted_because_they_cannot_be_hurried(self) -> None:
         here = job().running(world=3).leaving("n1").after(11).ended(0, ExitKind.FAILED, run=1, error=killed())
         assert deletes(_denied(here, 1).plan()) == []
 
-    def test_members_that_could_be_told_are_not_deleted(self) -> None:
+    def test_members_that_could_be_asked_are_not_deleted(self) -> None:
         here = job().running(world=2).cordon("n1").settle().after(1).step(writes=2)
         assert deletes(_denied(here, 1).after(10).plan()) == ["digits-ab12-1"]
 
     @pytest.mark.parametrize("seconds", [10, 1000])
-    def test_whoever_was_never_told_a_rank_has_nothing_to_save_and_gets_a_short_grace(self, seconds: float) -> None:
+    def test_a_member_without_a_rank_has_nothing_to_save_and_gets_a_short_grace(self, seconds: float) -> None:
         here = _denied(job().starting(world=2).ready().step(writes=1), 0, 1)
         here = here.cordon("n1").step(writes=1).after(1).step(writes=1).after(seconds)
         plan = here.plan()
@@ -159,7 +159,7 @@ def test_a_member_that_keeps_its_label_counts_beside_those_that_get_theirs() -> 
     assert here.snapshot.budget.min_available == 3
 
 
-def test_an_idle_pod_that_cannot_be_relabelled_keeps_nobody_off_and_goes() -> None:
+def test_an_idle_pod_that_cannot_be_relabelled_keeps_no_pod_off_and_goes() -> None:
     here = _denied(job().starting(world=2).node("n1", deleting=True), 0)
     assert deletes(here.plan()) == ["digits-ab12-0"]
     assert {pod.role for pod in here.step().snapshot.pods} == {Role.STANDBY}
@@ -221,7 +221,7 @@ class TestRefusedToTellWhoIsWrittenOff:
     def test_it_is_deleted_all_the_same(self) -> None:
         assert "digits-ab12-1" in deletes(self._denied().plan())
 
-    def test_somebody_looks_again_when_the_refusal_counts_no_more(self) -> None:
+    def test_the_job_is_looked_at_again_when_the_refusal_counts_no_more(self) -> None:
         here = self._denied().settle().refused(1, kind=RefusalKind.PATCH_REFUSED, seconds=7)
         assert here.after(6).settle().plan().requeue_after == 1
 

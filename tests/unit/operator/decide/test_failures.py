@@ -169,7 +169,7 @@ class TestEndedFromOutside:
         assert here.now.current.plan.run == 1
         assert here.condition(ConditionType.RUNNING).status == "True"
 
-    def test_a_member_rejected_by_a_kubelet_that_began_anew_is_named_as_the_cause(self) -> None:
+    def test_a_member_rejected_by_a_kubelet_that_started_over_is_named_as_the_cause(self) -> None:
         here = job().running(world=2).pod(1, **REJECTED).settle()
         assert here.intent is not None
         assert here.intent.cause == f"digits-ab12-1 ended: {TOLD}"
@@ -206,7 +206,7 @@ class TestEndedFromOutside:
             "digits-ab12-1 has saved and left: Evicted on node n2: The node was low on resource: memory."
         )
 
-    def test_a_failed_pod_of_which_nothing_is_told_is_not_gone(self) -> None:
+    def test_a_failed_pod_without_details_is_not_gone(self) -> None:
         here = job().running(world=2).pod(1, phase="Failed", ready=False).settle()
         assert here.intent is not None
         assert here.intent.cause == "digits-ab12-1 ended: the pod is Failed, and nothing says why"
@@ -389,7 +389,7 @@ class TestFenced:
         assert after.run_plan is not None
         assert after.run_plan.run == 8
 
-    def test_it_jumps_even_past_the_number_that_leavers_were_told(self) -> None:
+    def test_it_jumps_even_past_the_number_that_leavers_got(self) -> None:
         here = job().running(world=1).leaving("n1").ended(0, ExitKind.FENCED, opened=7).settle()
         after = here.after(1).settle().ready().settle()
         assert after.run_plan is not None

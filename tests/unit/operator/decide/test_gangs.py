@@ -79,7 +79,7 @@ class TestHoldingOn:
         assert grows.now.current is not None
         assert _released(grows.after(1).settle()).now.gang is None
 
-    def test_nobody_lets_go_of_nodes_while_others_of_the_job_still_leave_theirs(self) -> None:
+    def test_no_member_releases_its_node_while_others_of_the_job_still_leave_theirs(self) -> None:
         here = _stuck().after(TIMEOUT)
         saves = here.snapshot.pods[0].model_copy(update={"name": here.name(9), "uid": "u9", "phase": "Running"})
         move = Intent(disruption=Disruption.NODE_LEAVING, cause="n1 is cordoned", since=START, seconds=3600)
@@ -100,7 +100,7 @@ class TestHoldingOn:
 
 
 class TestLettingGo:
-    def test_it_is_told_and_says_when_it_begins_anew(self) -> None:
+    def test_it_is_reported_with_the_time_of_the_next_attempt(self) -> None:
         here = _released(_stuck())
         (event,) = [one for plan in here.history for one in plan.events if one.reason == "GangReleased"]
         assert event.type == "Warning"
@@ -112,7 +112,7 @@ class TestLettingGo:
         assert here.now.phase is Phase.PENDING
         assert [pod for pod in here.living() if not pod.deleting] == []
 
-    def test_nobody_is_made_until_the_pause_is_over_and_then_all_are(self) -> None:
+    def test_no_member_is_created_until_the_pause_is_over_and_then_all_are(self) -> None:
         here = _released(_stuck())
         assert here.now.gang is not None
         seconds = (here.now.gang.until - here.snapshot.now).total_seconds()
@@ -156,7 +156,7 @@ class TestLettingGo:
         assert here.now.gang is not None
         assert here.now.gang.until == here.snapshot.now + timedelta(seconds=longest_gang_pause(TIMEOUT))
 
-    def test_one_that_is_suspended_meanwhile_begins_its_time_anew(self) -> None:
+    def test_a_job_that_is_suspended_meanwhile_restarts_its_time(self) -> None:
         here = _stuck().after(TIMEOUT - 1).spec(suspend=True).settle().after(TIMEOUT).spec(suspend=False).settle()
         assert here.now.gang is None
         assert len(here.now.next.members if here.now.next else ()) == 3

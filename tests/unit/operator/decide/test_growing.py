@@ -61,13 +61,13 @@ class TestTheBeginning:
         assert _numbers(here.run_plan) == ["0", "2"]
         assert here.now.phase is Phase.RUNNING
 
-    def test_whoever_comes_within_the_while_comes_along_and_begins_it_anew(self) -> None:
+    def test_a_joiner_within_the_while_comes_along_and_restarts_it(self) -> None:
         here = _up(_job().starting(4), 0, 2).settle().after(AFTER - 1)
         here = _up(here, 3).settle().after(AFTER - 1).settle()
         assert here.run_plan is None
         assert _numbers(here.after(1).settle().run_plan) == ["0", "2", "3"]
 
-    def test_whoever_goes_again_within_the_while_does_not_count(self) -> None:
+    def test_a_joiner_that_goes_within_the_while_does_not_count(self) -> None:
         here = _up(_job().starting(4), 0, 2).settle().after(AFTER - 1).exited(2).settle()
         assert here.after(60).settle().run_plan is None
 
@@ -80,7 +80,7 @@ class TestTheBeginning:
         here = _up(_job(_elastic(sizes=(2, 4, 8))).starting(4), 0, 1, 2).settle().after(AFTER).settle()
         assert _numbers(here.run_plan) == ["0", "1"]
 
-    def test_it_says_that_the_members_are_told_and_not_that_others_are_awaited(self) -> None:
+    def test_it_says_that_the_members_get_their_ranks_and_not_that_others_are_awaited(self) -> None:
         here = _up(_job().starting(4), 0, 2).settle().after(AFTER).step()
         assert here.now.run == 1
         assert here.condition(ConditionType.RUNNING).reason == "Assigning"
@@ -95,7 +95,7 @@ class TestTheBeginning:
 
 
 class TestGrowing:
-    def test_a_small_run_trains_while_new_members_are_awaited_until_a_time_that_is_told(self) -> None:
+    def test_a_small_run_trains_while_new_members_are_awaited_until_a_time_that_status_shows(self) -> None:
         here = _small()
         assert stage_of(here.now) is Stage.PREPARING
         assert here.now.phase is Phase.RUNNING
@@ -285,7 +285,7 @@ class TestAFixedSizeThatWasOfferedALargerRunInVain:
         here = here.after(PATIENT.replacement_timeout_seconds - 1).settle()
         assert stage_of(here.now) is Stage.PREPARING
 
-    def test_what_is_told_does_not_claim_that_the_run_trains(self) -> None:
+    def test_the_message_does_not_claim_that_the_run_trains(self) -> None:
         said = self._offered().condition(ConditionType.DISRUPTED).message
         assert "the run trains on, or waits for run 2, which was offered in vain, while new members start" in said
         assert "until 12:00:" in said
@@ -308,7 +308,7 @@ class TestAFixedSizeThatWasOfferedALargerRunInVain:
         assert offered is not None
         assert len(_numbers(offered.plan)) == 3
 
-    def test_whoever_comes_in_time_makes_it_larger(self) -> None:
+    def test_a_joiner_in_time_makes_it_larger(self) -> None:
         here = self._offered().after(10).ready().settle()
         assert here.now.next is not None
         assert len(_numbers(here.now.next.plan)) == 3
@@ -365,27 +365,27 @@ class TestGoingOnWithFewer:
         assert here.run_plan is not None
         assert here.run_plan.leavers == (here.name(1),)
 
-    def test_a_leaver_is_replaced_by_who_was_to_grow_the_run_and_nobody_waits_for_more(self) -> None:
+    def test_a_leaver_is_replaced_by_a_joiner_without_waiting_for_more(self) -> None:
         here = _small()
         joiners = here.now.next.members if here.now.next else ()
         here = here.pod(joiners[0], ready=True, phase="Running", ip="10.0.0.9").settle().cordon("n2").settle()
         assert _numbers(here.run_plan) == ["0", joiners[0].rpartition("-")[2]]
 
-    def test_it_says_that_those_who_go_on_are_told_and_not_that_others_are_awaited(self) -> None:
+    def test_it_says_that_members_get_their_ranks_and_not_that_others_are_awaited(self) -> None:
         here = _job().running(4).ended(1, ExitKind.FAILED, error=killed()).step()
         assert here.now.run == 2
         assert here.condition(ConditionType.RUNNING).reason == "Assigning"
 
-    def test_whoever_is_not_ready_is_not_gone_on_with(self) -> None:
+    def test_a_joiner_that_is_not_ready_is_left_out(self) -> None:
         here = _job().running(4).pod(2, ready=False).settle()
         here = here.ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.after(60).settle().now.run == 1
 
-    def test_a_job_whose_root_another_has_a_better_claim_to_goes_on_with_nobody(self) -> None:
+    def test_a_job_whose_root_belongs_to_another_takes_no_joiner(self) -> None:
         here = _job().running(4).having(same_uri=("default/other",)).ended(1, ExitKind.FAILED, error=killed())
         assert here.settle().after(60).settle().now.run == 1
 
-    def test_a_fixed_size_goes_on_with_nobody_missing(self) -> None:
+    def test_a_fixed_size_takes_over_only_with_all_members(self) -> None:
         here = _job().spec(elastic=None).running(4).ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.after(60).settle().now.run == 1
 
@@ -428,7 +428,7 @@ class TestWhoLeaves:
 
 
 @pytest.mark.parametrize("members", [2, 3])
-def test_nobody_of_a_run_that_could_not_grow_is_asked_for_anything(members: int) -> None:
+def test_no_member_of_a_run_that_could_not_grow_is_asked_for_anything(members: int) -> None:
     here = _small(members)
     plan = here.after(TIMEOUT).plan()
     assert sorted(deletes(plan)) == sorted(here.now.next.members if here.now.next else ())

@@ -74,7 +74,7 @@ def _plan(here: Job) -> RunPlan:
 
 
 class TestOffer:
-    def test_the_plan_is_in_status_before_anybody_is_told_and_the_old_run_stays_the_one_that_is_on(self) -> None:
+    def test_the_plan_is_in_status_before_any_member_gets_it_and_the_old_run_stays_current(self) -> None:
         here = _ready(_running())
         plan = here.plan()
         assert plan.status is not None
@@ -86,7 +86,7 @@ class TestOffer:
         assert set(trains(plan)) == {"digits-ab12-0", "digits-ab12-2"}
         assert set(leaves(plan)) == {"digits-ab12-1"}
 
-    def test_standbys_that_are_ready_when_their_time_is_over_take_over_and_nobody_is_asked_to_leave_as_well(
+    def test_standbys_that_are_ready_when_their_time_is_over_take_over_and_no_further_member_is_asked_to_leave(
         self,
     ) -> None:
         plan = _ready(_running()).after(60).plan()  # no leader meanwhile
@@ -95,7 +95,7 @@ class TestOffer:
         assert plan.status.run == 2
         assert set(leaves(plan)) == {"digits-ab12-1"}
 
-    def test_everybody_is_told_the_same_offer(self) -> None:
+    def test_all_members_get_the_same_offer(self) -> None:
         here = _offered()
         told = [here.assignment(number) for number in (0, 1, 2)]
         assert [said.handover for said in told if isinstance(said, Train | Leave)] == [_offer(here)] * 3
@@ -112,7 +112,7 @@ class TestOffer:
         assert told.handover.master == "10.0.0.2:29602"
         assert told.master == "10.0.0.3:29502"
 
-    def test_where_nobody_stays_it_is_at_the_lowest_that_leaves(self) -> None:
+    def test_where_no_member_stays_it_is_at_the_lowest_that_leaves(self) -> None:
         here = _running().cordon("n1", "n2").settle().after(1).settle().ready().settle()
         assert _offer_of_leaver(here, 0).master == "10.0.0.1:29602"
 
@@ -145,7 +145,7 @@ class TestOffer:
             in here.condition(ConditionType.DISRUPTED).message
         )
 
-    def test_while_members_are_told_of_it_the_job_is_running(self) -> None:
+    def test_while_members_get_the_offer_the_job_is_running(self) -> None:
         here = _running().cordon("n1").settle().after(1).settle().ready().step()
         assert _stage(here) is Stage.HANDING_OVER
         assert here.now.phase is Phase.RUNNING
@@ -233,7 +233,7 @@ class TestNoOffer:
         assert here.now.live_refused is not None
         assert here.now.live_refused.template == here.snapshot.template_hash
 
-    def test_without_a_session_nobody_can_hand_over(self) -> None:
+    def test_without_a_session_no_member_can_hand_over(self) -> None:
         assert "no Session" in self._in_place(_ready(_running(completion="ExitCode")))
 
     def test_an_assignment_without_room_for_it_offers_nothing(self) -> None:
@@ -305,7 +305,7 @@ class TestEvidence:
         said = [event.message for event in plan.events if event.reason == "HandoverFailed"]
         assert said == [f"run 2 has not taken over from run 1: digits-ab12-2: handover-failed: {why}"]
 
-    def test_nobody_of_the_old_run_is_told_of_it_again(self) -> None:
+    def test_no_member_of_the_old_run_gets_it_again(self) -> None:
         here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
         assert assigns(here.plan()) == {}
         told = here.assignment(0)
@@ -361,7 +361,7 @@ class TestEvidence:
         assert (here.run_plan.run, here.run_plan.lost) == (3, (1, 2))
         assert {member.name.rpartition("-")[2] for member in here.run_plan.members} == {"0", "3", "4"}
 
-    def test_a_lost_stayer_leaves_neither_run_able_to_save_where_nobody_leaves_either(self) -> None:
+    def test_a_lost_stayer_leaves_neither_run_able_to_save_where_no_member_leaves(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
         here = here.ended(0, ExitKind.FAILED, run=1, error=killed()).settle().after(2).ready().settle()
         assert here.run_plan is not None
@@ -375,7 +375,7 @@ class TestEvidence:
 
     @pytest.mark.parametrize("order", list(permutations(("stayer", "leaver", "other"))))
     @pytest.mark.parametrize("between", [0, 3])
-    def test_a_lost_stayer_costs_one_failure_whoever_tells_first_that_it_was_lost(
+    def test_a_lost_stayer_costs_one_failure_whichever_report_comes_first(
         self, order: tuple[str, ...], between: float
     ) -> None:
         ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
@@ -392,7 +392,7 @@ class TestEvidence:
 
     @pytest.mark.parametrize("order", list(permutations(("leaver", "stayer", "other", "newcomer"))))
     @pytest.mark.parametrize("between", [0, 3])
-    def test_a_lost_leaver_costs_one_failure_whoever_tells_first_that_it_was_lost(
+    def test_a_lost_leaver_costs_one_failure_whichever_report_comes_first(
         self, order: tuple[str, ...], between: float
     ) -> None:
         ends: dict[str, tuple[int, ExitKind, dict[str, Any]]] = {
@@ -513,7 +513,7 @@ class TestBelief:
 
     @pytest.mark.parametrize("order", list(permutations(("stayer", "other", "leaver", "newcomer"))))
     @pytest.mark.parametrize("between", [0, 5, NEWS_SECONDS + 5])
-    def test_whoever_tells_last_that_a_run_never_takes_over_history_and_status_know_it_then(
+    def test_whichever_member_reports_last_that_a_run_never_takes_over_history_and_status_know_it(
         self, order: tuple[str, ...], between: float
     ) -> None:
         """Only the newcomer reports it; until then it is unknown, and status claims nothing unreported."""
@@ -559,7 +559,7 @@ class TestBelief:
         after = here.ended(0, ExitKind.CHECKPOINTED, attempt=never, **SAVED).settle()
         assert [one.how for one in after.now.history if one.run == 2] == [Takeover.IN_PLACE]
 
-    def test_a_run_of_which_somebody_tells_that_it_has_begun_all_the_same_was_begun_in_place(self) -> None:
+    def test_a_run_that_is_reported_as_begun_after_all_was_begun_in_place(self) -> None:
         here = _offered(world=3).exited(1, code=137).settle().after(NEWS_SECONDS).settle()
         here = here.ended(3, ExitKind.HANDOVER_FAILED, run=2, attempt=AttemptRecord(2)).step()
         begun = (Beginning(2, 20, 1, 20),)
@@ -609,7 +609,7 @@ class TestBelief:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
 
-    def test_leavers_learn_that_nobody_is_left_of_the_run_that_took_over_and_commit_what_they_have(self) -> None:
+    def test_leavers_learn_that_no_member_is_left_of_the_run_that_took_over_and_commit_what_they_have(self) -> None:
         """It may be the only copy of that run's state, and their agents commit it only if that run is lost."""
         here = _running().spec(replicas=1).settle().after(1).settle().exited(0, code=137).settle()
         told = here.assignment(1)
@@ -622,7 +622,7 @@ class TestBelief:
         assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
         assert after.now.steps_lost == 0
 
-    def test_a_run_of_which_nobody_is_left_is_not_the_one_that_is_on(self) -> None:
+    def test_a_run_without_members_left_is_not_the_current_one(self) -> None:
         here = _ready(_running(world=1), "n1").settle().exited(0, code=137).settle()
         assert here.now.current is not None
         assert (here.now.current.run, here.now.current.unconfirmed) == (2, True)
@@ -693,7 +693,7 @@ class TestAPodThatIsAtItsRescueCommit:
         here = self._all_new().deleted(2, grace=60).after(60).ready().settle()
         assert here.now.current is not None
 
-    def test_nobody_waits_for_one_that_had_no_rank_or_whose_node_is_lost(self) -> None:
+    def test_a_member_without_a_rank_or_on_a_lost_node_is_not_waited_for(self) -> None:
         here = self._all_new().deleted(2, grace=600)
         idle = here.pod(2, assignment="", role="standby").ready().settle()
         assert idle.now.current is not None
@@ -811,7 +811,7 @@ class TestNoEvidence:
         offer = _offer_of_leaver(after, 0)
         assert (offer.run, offer.world, offer.joins, offer.leavers) == (2, 3, (0,), (0,))
 
-    def test_where_somebody_leaves_whose_end_will_tell_it_waits_longer(self) -> None:
+    def test_where_a_leavers_end_will_show_it_waits_longer(self) -> None:
         here = _offered().cordon("n1").settle()
         assert _stage(here) is Stage.HANDING_OVER
         assert here.after(16).settle().plan().requeue_after == NEWS_SECONDS - 16
@@ -903,7 +903,7 @@ def _in_place(world: int = 2, *nodes: str) -> Job:
 
 class TestARunThatIsLostWhileTheNextOneWaitsForIt:
     @pytest.mark.parametrize("how", ["silent", "in time", "peer"])
-    def test_the_next_one_is_planned_anew_with_the_same_members_and_names_the_run_that_never_saves(
+    def test_the_next_one_is_planned_again_with_the_same_members_and_names_the_run_that_never_saves(
         self, how: str
     ) -> None:
         here, told = _in_place(), {"run": 1, "step": 20, "commit": (4, 10), "opened": 1}
@@ -948,7 +948,7 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert here.now.log_lost is not None
         assert here.after(1).settle().now.run == here.now.run
 
-    def test_so_is_one_whose_members_are_all_new_once_nobody_of_the_older_one_is_left(self) -> None:
+    def test_so_is_one_whose_members_are_all_new_once_no_member_of_the_older_one_is_left(self) -> None:
         here = _in_place(2, "n1", "n2")
         assert here.run_plan is not None
         assert here.run_plan.wait == 765
@@ -967,7 +967,7 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         ],
         ids=["the older one has saved", "the newer one has opened"],
     )
-    def test_nothing_is_planned_where_somebody_has_told_that_it_goes_on(self, told: dict[str, Any]) -> None:
+    def test_nothing_is_planned_where_a_member_has_reported_that_the_run_continues(self, told: dict[str, Any]) -> None:
         here = _in_place().ended(1, **told).settle().after(5).settle()
         assert here.now.run == 2
         assert _stage(here) is Stage.RUNNING
@@ -1000,7 +1000,7 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.lost) == (3, (1, 2))
 
-    def test_where_nobody_of_either_run_is_left_neither_is_waited_for(self) -> None:
+    def test_where_no_member_of_either_run_is_left_neither_is_waited_for(self) -> None:
         here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
         here = here.exited(0, code=137).ended(1, ExitKind.HANDOVER_FAILED, run=2).settle()
         assert here.now.current is None
@@ -1011,7 +1011,7 @@ class TestARunThatIsLostWhileTheNextOneWaitsForIt:
         [{"outcome": ExitKind.CHECKPOINTED, **SAVED}, {"outcome": ExitKind.PEER_LOST, **GONE}],
         ids=["saved", "gone"],
     )
-    def test_a_run_whose_end_somebody_has_told_is_not_called_lost(self, told: dict[str, Any]) -> None:
+    def test_a_run_whose_end_was_reported_is_not_called_lost(self, told: dict[str, Any]) -> None:
         here = _running(1).spec(replicas=2).settle().after(1).settle().ready().settle()
         here = here.ended(0, **told).ended(1, ExitKind.FAILED, run=2, error=killed()).settle()
         assert here.now.current is None
@@ -1082,7 +1082,7 @@ class TestHistory:
         assert (entry.run, entry.size, entry.how, entry.changes) == (1, 2, Takeover.START, 2)
         assert entry.changed == ("+digits-ab12-0", "+digits-ab12-1")
 
-    def test_a_hand_over_tells_who_came_and_went_and_how_long_nobody_trained(self) -> None:
+    def test_a_hand_over_shows_which_members_changed_and_how_long_training_paused(self) -> None:
         went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
         here = _offered().ended(1, ExitKind.HANDED_OVER, handovers=went, **GONE).settle()
         entry = here.now.history[-1]
@@ -1118,7 +1118,7 @@ class TestHistory:
         entry = _ready(here).settle().now.history[-1]
         assert (entry.how, entry.why) == (Takeover.IN_PLACE, "its model is sharded")
 
-    def test_anew_it_says_why_no_standby_took_over_and_what_was_lost(self) -> None:
+    def test_a_run_that_starts_over_says_why_no_standby_took_over_and_what_was_lost(self) -> None:
         here = _running().cordon("n2").settle().after(1).settle().after(30).settle()
         here = here.ended(0, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(3, 10))
         here = here.ended(1, ExitKind.EXIT_TIMEOUT, run=1, step=20, commit=(3, 10)).settle().ready().settle()
@@ -1126,14 +1126,14 @@ class TestHistory:
         assert (entry.run, entry.how, entry.steps_lost) == (2, Takeover.RECREATE, 10)
         assert entry.why == "no standby was ready in time: StartingMembers"
 
-    def test_whether_it_was_live_may_be_told_much_later(self) -> None:
+    def test_whether_it_was_live_may_be_reported_much_later(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle().after(1245).settle()
         assert here.now.history[-1].how is Takeover.UNKNOWN
         went = (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.04}),)
         late = here.ended(2, ExitKind.FAILED, run=2, opened=2, handovers=went, error=killed()).settle()
         assert (late.now.history[-1].how, late.now.history[-1].pause) == (Takeover.LIVE, 0.04)
 
-    def test_one_who_knows_of_no_pause_does_not_take_back_what_others_have_told(self) -> None:
+    def test_a_member_that_knows_of_no_pause_does_not_erase_what_others_reported(self) -> None:
         """A newcomer was in no step before it, and tells of none."""
         here = _running().spec(replicas=4).settle().after(1).settle().ready().settle().after(1245).settle()
         for member, parts in ((1, {"pause": 0.05}), (0, {"pause": 0.04}), (3, {})):
@@ -1143,9 +1143,7 @@ class TestHistory:
         assert (entry.how, entry.pause) == (Takeover.LIVE, 0.05)
 
     @pytest.mark.parametrize(("first", "parts"), [(0, {"pause": 0.05}), (2, {})])
-    def test_a_run_that_nobody_told_of_before_it_had_completed_is_in_it(
-        self, first: int, parts: dict[str, float]
-    ) -> None:
+    def test_a_run_first_reported_after_it_had_completed_is_in_it(self, first: int, parts: dict[str, float]) -> None:
         """Any member may report it first, one that was in the run before or a newcomer."""
         here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
         went = (HandoverRecord(2, HandoverWord.GO, parts=parts),)

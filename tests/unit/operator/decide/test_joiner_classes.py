@@ -71,7 +71,7 @@ def test_a_spare_without_room_does_not_keep_a_replacement_from_having_the_templa
     assert _classes(here) == {"0": "", "1": "", "3": ""}
 
 
-def test_nor_members_of_a_run_that_begins_anew() -> None:
+def test_nor_members_of_a_run_that_starts_over() -> None:
     here = _has_a_spare_without_room()
     for number in (0, 1):
         here = here.ended(number, ExitKind.FAILED, error=killed())
@@ -101,13 +101,13 @@ def test_a_joiner_that_was_promoted_keeps_its_class_and_its_replacement_does_not
     assert _classes(here)["4"] == ""
 
 
-def test_a_run_that_begins_anew_has_the_class_of_the_template_alone() -> None:
+def test_a_run_that_starts_over_has_the_class_of_the_template_alone() -> None:
     here = _grows().spec(suspend=True).settle().all_ended(ExitKind.CHECKPOINTED, commit=(1, 5)).settle()
     here = here.spec(suspend=False).settle()
     assert list(_classes(here).values()) == [""] * 4
 
 
-def test_what_a_lost_member_leaves_to_be_grown_again_takes_room_from_nobody() -> None:
+def test_regrowth_after_a_lost_member_takes_room_from_no_pod() -> None:
     here = _job(3).running(3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
     here = here.after(SETTLING_SECONDS).settle().after(1).settle()
     assert sorted(_classes(here).values()) == ["", "", JOINER]
@@ -129,7 +129,7 @@ class TestWhatIsTold:
         assert "new members may preempt pods of others, by their priority (class high, 1000)" in told
         assert "set elastic.joinerPriorityClassName to a class with preemptionPolicy Never" in told
 
-    def test_a_template_that_preempts_nobody_is_not(self) -> None:
+    def test_a_template_that_preempts_no_pod_is_not(self) -> None:
         for fields in ({"priority": 1000, "preemption_policy": "Never"}, {"priority": 0}):
             here = _job(2, joiner_priority_class_name=None).running(2)
             assert "preempt" not in self._told(self._of_priority(here, **fields))

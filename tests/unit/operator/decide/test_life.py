@@ -53,7 +53,7 @@ class TestStart:
         assert "digits-ab12-1" in one.condition(ConditionType.RUNNING).message
 
     @pytest.mark.parametrize("late", [{"phase": "Pending"}, {"ip": ""}], ids=["not started", "no address"])
-    def test_nobody_is_told_before_the_last_has_started_and_has_an_address(self, late: dict[str, str]) -> None:
+    def test_no_member_gets_a_rank_before_the_last_has_started_and_has_an_address(self, late: dict[str, str]) -> None:
         here = job().starting(world=2)
         for number in (0, 1):
             here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
@@ -61,7 +61,7 @@ class TestStart:
         assert waits.run_plan is None
         assert waits.pod(0, phase="Running", ip="10.0.0.1").settle().now.run == 1
 
-    def test_the_plan_is_told_before_members_are_warm_and_the_job_runs_once_all_are(self) -> None:
+    def test_members_get_the_plan_before_they_are_warm_and_the_job_runs_once_all_are(self) -> None:
         here = job().starting(world=2)
         for number in (0, 1):
             here = here.pod(number, phase="Running", ip=f"10.0.0.{number + 1}")
@@ -134,7 +134,7 @@ class TestDrain:
             "waiting for the exit save of digits-ab12-0 (node n1), digits-ab12-1 (node n2) until 12:10:01Z; "
         )
 
-    def test_whoever_has_left_is_no_longer_named(self) -> None:
+    def test_a_member_that_has_left_is_no_longer_named(self) -> None:
         here = job().running(world=2).leaving("n1").ended(0, ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert "digits-ab12-0" not in here.condition(ConditionType.RUNNING).message
         assert here.now.phase is Phase.VACATING
@@ -160,7 +160,7 @@ class TestDrain:
         assert after.condition(ConditionType.SAVED).reason == "Checkpointed"
         assert all(pod.node != "n1" for pod in after.living())
 
-    def test_the_next_run_takes_the_number_the_leavers_were_told(self) -> None:
+    def test_the_next_run_takes_the_number_that_the_leavers_got(self) -> None:
         here = job().running(world=2).leaving("n1").all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20))
         after = here.settle().ready().settle()
         said = after.assignment(2)
@@ -234,7 +234,7 @@ class TestCompletion:
 
 
 class TestSuspend:
-    def test_everyone_leaves_at_once_and_nobody_comes_back(self) -> None:
+    def test_all_members_leave_at_once_and_none_comes_back(self) -> None:
         here = job().running(world=2).spec(suspend=True)
         assert set(leaves(here.plan())) == {"digits-ab12-0", "digits-ab12-1"}
         stopped = here.settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
@@ -242,7 +242,7 @@ class TestSuspend:
         assert stopped.now.phase is Phase.SUSPENDED
         assert stopped.condition(ConditionType.SUSPENDED).status == "True"
 
-    def test_resuming_goes_on_with_the_number_that_was_told(self) -> None:
+    def test_resuming_uses_the_number_that_leavers_got(self) -> None:
         here = job().running(world=2).spec(suspend=True).settle()
         stopped = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         again = stopped.spec(suspend=False).settle().ready().settle()
@@ -310,7 +310,7 @@ class TestDeadline:
         assert deletes(here.plan()) == ["digits-ab12-0", "digits-ab12-1"]
         assert here.settle().now.phase is Phase.FAILED
 
-    def test_suspending_starts_it_anew(self) -> None:
+    def test_suspending_restarts_it(self) -> None:
         here = job(active_deadline_seconds=60).starting(world=2).spec(suspend=True).settle().after(100)
         assert here.spec(suspend=False).settle().now.phase is Phase.STARTING
 
@@ -330,7 +330,7 @@ class TestDeletion:
         assert (running.status, running.reason) == ("True", "Assigned")
         assert "being deleted" in running.message
 
-    def test_members_still_save_and_leave_a_node_that_goes_and_nobody_comes_back(self) -> None:
+    def test_members_still_save_and_leave_a_node_that_goes_and_none_comes_back(self) -> None:
         here = job().running(world=2).having(deleting=True).leaving("n1")
         assert {type(here.assignment(number)) for number in (0, 1)} == {Leave}
         gone = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()

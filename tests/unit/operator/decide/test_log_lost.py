@@ -22,7 +22,7 @@ def _lost() -> Job:
     return _moved().all_ended(ExitKind.FAILED, error=LOST).settle()
 
 
-def test_a_run_is_told_the_newest_commit_that_is_known() -> None:
+def test_a_run_gets_the_newest_commit_that_is_known() -> None:
     told = _moved().assignment(2)
     assert isinstance(told, Train)
     assert told.floor == CommitRef(8, 96)
@@ -61,7 +61,7 @@ def test_tools_that_edit_the_spec_in_turns_make_no_storm_of_pods() -> None:
     assert len(here.after(EDIT_SECONDS).settle().living()) == 2
 
 
-def test_a_new_commit_in_between_begins_anew() -> None:
+def test_a_new_commit_in_between_resets_the_count() -> None:
     here = _lost().spec(replicas=2).settle().ready().settle()
     here = here.all_ended(ExitKind.CHECKPOINTED, step=120, commit=(12, 120)).settle().ready().settle()
     here = here.all_ended(ExitKind.FAILED, error=LOST).settle()

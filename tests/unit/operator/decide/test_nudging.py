@@ -55,7 +55,7 @@ def test_who_stays_or_leaves_may_have_missed_it_as_well_and_is_touched_twice() -
     assert touched == {"digits-ab12-0": [4, 16], "digits-ab12-1": [4, 16]}
 
 
-def test_each_touch_is_another_value_and_somebody_wakes_for_the_next() -> None:
+def test_each_touch_is_another_value_and_the_next_one_is_scheduled() -> None:
     here = _offered()
     values, waits = [], []
     for wait in (2, 2, 4, 8):
@@ -66,7 +66,7 @@ def test_each_touch_is_another_value_and_somebody_wakes_for_the_next() -> None:
     assert len(set(values)) == 4
 
 
-def test_from_the_third_on_people_are_told() -> None:
+def test_from_the_third_on_an_event_reports_it() -> None:
     here = _offered()
     for wait, count in ((2, 0), (2, 0), (4, 1), (8, 1)):
         here = here.after(wait)
@@ -95,7 +95,7 @@ def test_who_has_left_is_left_alone_and_who_has_not_is_touched() -> None:
     assert _when_touched(here) == {"digits-ab12-0": [3, 15]}
 
 
-def test_nobody_is_told_of_a_member_that_saves_for_long() -> None:
+def test_a_member_that_saves_for_long_is_not_reported() -> None:
     here = _asked_to_leave()
     for _ in range(60):
         here = here.after(1)
@@ -110,7 +110,7 @@ def test_at_a_start_who_had_been_ready_for_a_while_is_left_alone() -> None:
     assert _when_touched(here.settle()) == {}
 
 
-def test_once_the_effect_has_shown_nobody_is_touched() -> None:
+def test_once_the_effect_has_shown_no_pod_is_touched() -> None:
     here = _offered().after(2).settle()
     over = here.ended(1, ExitKind.HANDED_OVER, run=1, step=20, commit=(4, 20), opened=2).settle()
     assert over.now.current is not None

@@ -65,7 +65,7 @@ class TestConditions:
         assert "node n1 is cordoned; the scheduler takes the place of digits-ab12-1" in here.intent.cause
         assert {said.run for said in leaves(here.after(1).plan()).values()} == {2}
 
-    def test_what_its_node_shows_is_told_first(self) -> None:
+    def test_what_its_node_shows_is_reported_first(self) -> None:
         here = preempted(job().running(world=2)).cordon("n1").settle()
         assert here.intent is not None
         assert here.intent.cause == "node n1 is cordoned"
@@ -76,7 +76,7 @@ class TestConditions:
 
 
 class TestDevices:
-    def test_a_sick_device_is_none_of_our_business_unless_somebody_says_so(self) -> None:
+    def test_a_sick_device_counts_only_where_the_table_says_so(self) -> None:
         assert broken(job().running(world=2)).settle().intent is None
 
     def test_as_a_fault_it_ends_the_run_without_a_save(self) -> None:
@@ -99,7 +99,7 @@ class TestDevices:
         assert here.run_plan is not None
         assert {member.node for member in here.run_plan.members} == {"n1", "n2"}
 
-    def test_a_standby_with_one_is_replaced_and_holds_nobody_off_its_node(self) -> None:
+    def test_a_standby_with_one_is_replaced_and_holds_no_pod_off_its_node(self) -> None:
         here = broken(wary().starting(world=2).ready())
         plan = here.plan()
         assert (creates(plan), deletes(plan)) == (["digits-ab12-2"], ["digits-ab12-0"])

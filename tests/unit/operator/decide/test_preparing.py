@@ -67,7 +67,7 @@ class TestWhatIsSaidInPlace:
 
 
 class TestStandbys:
-    def test_after_the_quiet_second_one_standby_starts_for_each_leaver_and_nobody_is_told_anything(self) -> None:
+    def test_after_the_quiet_second_one_standby_starts_for_each_leaver_and_no_member_gets_an_assignment(self) -> None:
         plan = _running().cordon("n2").settle().after(1).plan()
         assert creates(plan) == ["digits-ab12-2"]
         assert assigns(plan) == {}
@@ -88,7 +88,7 @@ class TestStandbys:
         assert up.now.run == 1
         assert up.pod(2, ready=True).settle().now.run == 2
 
-    def test_whoever_stays_and_is_not_warm_yet_is_awaited_as_well(self) -> None:
+    def test_a_stayer_that_is_not_warm_yet_is_awaited_as_well(self) -> None:
         """It got its rank early, and its trainer has not begun."""
         here = _preparing().pod(0, ready=False)
         up = here.pod(2, phase="Running", ip="10.0.0.3", ready=True).settle()
@@ -126,7 +126,7 @@ class TestStandbys:
         assert here.now.failures.code == 0
         assert here.names() == ["0", "1", "3"]
 
-    def test_one_made_from_an_older_template_is_replaced_and_nobody_stays(self) -> None:
+    def test_one_made_from_an_older_template_is_replaced_and_no_member_stays(self) -> None:
         here = _preparing().having(template_hash="t2").settle()
         assert here.now.next is not None
         assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
@@ -291,7 +291,7 @@ class TestTakeover:
         assert "digits-ab12-2" in {pod.name for pod in here.snapshot.pods if pod.deleting}
 
     @pytest.mark.parametrize(("grace", "wait"), [(120, 765), (30, 675), (86_400, 1245)])
-    def test_where_nobody_stays_the_next_run_waits_until_a_leaver_that_hears_nothing_is_ended(
+    def test_where_no_member_stays_the_next_run_waits_until_a_leaver_that_hears_nothing_is_ended(
         self, grace: int, wait: int
     ) -> None:
         here = _running(world=1).pod(0, grace=grace).cordon("n1").settle().after(1).settle().ready().settle()
@@ -315,7 +315,7 @@ class TestTakeover:
 
 
 class TestTooLate:
-    def test_without_a_standby_in_time_all_save_and_leave_and_the_reason_is_told(self) -> None:
+    def test_without_a_standby_in_time_all_save_and_leave_and_the_reason_is_reported(self) -> None:
         here = _preparing().after(30)
         plan = here.plan()
         assert set(leaves(plan)) == {"digits-ab12-0", "digits-ab12-1"}
@@ -391,7 +391,7 @@ class TestTooLate:
         here = _running().taint("n2", "aws-node-termination-handler/spot-itn").settle().after(1).settle()
         assert _stage(here.pod(2, pulling=True).settle().after(60).settle()) is Stage.LEAVING
 
-    def test_one_that_nobody_has_room_for_is_not_set_up(self) -> None:
+    def test_one_without_room_is_not_set_up(self) -> None:
         here = _preparing().pod(2, node="", unschedulable="0/3 nodes are available").settle().after(30).settle()
         assert _stage(here) is Stage.LEAVING
 
@@ -413,7 +413,7 @@ class TestTooLate:
         late = here.pod(2, waiting_reason="ImagePullBackOff").settle().after(60).settle()
         assert _stage(late) is Stage.LEAVING
 
-    def test_why_a_member_was_deleted_is_still_told_once_it_has_saved_and_left(self) -> None:
+    def test_why_a_member_was_deleted_is_still_reported_once_it_has_saved_and_left(self) -> None:
         here = _running().taint("n2", "foo", "NoExecute").deleted(1).settle()
         here = here.ended(1, ExitKind.CHECKPOINTED, **SAVED).settle().after(1).settle()
         cause = "deleted: digits-ab12-1 (node n2 has the taint foo:NoExecute); digits-ab12-1 has saved and left"
@@ -439,7 +439,7 @@ class TestTooLate:
         assert _stage(here) is Stage.LEAVING
         assert creates(here.deleted(2).deleted(3).plan()) == []
 
-    def test_nobody_else_starts_where_there_is_no_room(self) -> None:
+    def test_no_other_pod_starts_where_there_is_no_room(self) -> None:
         here = _running(nodes=2).cordon("n2").settle().after(1).settle()
         here = here.pod(2, node="", unschedulable="0/2 nodes are available").after(30)
         assert creates(here.plan()) == []
@@ -488,7 +488,7 @@ class TestLost:
         assert _ranks(after) == {"0": 0, "3": 1, "2": 2}
         assert after.now.failures.infrastructure == 1
 
-    def test_a_replacement_is_told_before_it_is_warm_for_nobody_trains_meanwhile(self) -> None:
+    def test_a_replacement_gets_its_rank_before_it_is_warm_because_no_run_trains(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
         assert here.settle().now.run == 1
         after = here.after(2).pod(3, phase="Running", ip="10.0.0.9").settle()
@@ -512,7 +512,7 @@ class TestLost:
         here = here.ended(3, ExitKind.FAILED, run=0, error=killed()).settle().after(4).settle()
         assert here.pod(4, phase="Running", ip="10.0.0.8").settle().now.run == 1
 
-    def test_nobody_is_told_that_a_lost_run_saves(self) -> None:
+    def test_status_does_not_say_that_a_lost_run_saves(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
         words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
         assert "run 1 is lost, the members that are left go on in their pods" in words
@@ -592,14 +592,14 @@ class TestLost:
         here = here.after(20).ended(2, ExitKind.FAILED, error=killed()).settle()
         assert _stage(here.after(300).settle()) is Stage.PREPARING
 
-    def test_whoever_dies_meanwhile_is_replaced_too(self) -> None:
+    def test_a_member_that_dies_meanwhile_is_replaced_too(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle()
         here = here.ended(2, ExitKind.PEER_LOST).settle()
         assert here.now.next is not None
         assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
         assert here.after(2).ready().settle().now.failures.infrastructure == 1
 
-    def test_when_all_are_lost_nobody_is_waited_for(self) -> None:
+    def test_when_all_are_lost_none_is_waited_for(self) -> None:
         here = _running().all_ended(ExitKind.FAILED, error=killed()).settle()
         assert here.run_plan is None
 
@@ -677,7 +677,7 @@ class TestSize:
         assert after.now.previous is None
         assert after.now.lost == ()
 
-    def test_shrinking_needs_nobody_new_and_keeps_the_first_ranks(self) -> None:
+    def test_shrinking_needs_no_new_member_and_keeps_the_first_ranks(self) -> None:
         here = _running(world=3).spec(replicas=2).settle().after(1).settle()
         assert _ranks(here) == {"0": 0, "1": 1}
         assert isinstance(here.assignment(2), Leave)
@@ -690,7 +690,7 @@ class TestSize:
         here = _running().spec(replicas=3).settle().after(1).settle().spec(replicas=2).settle()
         assert _stage(here) is Stage.RUNNING
 
-    def test_a_standby_that_is_not_wanted_any_more_goes_though_nobody_else_may_be_created_now(self) -> None:
+    def test_a_standby_that_is_not_wanted_any_more_goes_though_no_other_may_be_created_now(self) -> None:
         here = _running(world=3).cordon("n2", "n3").settle().after(1).settle()
         assert here.now.next is not None
         assert here.now.next.members == ("digits-ab12-3", "digits-ab12-4")
@@ -868,7 +868,7 @@ def test_after_a_crash_between_any_two_writes_the_successor_comes_to_the_same_en
 class TestFound:
     """In histories of the simulation."""
 
-    def test_a_member_on_a_node_given_up_is_told_of_a_run_above_and_that_its_own_is_lost(self) -> None:
+    def test_a_member_on_a_node_given_up_gets_a_higher_run_and_its_own_as_lost(self) -> None:
         here = _running(world=3).node("n2", ready=False).settle().after(60).settle()
         assert here.assignment(1) == Leave(run=2, cause="written off", seconds=0, lost=(1,))
 

@@ -57,7 +57,7 @@ class TestRows:
         here = sick(job().running(world=2), "n1", told).having(signals=(row(reasons=reasons),))
         assert bool(cause(here)) is matches
 
-    def test_the_reason_is_told_where_the_row_asks_for_it(self) -> None:
+    def test_the_reason_is_reported_where_the_row_asks_for_it(self) -> None:
         told = NodeCondition(type="GpuBroken", status="True", reason="Ecc")
         here = sick(job().running(world=2), "n1", told).having(signals=(row(reasons=["Hot", "Ecc"]),))
         assert cause(here) == "node n1 has the condition GpuBroken=True (Ecc)"
@@ -124,7 +124,7 @@ class TestAJobsOwnWord:
         assert cause(here) == ""
         assert cause(here.spec(disruption={"on_cordon": "Move", "replacement_timeout_seconds": 0})) != ""
 
-    def test_silence_is_nobodys_to_choose(self) -> None:
+    def test_no_job_may_choose_silence(self) -> None:
         here = job(disruption={"signals": {"node-silence": "Ignore"}}).running(world=2).node("n1", ready=False)
         assert here.settle().plan().requeue_after == 60
 
@@ -330,7 +330,7 @@ class TestDeadlines:
         here = job().running(world=2).cordon("n1").node("n1", claim="c", claim_ends=ends)
         assert leaves(here.plan()) == {}
 
-    def test_nobody_loses_a_step_or_a_failure_by_it(self) -> None:
+    def test_it_costs_no_step_and_no_failure(self) -> None:
         here = self._spot(added=95).settle().all_ended(ExitKind.CHECKPOINTED, step=20, commit=(4, 20)).settle()
         assert here.now.next is not None
         assert here.now.next.disruption is Disruption.NODE_LEAVING
@@ -365,7 +365,7 @@ class TestFault:
         assert (after.run_plan.takes_over, after.run_plan.lost) == (0, (1,))
         assert after.run_plan.floor == Floor(seq=3, step=20)
 
-    def test_it_is_not_withdrawn_once_they_were_told(self) -> None:
+    def test_it_is_not_withdrawn_once_members_have_their_ranks(self) -> None:
         here = self._faulty(job().running(world=2)).settle().node("n1", conditions=()).settle()
         assert here.intent is not None
         assert here.intent.leave
@@ -420,7 +420,9 @@ class TestCatchAllTolerations:
             ({"key": "nvidia.com/gpu", "value": "present"}, False),
         ],
     )
-    def test_it_is_told_in_the_condition_and_once_in_an_event(self, toleration: dict[str, str], warned: bool) -> None:
+    def test_it_is_reported_in_the_condition_and_once_in_an_event(
+        self, toleration: dict[str, str], warned: bool
+    ) -> None:
         here = self._tolerating(**toleration)
         protected = here.condition(ConditionType.PROTECTED)
         assert (protected.status, protected.reason == "CatchAllToleration") == ("True", warned)
@@ -447,7 +449,7 @@ class TestFlapping:
         why = "signals like it were withdrawn 3 times in a row: it has to last 8 s before members leave"
         assert flapping == f"node n1 is cordoned; {why}"
 
-    def test_whoever_drains_another_node_does_not_wait_for_it(self) -> None:
+    def test_a_drain_of_another_node_does_not_wait_for_it(self) -> None:
         here = self._flapping(9).uncordon("n1").settle().cordon("n2").settle()
         assert here.condition(ConditionType.DISRUPTED).message == "node n2 is cordoned"
         assert len(leaves(here.after(1).plan())) == 2

@@ -110,7 +110,7 @@ class TestPlaces:
         assert [pod.name for pod in here.snapshot.pods if pod.role == Role.FORMER] == ["digits-ab12-0"]
         assert _pod(here, 2).deleting
 
-    def test_a_tolerated_taint_keeps_nobody_off_so_that_a_former_has_to(self) -> None:
+    def test_a_tolerated_taint_keeps_no_pod_off_so_a_former_has_to(self) -> None:
         here = job().starting(world=2).pod(0, tolerations=(KARPENTER,)).taint("n1", "karpenter.sh/disrupted")
         assert CreatePod(name="digits-ab12-2", apart=True) in written(here.plan())
         assert _pod(here.settle(), 0).role == Role.FORMER
@@ -129,7 +129,7 @@ class TestPlaces:
         assert deletes(plan) == ["digits-ab12-0"]
         assert [action.apart for action in plan.actions if isinstance(action, CreatePod)] == [False]
 
-    def test_where_a_successor_is_refused_nobody_takes_up_its_room(self) -> None:
+    def test_where_a_successor_is_refused_no_pod_takes_up_its_room(self) -> None:
         here = job().starting(world=2).node("n1", deleting=True).refused("digits-ab12-2").step().step()
         assert _pod(here, 0).deleting
 
@@ -162,11 +162,11 @@ class TestWords:
             ({"deleting": True}, "digits-ab12-0 is being deleted"),
         ],
     )
-    def test_what_happened_to_a_pod_is_told(self, fields: dict[str, object], words: str) -> None:
+    def test_a_pods_fate_is_described(self, fields: dict[str, object], words: str) -> None:
         (event,) = job().starting(world=2).pod(0, **fields).plan().events
         assert event.message == f"new members take the place of those that cannot train: {words}"
 
-    def test_a_pod_that_nobody_saw_go_was_created(self) -> None:
+    def test_a_pod_whose_end_was_not_seen_was_created(self) -> None:
         (event,) = job().starting(world=2).missing(0).plan().events
         assert event.message.endswith("digits-ab12-0 was created, or may have been, and is not there")
 

@@ -33,7 +33,7 @@ def test_a_member_that_has_none_takes_nothing_back() -> None:
     assert here.all_ended(COMPLETED, step=30, commit=(6, 30)).settle().now.result == {"best": 0.5}
 
 
-def test_whoever_knows_less_of_the_log_than_is_known_says_nothing_new() -> None:
+def test_an_outcome_that_knows_less_of_the_log_changes_nothing() -> None:
     here, saved = job().running(world=2).spec(suspend=True).settle(), ExitKind.CHECKPOINTED
     first, second = here.members
     here = here.ended(first, saved, step=30, commit=(6, 30), result={"best": 0.7}).settle()
@@ -42,6 +42,6 @@ def test_whoever_knows_less_of_the_log_than_is_known_says_nothing_new() -> None:
     assert here.now.result == {"best": 0.7}
 
 
-def test_what_utf_8_cannot_hold_is_told_without() -> None:
+def test_characters_that_utf_8_cannot_hold_are_replaced() -> None:
     here = job().running(world=2).all_ended(COMPLETED, step=20, commit=(4, 20), result={"name": "a\ud800"})
     assert here.settle().now.result == {"name": "a?"}

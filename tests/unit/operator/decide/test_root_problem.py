@@ -32,7 +32,7 @@ def test_the_job_waits_with_the_remedy_and_it_costs_no_failure(error: object, re
     assert (here.now.failures.code, here.now.failures.infrastructure) == (0, 0)
 
 
-def test_it_is_the_cause_whoever_else_has_ended_and_how() -> None:
+def test_it_is_the_cause_however_other_members_ended() -> None:
     here = job().running(world=2).ended(1, ExitKind.PEER_LOST, step=12).ended(0, ExitKind.FAILED, error=NO_BUCKET)
     assert here.settle().condition(ConditionType.RUNNING).reason == "StorageRefused"
 
@@ -70,7 +70,7 @@ def test_a_store_that_refuses_is_tried_ever_more_rarely() -> None:
     assert here.condition(ConditionType.RUNNING).reason == "Assigned"
 
 
-def test_a_new_commit_in_between_begins_anew() -> None:
+def test_a_new_commit_in_between_resets_the_count() -> None:
     here = _ended(_ended(job().running(world=2), NO_BUCKET).after(30).settle().ready().settle(), NO_BUCKET)
     here = here.after(60).settle().ready().settle()
     here = here.all_ended(ExitKind.FAILED, error=NO_BUCKET, step=20, commit=(4, 20)).settle()

@@ -62,7 +62,7 @@ class TestOnce:
     def test_what_no_member_runs_on_asks_for_nothing(self) -> None:
         assert saves(pressed(job().running(2), "n3")) == [0, 0]
 
-    def test_a_member_that_was_not_told_is_told_later(self) -> None:
+    def test_a_member_that_was_not_asked_is_asked_later(self) -> None:
         here = job().running(2).node("n1", conditions=PRESSED).step(writes=2)
         assert saves(here.settle()) == [1, 1]
 
@@ -117,7 +117,7 @@ class TestBesideAMove:
         }
         assert {one.save for one in said.values()} == {0}
 
-    def test_nobody_is_asked_who_has_to_leave(self) -> None:
+    def test_a_member_that_has_to_leave_is_not_asked(self) -> None:
         here = job().running(2).leaving("n1").node("n2", conditions=PRESSED).settle()
         assert told(here, "SaveAsked") == []
 
@@ -131,7 +131,7 @@ class TestBesideAMove:
 
 
 class TestWho:
-    def test_a_job_may_choose_it_and_then_nobody_leaves(self) -> None:
+    def test_a_job_may_choose_it_and_then_no_member_leaves(self) -> None:
         sick = (NodeCondition(type="KernelDeadlock", status="True"),)
         here = job(disruption={"signals": {"npd-kernel-deadlock": "CheckpointNow"}}).running(2)
         here = here.node("n1", conditions=sick).settle().after(600).settle()
@@ -141,7 +141,7 @@ class TestWho:
         here = pressed(job(disruption={"signals": {"memory-pressure": "Ignore"}}).running(2))
         assert (saves(here), here.now.saves) == ([0, 0], None)
 
-    def test_where_nobody_can_be_asked_that_is_told_once(self) -> None:
+    def test_where_no_member_can_be_asked_that_is_reported_once(self) -> None:
         here = pressed(job(completion=Completion.EXIT_CODE).running(2)).after(600).settle()
         assert saves(here) == [0, 0]
         (words,) = told(here, "SaveNotAsked")
@@ -160,7 +160,7 @@ class TestWho:
         here = job(disruption={"signals": {"vacate-job": "CheckpointNow"}}).running(2).having(vacate=named).settle()
         assert (saves(here.settle()), here.intent) == ([1, 1], None)
 
-    def test_whoever_asks_for_an_eviction_may_have_a_save(self) -> None:
+    def test_an_eviction_may_request_a_save(self) -> None:
         here = job(disruption={"signals": {"eviction-request": "CheckpointNow"}}).running(2)
         wanted = EvictionView(name="e", uid="e", pod=here.living()[0].uid, place=0, state="Active", requesters=("a",))
         assert (saves(here.having(evictions=(wanted,)).settle()), here.intent) == ([1, 1], None)

@@ -72,7 +72,7 @@ class TestNodes:
 
 
 class TestQuiet:
-    def test_a_signal_withdrawn_in_the_quiet_second_disturbs_nobody(self) -> None:
+    def test_a_signal_withdrawn_in_the_quiet_second_moves_no_member(self) -> None:
         here = job().running(world=2).cordon("n1").settle().uncordon("n1").after(1).settle()
         assert here.intent is None
         assert here.now.run == 1
@@ -99,7 +99,7 @@ class TestQuiet:
         here = job().running(world=2).cordon("n1").settle().after(30)
         assert len(leaves(here.plan())) == 2
 
-    def test_once_told_the_move_is_finished_even_if_the_signal_goes(self) -> None:
+    def test_once_members_have_their_ranks_the_move_is_finished_even_if_the_signal_goes(self) -> None:
         here = job().running(world=2).leaving("n1").uncordon("n1").settle()
         assert here.intent is not None
         assert here.intent.leave
@@ -183,7 +183,7 @@ class TestLostWhileLeaving:
             lambda here: here.after(380).missing(0),
         ],
     )
-    def test_whoever_leaves_as_asked_takes_no_time_from_the_others(self, left: Callable[[Job], Job]) -> None:
+    def test_a_member_that_leaves_as_asked_takes_no_time_from_the_others(self, left: Callable[[Job], Job]) -> None:
         assert leaves(left(self._leaving()).plan()) == {}
 
 
@@ -232,7 +232,7 @@ class TestUnreachable:
         assert "digits-ab12-0 (node n1)" in running.message
         assert "12:01:00Z" in running.message
 
-    def test_a_node_that_comes_back_starts_the_clock_anew(self) -> None:
+    def test_a_node_that_comes_back_starts_the_clock_over(self) -> None:
         here = job().running(world=2).node("n1", ready=False).settle().after(50).node("n1", ready=True).settle()
         assert here.now.unready == ()
         assert here.node("n1", ready=False).settle().plan().requeue_after == 60
@@ -300,7 +300,7 @@ class TestStandbys:
         assert creates(here.plan()) == ["digits-ab12-2"]
         assert here.settle().now.failures.infrastructure == 0
 
-    def test_many_replaced_in_one_round_are_told_in_one_event(self) -> None:
+    def test_many_replaced_in_one_round_share_one_event(self) -> None:
         good = TemplateCheck(hash="t2", verdict=TemplateVerdict.GOOD)
         here = job().starting(world=12).having(template_hash="t2", template_check=good)
         replaced = [event for event in here.plan().events if event.reason == "MemberReplaced"]

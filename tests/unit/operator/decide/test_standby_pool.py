@@ -102,7 +102,7 @@ class TestKeepingThem:
         made = [action for plan in here.history for action in plan.actions if isinstance(action, CreatePod)]
         assert [one.priority_class for one in made] == ["", "", "low"]
 
-    def test_it_is_told_how_many_are_warm_and_what_keeps_the_others(self) -> None:
+    def test_status_says_how_many_are_warm_and_what_keeps_the_others(self) -> None:
         here = _begun(2, spares=2)
         assert _sized(here) == "2 members: spec.replicas is 2; 0 of 2 spares are warm"
         here = here.pod(2, ready=True, phase="Running", ip="10.0.0.9")
@@ -139,13 +139,13 @@ class TestKeepingThem:
         assert deletes(here.plan()) == [here.name(2)]
         assert creates(here.settle().plan()) == []
 
-    def test_a_job_that_waits_without_a_run_takes_nobodys_room(self) -> None:
+    def test_a_job_that_waits_without_a_run_takes_no_room(self) -> None:
         here = _spared().having(same_uri=("default/other",)).all_ended(ExitKind.CHECKPOINTED, step=8, commit=(3, 8))
         here = here.settle()
         assert here.condition(ConditionType.RUNNING).reason == "SharedRoot"
         assert [pod.name for pod in here.living() if not pod.deleting] == []
 
-    def test_an_operator_that_knows_no_spares_has_left_their_pods_and_they_are_made_anew(self) -> None:
+    def test_spares_that_an_operator_without_spares_has_left_are_replaced(self) -> None:
         """Rolled back and forth: no number is used twice."""
         here = _spared().status(spares=None).having(allotted=(), created=()).settle()
         assert _numbers(here.spares()) == ["3"]
@@ -200,7 +200,7 @@ class TestTakingTheirPlace:
         assert _numbers(_next(here)) == ["2"]
         assert here.spares() == ()
 
-    def test_after_a_growth_that_nobody_tells_the_end_of_they_are_filled_up_all_the_same(self) -> None:
+    def test_after_a_growth_without_a_reported_end_they_are_filled_up(self) -> None:
         """Who lives tells nothing: it may be twenty minutes until that run is known to be on."""
         here = _spared().status(live_refused=None).after(SETTLING_SECONDS).spec(replicas=3).settle().after(1).settle()
         assert stage_of(here.now) is Stage.HANDING_OVER
@@ -250,13 +250,13 @@ class TestTakingTheirPlace:
         assert here.spares() == ()
         assert _numbers(here.after(BEGINNING_SECONDS).settle().spares()) == ["3"]
 
-    def test_whoever_is_new_is_kept_back_by_the_pause_of_a_row_of_failures(self) -> None:
+    def test_new_spares_wait_for_the_backoff_after_repeated_failures(self) -> None:
         row = Failures(infrastructure=4, consecutive=4, last_time=START)
         here = _job().running(2).status(failures=row).after(BEGINNING_SECONDS).settle()
         assert here.spares() == ()
         assert len(here.after(8 - BEGINNING_SECONDS).settle().spares()) == 1
 
-    def test_where_all_leave_they_are_members_of_the_run_that_begins_anew(self) -> None:
+    def test_where_all_leave_they_are_members_of_the_run_that_starts_over(self) -> None:
         here = _spared().spec(processes_per_replica=2).settle().after(1).settle()
         assert here.name(2) in _next(here)
 
@@ -272,7 +272,7 @@ class TestTakingTheirPlace:
 
 
 class TestReplacingThem:
-    def test_one_on_a_node_that_leaves_is_replaced_and_nobody_else_notices(self) -> None:
+    def test_one_on_a_node_that_leaves_is_replaced_and_members_are_not_affected(self) -> None:
         here = _spared().cordon("n3").settle()
         assert here.intent is None
         assert _numbers(here.spares()) == ["3"]
@@ -331,7 +331,7 @@ class TestReplacingThem:
 
 
 class TestThoseThatAreLeftOver:
-    def test_whoever_a_run_began_without_is_awaited_as_it_grows(self) -> None:
+    def test_a_pod_that_a_run_began_without_is_awaited_as_it_grows(self) -> None:
         here = _job(spares=0, min_replicas=2).starting(4)
         for number in (0, 1):
             here = here.pod(number, ready=True, phase="Running", ip=f"10.0.0.{number + 1}")
@@ -341,7 +341,7 @@ class TestThoseThatAreLeftOver:
         assert _numbers(_next(here)) == ["2", "3"]
         assert here.names() == ["0", "1", "2", "3"]
 
-    def test_whoever_a_larger_run_did_not_wait_for_is_awaited_by_the_next(self) -> None:
+    def test_a_pod_that_a_larger_run_did_not_wait_for_is_awaited_by_the_next(self) -> None:
         here = _begun(2, spares=0).spec(replicas=4).settle().after(1).settle()
         here = here.pod(2, ready=True, phase="Running", ip="10.0.0.9").settle()
         here = here.after(SETTLING_SECONDS).settle().after(0).settle()
@@ -350,7 +350,7 @@ class TestThoseThatAreLeftOver:
         assert _numbers(_next(here)) == ["3"]
         assert here.names() == ["0", "1", "2", "3"]
 
-    def test_without_spares_nobody_stays_of_an_attempt_that_is_given_up(self) -> None:
+    def test_without_spares_no_pod_stays_of_an_attempt_that_is_given_up(self) -> None:
         here = _begun(2, spares=0).spec(replicas=4).settle().after(1).settle()
         here = here.after(TIMEOUT).settle()
         assert here.now.spares is None
@@ -362,7 +362,7 @@ class TestThoseThatAreLeftOver:
         here = here.after(TIMEOUT).settle()
         assert _numbers(here.spares()) == ["2"]
 
-    def test_a_fixed_size_keeps_nobody(self) -> None:
+    def test_a_fixed_size_keeps_no_pod(self) -> None:
         here = _job().spec(elastic=None).running(2).cordon("n2").settle().after(1).settle()
         assert _numbers(_next(here)) == ["2"]
         here = here.uncordon("n2").settle()

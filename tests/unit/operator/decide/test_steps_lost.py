@@ -88,7 +88,7 @@ class TestADamagedCommit:
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (8, 0, 0)
 
-    def test_where_nobody_has_told_how_far_the_run_before_had_come_the_commit_itself_does(self) -> None:
+    def test_where_no_member_reported_how_far_the_run_before_had_come_the_commit_does(self) -> None:
         here = job().status(step=10, commit_seq=2).running(world=1)
         here = _next_run(here.missing(here.members[0]).settle().after(300).settle())
         assert (here.now.steps_lost, here.now.runs_unreported) == (0, 1)
@@ -98,11 +98,11 @@ class TestADamagedCommit:
 
 
 class TestWhatNobodyCanKnowYet:
-    def test_a_run_of_which_nobody_has_told_is_counted_as_such(self) -> None:
+    def test_a_run_without_a_report_is_counted_as_unreported(self) -> None:
         here = _one_is_silent()
         assert (here.now.steps_lost, here.now.steps_in_doubt, here.now.runs_unreported) == (0, 0, 1)
 
-    def test_whoever_has_stayed_tells_of_both_ends(self) -> None:
+    def test_a_stayer_reports_both_ends(self) -> None:
         here, told = _one_is_silent(), {"run": 2, "begun": (Beginning(2, 10, 1, 17),)}
         here = here.all_ended(ExitKind.CHECKPOINTED, step=20, commit=(5, 20), **told).settle()
         assert (here.now.steps_lost, here.now.runs_unreported) == (7, 0)
@@ -134,7 +134,7 @@ class TestWhatNobodyCanKnowYet:
 
 
 class TestARunThatWasNeverOpened:
-    def test_a_leaver_that_saves_after_it_has_ended_takes_back_what_its_members_had_told(self) -> None:
+    def test_a_leaver_that_saves_at_its_end_corrects_what_members_had_reported(self) -> None:
         for commit, lost in (((2, 12), 0), ((2, 10), 2), ((1, 0), 12)):
             here = _running().cordon("n2").settle().after(1).settle().ready().settle()
             assert (here.now.run, here.now.previous is None) == (2, False)

@@ -51,7 +51,7 @@ def test_they_are_created_in_the_round_in_which_the_others_are_asked_to_leave_an
     assert kinds.index("CreatePod") > max(place for place, kind in enumerate(kinds) if kind == "Assign")
 
 
-def test_they_are_told_nothing_before_the_last_has_ended_and_then_begin_at_once() -> None:
+def test_they_get_no_rank_before_the_last_has_ended_and_then_begin_at_once() -> None:
     here = _due().settle().ready().settle()
     assert [type(here.assignment(name)) for name in NEXT] == [Standby, Standby]
     one = here.ended(0, ExitKind.CHECKPOINTED, **SAVED).settle()
@@ -114,7 +114,7 @@ def _check(verdict: TemplateVerdict) -> Callable[[Job], Job]:
         "a failure is paced",
     ],
 )
-def test_what_keeps_new_members_back_keeps_these_and_nobody_from_leaving(gate: Callable[[Job], Job]) -> None:
+def test_what_keeps_new_members_back_keeps_these_and_no_member_from_leaving(gate: Callable[[Job], Job]) -> None:
     here = gate(_due())
     plan = here.plan()
     assert creates(plan) == []
@@ -142,7 +142,7 @@ def test_whom_a_quota_refuses_is_not_tried_again_before_the_others_have_left() -
     assert tuple(creates(left.plan())) == NEXT
 
 
-def test_a_name_that_somebody_else_has_is_not_made_up_for_before_the_others_have_left() -> None:
+def test_a_name_in_use_is_not_made_up_for_before_the_others_have_left() -> None:
     here = _due().refused(2, kind=RefusalKind.NAME_TAKEN).step()
     assert creates(here.settle().plan()) == []
     assert "digits-ab12-2" not in _left(here.settle()).settle().members

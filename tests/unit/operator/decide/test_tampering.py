@@ -16,7 +16,7 @@ from tests.support.jobs import deletes, job, leaves, written
     ("least", "altered"),
     [(-1, "minAvailable is '50%'"), (2, "maxUnavailable is 1"), (9, "its selector was changed"), (0, "")],
 )
-def test_a_budget_that_somebody_edited_is_put_back_and_it_is_said(least: int, altered: str) -> None:
+def test_an_edited_budget_is_restored_and_reported(least: int, altered: str) -> None:
     here = job().running(world=2)
     assert here.snapshot.budget is not None
     edited = here.having(budget=here.snapshot.budget.model_copy(update={"min_available": least, "altered": altered}))

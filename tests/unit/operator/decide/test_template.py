@@ -27,7 +27,7 @@ def test_an_edit_is_tried_at_once_while_members_leave_for_one_of_them_may_be_stu
     assert written(here.plan()) == (CheckTemplate(),)
 
 
-def test_an_invalid_edit_is_told_while_training_goes_on() -> None:
+def test_an_invalid_edit_is_reported_while_training_goes_on() -> None:
     plan = _edited().plan()
     assert [(event.type, event.reason) for event in plan.events] == [("Warning", "TemplateInvalid")]
     here = _edited().settle()
@@ -42,7 +42,7 @@ def test_it_is_tried_again_after_a_minute_for_an_administrator_may_be_at_fault()
     assert written(_edited().settle().after(60).plan()) == (CheckTemplate(),)
 
 
-def test_a_correction_is_told_too() -> None:
+def test_a_correction_is_reported_too() -> None:
     here = _edited().settle().having(template_hash="t3").settle()
     assert here.condition(ConditionType.TEMPLATE_ACCEPTED).status == "True"
 

@@ -109,13 +109,13 @@ class TestAll:
 class TestWithdrawal:
     @pytest.mark.parametrize("before", ["n1", "digits-ab12-0", "true"])
     @pytest.mark.parametrize("after", ["", "false", "n5"])
-    def test_taken_back_in_time_it_disturbs_nobody(self, before: str, after: str) -> None:
+    def test_a_request_withdrawn_in_time_moves_no_member(self, before: str, after: str) -> None:
         here = training().having(vacate=before).settle().after(1).settle().having(vacate=after).settle()
         assert (here.intent, here.now.run) == (None, 1)
         assert here.condition(ConditionType.DISRUPTED).status == "False"
         assert all(pod.deleting for pod in here.snapshot.pods if pod.name not in ("digits-ab12-0", "digits-ab12-1"))
 
-    def test_once_told_the_move_is_finished(self) -> None:
+    def test_once_members_have_their_ranks_the_move_is_finished(self) -> None:
         here = job().running(world=2).having(vacate="n1").settle().after(1).settle().having(vacate="").settle()
         assert here.intent is not None
         assert here.intent.leave

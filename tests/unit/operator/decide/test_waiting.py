@@ -356,7 +356,7 @@ class TestPods:
         here = job().step().refused("digits-ab12-0", message='admission webhook "w" denied').step()
         assert here.condition(ConditionType.RUNNING).reason == "PodRefused"
 
-    def test_a_name_that_somebody_else_has_is_burnt(self) -> None:
+    def test_a_name_in_use_is_not_tried_again(self) -> None:
         here = job().refused("digits-ab12-0", message="exists", kind=RefusalKind.NAME_TAKEN).step().step()
         assert creates(here.plan()) == ["digits-ab12-1", "digits-ab12-2"]
 
@@ -401,7 +401,7 @@ class TestPredecessor:
         graces = {action.name: action.grace for action in plan.actions if isinstance(action, DeletePod)}
         assert graces == {"digits-0000-0": IDLE_GRACE_SECONDS, "digits-0000-1": None}
 
-    def test_one_that_nobody_has_deleted_is_told_from_one_that_is_on_its_way(self) -> None:
+    def test_a_pod_without_a_deletion_is_distinguished_from_one_on_its_way(self) -> None:
         old = (_predecessor(), _predecessor(name="digits-0000-1", deleting=True, deletion_deadline=START))
         _, message = _waits(job().having(pods=old))
         assert "nothing ends digits-0000-0 (node n1) at a known time: look with kubectl describe pod -n def" in message
@@ -421,7 +421,7 @@ class TestPredecessor:
         assert _waits(here)[0] == "WaitingForPredecessor"
         assert "no time limit: nothing ends digits-0000-0 (node n1)" in _waits(here)[1]
 
-    def test_of_one_on_an_unreachable_node_nobody_says_that_it_is_stuck(self) -> None:
+    def test_a_pod_on_an_unreachable_node_is_not_called_stuck(self) -> None:
         here = job().having(pods=(_predecessor(deleting=True, deletion_deadline=START),)).after(30)
         reason, message = _waits(here.node("n1", ready=False).settle())
         assert reason == "WaitingForPredecessor"
@@ -480,7 +480,7 @@ class TestFlags:
         assert (protected.status, protected.reason) == ("False", "PDBConflict")
         assert "mine" in protected.message
 
-    def test_whoever_has_the_name_of_the_budget_is_to_be_deleted(self) -> None:
+    def test_the_owner_of_the_budgets_name_is_to_be_deleted(self) -> None:
         here = job().running(world=2)
         taken = names.budget(here.snapshot.name, here.snapshot.uid)
         protected = here.having(foreign_budgets=(taken,), budget=None).settle().condition(ConditionType.PROTECTED)
@@ -488,7 +488,7 @@ class TestFlags:
         assert f"{taken} has the name" in protected.message
         assert "delete it" in protected.message
 
-    def test_a_foreign_pod_that_the_budget_counts_is_counted_on_top_and_told(self) -> None:
+    def test_a_foreign_pod_that_the_budget_counts_is_counted_on_top_and_reported(self) -> None:
         here = job().running(world=2).having(foreign_pods=("thief",))
         assert [event.reason for event in here.plan().events] == ["ForeignPods"]
         settled = here.settle()
@@ -506,7 +506,7 @@ class TestFlags:
         assert here.snapshot.budget.min_available == 2
         assert here.condition(ConditionType.PROTECTED).reason == "BudgetInPlace"
 
-    def test_an_old_refusal_of_a_budget_that_is_there_holds_nobody_up(self) -> None:
+    def test_an_old_refusal_of_a_budget_that_is_there_holds_no_member_up(self) -> None:
         here = job().starting(world=2).refused("digits-ab12").ready()
         assert here.settle().run_plan is not None
 
@@ -514,7 +514,7 @@ class TestFlags:
         here = job().starting(world=2).refused("digits-ab12").having(budget=None).ready()
         assert here.step().run_plan is None
 
-    def test_a_budget_that_somebody_deleted_comes_back(self) -> None:
+    def test_a_deleted_budget_comes_back(self) -> None:
         here = job().running(world=2).having(budget=None).settle()
         assert here.snapshot.budget is not None
 
@@ -548,7 +548,7 @@ class TestNotReadyAnyMore:
         assert "digits-ab12-1 (node n2); it is not known whether they train" in message
         assert here.now.phase is not Phase.STARTING
 
-    def test_nobody_is_disturbed_for_it_however_long_it_lasts(self) -> None:
+    def test_no_member_is_moved_for_it_however_long_it_lasts(self) -> None:
         here = self._unready().after(7200)
         assert here.plan().actions == ()
         assert here.settle().intent is None
@@ -566,7 +566,7 @@ class TestNotReadyAnyMore:
     @pytest.mark.parametrize(
         ("node", "reason"), [({"ready": False}, "NodeUnreachable"), ({}, "MemberNotReady")], ids=["dark", "well"]
     )
-    def test_where_nobody_new_is_awaited_it_is_named_too(self, node: dict[str, bool], reason: str) -> None:
+    def test_where_no_new_member_is_awaited_it_is_named_too(self, node: dict[str, bool], reason: str) -> None:
         """A member was lost, and then the size was lowered: who stays alone is not Ready."""
         here = job(disruption=PATIENT).running(world=3).cordon("n1").settle().after(1).settle()
         here = here.ended(2, ExitKind.FAILED, error=raised()).settle()

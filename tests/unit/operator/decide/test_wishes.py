@@ -86,7 +86,7 @@ class TestAScaleDown:
             here = here.pod(new, node="", unschedulable="0/3 nodes are available: 3 Insufficient cpu.")
         assert len(leaves(here.after(30).plan())) == 3
 
-    def test_a_larger_run_is_begun_with_whoever_gets_room(self) -> None:
+    def test_a_larger_run_begins_with_the_pods_that_get_room(self) -> None:
         here = wished(2, nodes=2, elastic=self.ELASTIC).spec(replicas=3).settle().after(1).settle()
         assert here.intent is not None
         assert here.intent.ready_by is None
@@ -101,18 +101,18 @@ class TestSpares:
         here = here.status(live_refused=LiveRefused(template="t1", why="its model is sharded"))
         return here.running(2).after(5).settle().ready().settle()
 
-    def test_one_on_a_sick_node_is_not_made_anew_again_and_again(self) -> None:
+    def test_one_on_a_sick_node_is_not_recreated_in_a_loop(self) -> None:
         here = self._spared().node("n3", conditions=SICK)
         for _ in range(10):
             here = here.settle().after(301)
         assert here.settle().names() == ["0", "1", "2"]
 
-    def test_it_is_told_that_it_waits_there(self) -> None:
+    def test_status_says_that_it_waits_there(self) -> None:
         here = self._spared().node("n3", conditions=SICK).settle()
         words = here.condition(ConditionType.SIZED).message
         assert words.endswith("; 0 of 1 spares are warm: digits-ab12-2: node n3 has the condition KernelDeadlock=True")
 
-    def test_it_takes_the_place_of_nobody_who_trains(self) -> None:
+    def test_it_takes_no_training_members_place(self) -> None:
         here = self._spared().node("n3", conditions=SICK).cordon("n1").settle().after(1).settle()
         assert here.now.next is not None
         assert here.now.next.members == ("digits-ab12-3",)
@@ -194,7 +194,7 @@ class TestAFaultDuringAHandOver:
         assert here.now.next is not None
         assert not set(here.now.next.members) & {"digits-ab12-1", "digits-ab12-2"}
 
-    def test_one_on_the_node_of_nobody_who_trains_is_none(self) -> None:
+    def test_one_on_a_node_without_a_training_member_is_none(self) -> None:
         here = self._handing()
         here = here.having(nodes=(*here.snapshot.nodes, NodeView(name="n7", conditions=SPOILT))).settle()
         assert here.intent is not None

@@ -98,7 +98,7 @@ class TestSizes:
         here = self._asked(4).ready().settle()
         assert here.condition(ConditionType.DISRUPTED).message.count("are wanted") == 1
 
-    def test_a_run_that_is_too_large_awaits_nobody(self) -> None:
+    def test_a_run_that_is_too_large_awaits_no_member(self) -> None:
         grown = self._asked(4).after(30).settle().ready().settle()
         assert len(grown.now.next.plan.members if grown.now.next and grown.now.next.plan else ()) == 4
         smaller = self._asked(2, grown)
@@ -133,7 +133,7 @@ class TestUnknownFields:
         assert here.now.phase is Phase.RUNNING
         assert [event.reason for plan in here.history for event in plan.events].count("UnknownFields") == 1
 
-    def test_a_name_to_vacate_that_is_nobodys_is_no_matter_of_versions(self) -> None:
+    def test_an_unknown_name_to_vacate_is_no_matter_of_versions(self) -> None:
         named = "perdure.dev/vacate=nosuch (neither a node nor a member)"
         told = job().having(unknown_fields=(named,)).running(world=2).condition(ConditionType.SPEC_UNDERSTOOD)
         assert "name nodes or pods of this job in perdure.dev/vacate; the other names in it count" in told.message

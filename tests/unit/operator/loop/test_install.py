@@ -60,7 +60,7 @@ def test_the_same_crd_or_a_newer_one_is_no_news(add: str, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("drop", ["completion", "failure.massOutageSeconds", "template.spec.hostnameOverride"])
-def test_an_older_crd_is_told_with_what_it_drops_and_with_the_command(
+def test_an_older_crd_is_reported_with_what_it_drops_and_with_the_command(
     drop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (message,) = told(installed(drop=drop), caplog)

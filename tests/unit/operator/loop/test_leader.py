@@ -34,7 +34,7 @@ class FailsOnce(MemoryCluster):
 @pytest.mark.parametrize(
     "error", [Unavailable("overloaded"), RecursionError("a deep object"), TypeError("a strange object")], ids=repr
 )
-def test_a_resync_that_fails_is_made_again_and_ends_nobody(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resync_that_fails_is_repeated_and_ends_no_leader(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     cluster = FailsOnce(error)
     asyncio.run(cluster.create(JOBS, "ns", job()))
     slept: list[float] = []

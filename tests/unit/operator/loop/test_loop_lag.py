@@ -11,7 +11,7 @@ from perdure_operator.loop.loop_lag import BEAT_SECONDS, LoopLag, report
 STARVED = "its node has no CPU time for it, and a larger request of it would help"
 
 
-def test_only_what_is_late_is_told_and_the_worst_of_a_minute_at_its_end() -> None:
+def test_only_what_is_late_is_reported_and_the_worst_of_a_minute_at_its_end() -> None:
     lateness = LoopLag()
     beats = [
         # now, late, CPU time in it: the message

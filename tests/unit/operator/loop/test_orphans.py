@@ -39,7 +39,7 @@ def test_the_budget_of_a_job_that_was_deleted_with_orphans_goes_at_once() -> Non
     assert budgets(stage) == []
 
 
-def test_a_resync_finds_those_that_nobody_saw_and_those_of_a_successors_name() -> None:
+def test_a_resync_finds_missed_orphans_and_those_of_a_successors_name() -> None:
     stage, name = orphaned()
     stage.cluster.change(BUDGETS, "ns", name, disown)
     stage.cluster.watch = lambda *_: None
@@ -113,7 +113,7 @@ def test_a_kept_template_goes_with_its_job_although_that_was_deleted_with_orphan
     assert asyncio.run(stage.cluster.list(REVISIONS)) == []
 
 
-def test_somebody_elses_revision_stays_whatever_its_labels_say() -> None:
+def test_a_foreign_revision_stays_whatever_its_labels_say() -> None:
     stage = Stage()
     labels = {"perdure.dev/job": "digits", "perdure.dev/job-uid": "0123"}
     asyncio.run(stage.cluster.create(REVISIONS, "ns", {"metadata": {"name": "theirs", "labels": labels}}))

@@ -54,7 +54,7 @@ def _probed(raw: Json) -> None:
     raw["status"]["containerStatuses"] = [{"name": "metrics", "restartCount": 7, "state": {"running": {}}}]
 
 
-def test_what_nobody_reads_of_a_pod_makes_nothing_due_and_is_known_by_its_version() -> None:
+def test_an_unread_field_of_a_pod_makes_nothing_due_and_its_version_is_known() -> None:
     made = stage()
     made.cluster.change(PODS, "ns", "p", _probed)
     assert due(made) == []
@@ -69,7 +69,7 @@ def test_a_pod_that_changes_its_job_makes_both_due() -> None:
     assert sorted(due(made)) == [("ns", "another"), KEY]
 
 
-def test_what_nobody_reads_of_a_job_makes_nothing_due() -> None:
+def test_an_unread_field_of_a_job_makes_nothing_due() -> None:
     made = stage()
     made.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(labels={"team": "a"}, managedFields=[{}]))
     assert due(made) == []

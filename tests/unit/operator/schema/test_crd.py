@@ -101,7 +101,7 @@ def test_lengths_and_rules_are_carried_over() -> None:
     ]
 
 
-def test_the_words_of_an_enumeration_are_told_and_not_enforced() -> None:
+def test_the_words_of_an_enumeration_are_described_and_not_enforced() -> None:
     colour = schema(Outer)["properties"]["colour"]
     assert colour["description"] == "What it looks like.\nOne of Red, Blue."
     assert "enum" not in colour

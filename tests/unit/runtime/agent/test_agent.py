@@ -66,7 +66,7 @@ def test_a_traceback_on_stderr_becomes_the_tail_of_the_error(tmp_path: Path) -> 
         assert "ValueError: boom" in member.log  # passed through, too
 
 
-def test_a_killed_trainer_is_told_by_its_signal_and_its_last_commit(tmp_path: Path) -> None:
+def test_a_killed_trainer_is_reported_with_its_signal_and_its_last_commit(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "killed") as member:
         member.assign(RUN1)
         outcome, status = member.outcome()
@@ -75,7 +75,7 @@ def test_a_killed_trainer_is_told_by_its_signal_and_its_last_commit(tmp_path: Pa
         assert (outcome.step, outcome.commit) == (5, CommitRef(3, 4))
 
 
-def test_a_trainer_that_the_kernel_kills_for_want_of_memory_is_told_by_its_limit(tmp_path: Path) -> None:
+def test_a_trainer_that_is_out_of_memory_is_reported_with_its_limit(tmp_path: Path) -> None:
     cgroup = tmp_path / "cgroup"
     cgroup.mkdir()
     (cgroup / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")  # of a process before it
@@ -259,7 +259,7 @@ def test_an_export_after_the_last_epoch_is_not_disturbed_by_a_request(tmp_path: 
         assert (outcome.outcome, outcome.step, status) == (ExitKind.COMPLETED, 10, 0)
 
 
-def test_a_log_that_nobody_reads_keeps_neither_the_trainer_nor_the_outcome(tmp_path: Path) -> None:
+def test_an_unread_log_holds_up_neither_the_trainer_nor_the_outcome(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "talkative") as member:
         member.assign(RUN1)
         member.told("training")

@@ -245,7 +245,7 @@ class TestTheWord:
         assert outcome.outcome is ExitKind.HANDED_OVER
         assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO),)
 
-    def test_a_leaver_that_was_told_of_a_later_run_has_gone_over_to_its_own(self) -> None:
+    def test_a_leaver_that_learned_of_a_later_run_has_gone_over_to_its_own(self) -> None:
         pod = voting(LEAVES)
         assert pod.sees(AssignmentRead(replace(LEAVES, run=3, handover=NEXT.handover))) != ()
         outcome = told(pod, ExitKind.HANDED_OVER).outcome(GONE)
@@ -294,7 +294,7 @@ class TestTheWord:
         pod.sees(reported(TookOver(2, 1, 4, 121), 1))
         assert len(pod.state.handovers) == 1
 
-    def test_the_newest_four_attempts_are_told(self) -> None:
+    def test_the_newest_four_attempts_are_reported(self) -> None:
         pod = living()
         for run in range(2, 8):
             pod.sees(AssignmentRead(replace(STAYS, run=run)), reported(HandoverEnded(run, HandoverWord.ABORT)))
@@ -310,14 +310,14 @@ class TestATrainerThatDiesUndecided:
         assert stage_of(here.state) is AgentStage.HELD
         assert here.sees(AssignmentRead(PLAIN)) == (Start(PLAIN),)
 
-    def test_by_its_own_failure_is_told_at_once(self) -> None:
+    def test_by_its_own_failure_is_reported_at_once(self) -> None:
         assert voting().outcome(ProcessEnded(0, -9)).outcome is ExitKind.FAILED
 
     def test_with_a_final_commit_lets_the_newer_run_begin(self) -> None:
         assert told(offered(), ExitKind.CHECKPOINTED).sees(GONE) == (Start(STAYS),)
 
     @pytest.mark.parametrize(("word", "aborted"), [(VOTES, 2), (ABORTED, 2), (RESTARTS, 0)])
-    def test_of_a_leaver_says_with_its_image_that_nobody_takes_over_any_more(self, word: Event, aborted: int) -> None:
+    def test_of_a_leaver_says_with_its_image_that_no_run_takes_over_any_more(self, word: Event, aborted: int) -> None:
         pod = offered(LEAVES)
         pod.sees(word, reported(Imaged(120)))
         told(pod, ExitKind.PEER_LOST)
@@ -339,7 +339,7 @@ class TestATrainerThatDiesUndecided:
         outcome = pod.outcome(Rescued(COMMIT if successor else None, "run 2 has begun"))
         assert (outcome.attempt, outcome.outcome) == (AttemptRecord(2, True, HandoverWord.GO), ExitKind.PEER_LOST)
 
-    def test_nor_where_nobody_says_anything_more(self) -> None:
+    def test_nor_where_no_party_says_anything_more(self) -> None:
         pod = keeps_the_state()
         assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
 
@@ -433,10 +433,10 @@ class TestWhatAnOutcomeTellsOfAnAttempt:
         told(pod, ExitKind.CHECKPOINTED).sees(GONE)
         assert pod.outcome(DIED).attempt is None
 
-    def test_another_attempt_is_told_of_instead(self) -> None:
+    def test_another_attempt_is_reported_instead(self) -> None:
         pod = voting()
         pod.sees(ABORTED, AssignmentRead(replace(STAYS, run=3)))
         assert pod.outcome(DIED).attempt == AttemptRecord(3)
 
-    def test_none_is_told_of_where_there_was_none(self) -> None:
+    def test_none_is_reported_where_there_was_none(self) -> None:
         assert living().outcome(DIED).attempt is None

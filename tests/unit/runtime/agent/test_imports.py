@@ -38,12 +38,12 @@ def read(folder: Path, source: str, others: Mapping[str, str] = MappingProxyType
     return list(imports_of(str(folder / "train.py"), module=False))
 
 
-def test_what_is_installed_is_told_in_its_order_and_once(folder: Path) -> None:
+def test_what_is_installed_is_reported_in_its_order_and_once(folder: Path) -> None:
     source = "import beta.inner, alpha\nfrom alpha.inner import thing, other\nimport beta.inner as again\n"
     assert read(folder, source) == [Import("beta.inner"), Import("alpha"), Import("alpha.inner", ("thing", "other"))]
 
 
-def test_neither_the_standard_library_nor_what_is_not_there_is_told(folder: Path) -> None:
+def test_neither_the_standard_library_nor_what_is_not_there_is_reported(folder: Path) -> None:
     assert read(folder, "import json, os.path, nosuch\nfrom argparse import ArgumentParser") == []
 
 
@@ -62,11 +62,11 @@ def test_neither_the_standard_library_nor_what_is_not_there_is_told(folder: Path
     ],
     ids=["try", "if", "typing", "typing-by-name", "with", "function", "class", "syntax", "star"],
 )
-def test_what_may_never_be_reached_is_not_told(folder: Path, source: str, found: list[str]) -> None:
+def test_what_may_never_be_reached_is_not_reported(folder: Path, source: str, found: list[str]) -> None:
     assert [one.module for one in read(folder, source)] == found
 
 
-def test_the_script_s_own_modules_are_read_and_not_told(folder: Path) -> None:
+def test_the_script_s_own_modules_are_read_and_not_reported(folder: Path) -> None:
     found = read(
         folder,
         "import models\nfrom parts import net\nfrom parts.more import deep",

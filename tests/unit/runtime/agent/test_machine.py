@@ -174,7 +174,7 @@ class TestMakingWay:
         told(pod, outcome)
         assert pod.sees(MakesWay(0)) == ()
 
-    def test_one_that_has_told_nothing_is_waited_for(self) -> None:
+    def test_one_that_has_reported_nothing_is_waited_for(self) -> None:
         pod = training()
         pod.sees(AssignmentRead(RUN2))
         assert pod.sees(MakesWay(0)) == ()
@@ -359,7 +359,7 @@ class TestNewerRuns:
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
         assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, lost=(1,))),)
 
-    def test_a_trainer_of_a_lost_run_that_can_is_asked_for_an_image_and_killed_when_it_has_told(self) -> None:
+    def test_a_trainer_of_a_lost_run_that_can_is_asked_for_an_image_and_killed_when_it_has_reported(self) -> None:
         pod = training(images=True)
         (ask,) = pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
         assert ask == Ask(1, RUN2.cause, pod.now + 5, {0: 41}, image=True)
@@ -387,7 +387,7 @@ class TestNewerRuns:
         pod.sees(SigtermReceived(pod.now - 114))
         assert pod.sees(Tick(), after=1.1) == (Kill(),)
 
-    def test_one_that_has_told_before_it_is_asked_is_killed_at_once(self) -> None:
+    def test_one_that_has_reported_before_it_is_asked_is_killed_at_once(self) -> None:
         pod = training(images=True)
         pod.sees(reported(Imaged(None, "it stands in the middle of a step")))
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
@@ -431,7 +431,7 @@ class TestNewerRuns:
         pod.sees(Tick(), after=2.1)
         assert not any(isinstance(one, CommitImage) for one in pod.sees(ProcessEnded(0, -9)))
 
-    def test_so_is_a_seat_that_nobody_wants_any_more(self) -> None:
+    def test_so_is_a_seat_that_is_no_longer_needed(self) -> None:
         pod = alone()
         assert pod.sees(Tick(), after=LINGER_SECONDS + 0.1) == (CommitImage(1),)
 
@@ -452,7 +452,7 @@ class TestNewerRuns:
         assert isinstance(pod.sees(AssignmentRead(LEAVE2))[0], Finish)
 
     @pytest.mark.parametrize("before", [(), (AssignmentRead(RUN2_LOST),)], ids=["training", "asked for an image"])
-    def test_of_what_is_suspect_nobody_leaves_an_image(self, before: tuple[Event, ...]) -> None:
+    def test_a_suspect_member_leaves_no_image(self, before: tuple[Event, ...]) -> None:
         pod = training(images=True)
         pod.sees(*before)
         assert pod.sees(SUSPECT) == (Kill(),)
@@ -644,17 +644,17 @@ class TestWhatARequestDoes:
         assert due(pod.state) == 1012.0
 
     @pytest.mark.parametrize("event", [SigtermReceived(), AssignmentRead(LEAVE2), AssignmentRead(RUN2)])
-    def test_a_trainer_that_has_told_how_it_ends_is_let_out_and_not_disturbed(self, event: Event) -> None:
+    def test_a_trainer_that_has_reported_its_end_is_let_out_and_not_disturbed(self, event: Event) -> None:
         pod = told(training(), ExitKind.PEER_LOST)
         assert pod.sees(event, after=1) == ()
         assert due(pod.state) == 1030.0
 
-    def test_a_trainer_that_has_told_how_it_ends_has_no_more_than_the_seconds_of_a_request(self) -> None:
+    def test_a_trainer_that_has_reported_its_end_has_no_more_than_the_seconds_of_a_request(self) -> None:
         pod = told(training(), ExitKind.PEER_LOST)
         assert pod.sees(AssignmentRead(replace(LEAVE2, seconds=3))) == ()
         assert due(pod.state) == 1003.0
 
-    def test_a_step_told_by_a_process_killed_already_changes_nothing(self) -> None:
+    def test_a_step_reported_by_a_process_killed_already_changes_nothing(self) -> None:
         pod = opened()
         pod.sees(AssignmentRead(LEAVE2))
         pod.sees(Tick(), after=2)
@@ -842,7 +842,7 @@ class TestWhenATrainerHasEnded:
         assert pod.state.trainer
         assert pod.state.trainer.run == 2
 
-    def test_what_the_trainer_told_counts_more_than_how_it_died(self) -> None:
+    def test_what_the_trainer_reported_counts_more_than_how_it_died(self) -> None:
         pod = told(training(), ExitKind.CHECKPOINTED, commit=COMMIT)
         pod.sees(ProcessEnded(0, -6))
         assert pod.outcome(SigtermReceived()).outcome is ExitKind.CHECKPOINTED
@@ -852,13 +852,13 @@ class TestWhenATrainerHasEnded:
         pod.sees(GONE)
         assert pod.sees(AssignmentRead(RUN1), AssignmentRead(replace(RUN1, master="10.0.0.7:1"))) == ()
 
-    def test_the_commit_resumed_from_is_told_without_a_newer_one(self) -> None:
+    def test_the_commit_resumed_from_is_reported_without_a_newer_one(self) -> None:
         pod = importing()
         pod.sees(reported(Opened(1, COMMIT)))
         outcome = pod.outcome(ProcessEnded(0, -9))
         assert (outcome.commit, outcome.step) == (COMMIT, 120)
 
-    def test_a_process_that_told_its_ending_but_hangs_is_killed(self) -> None:
+    def test_a_process_that_reported_its_end_but_hangs_is_killed(self) -> None:
         pod = told(training(), ExitKind.PEER_LOST)
         assert pod.sees(Tick(), after=29) == ()
         assert pod.sees(Tick(), after=1) == (Kill(),)
@@ -920,7 +920,7 @@ class TestWhatSigkillDoesNotEnd:
         pod.sees(AssignmentRead(RUN2), replace(GONE, left_behind=True))
         assert pod.outcome(Tick(), after=30).outcome is ExitKind.CHECKPOINTED
 
-    def test_a_crash_is_told_as_it_was_although_something_is_left(self) -> None:
+    def test_a_crash_is_reported_as_it_was_although_something_is_left(self) -> None:
         pod = training()
         pod.sees(replace(BROKEN, left_behind=True))
         assert pod.outcome(Tick(), after=30).error == Failure(ErrorKind.EXIT, "1", "Traceback: boom")
@@ -1022,7 +1022,7 @@ class TestSeveralProcesses:
         pod.sees(reported(Stepped(1)), after=1)
         assert due(pod.state) == 1005.0
 
-    def test_an_own_failure_is_told_before_its_consequences(self) -> None:
+    def test_an_own_failure_is_reported_before_its_consequences(self) -> None:
         pod = training(TWO)
         pod.sees(reported(Exiting(ExitKind.PEER_LOST, 120)), GONE)
         assert pod.outcome(ProcessEnded(1, 1, "boom")).error == Failure(ErrorKind.EXIT, "1", "boom")

@@ -21,7 +21,7 @@ def test_the_kernels_kills_are_counted(tmp_path: Path, files: dict[str, str]) ->
 @pytest.mark.parametrize(
     "files", [{}, {"memory.events": "oom"}, {"memory.events": "low 0\n"}, {"memory/memory.oom_control": "under_oom 0"}]
 )
-def test_where_nobody_counts_nothing_is_known(tmp_path: Path, files: dict[str, str]) -> None:
+def test_without_a_counter_nothing_is_known(tmp_path: Path, files: dict[str, str]) -> None:
     assert oom_kills(cgroup(tmp_path, files)) is None
 
 

@@ -49,7 +49,7 @@ class TestAssignmentFile:
         assert file.changed() == AssignmentRead(RUN1)
         assert file.changed() is None
 
-    def test_a_malformed_assignment_is_told_once(self, tmp_path: Path) -> None:
+    def test_a_malformed_assignment_is_reported_once(self, tmp_path: Path) -> None:
         file = AssignmentFile(tmp_path / "assignment")
         swap(tmp_path, "..1", "[]")
         told = file.changed()
@@ -57,14 +57,14 @@ class TestAssignmentFile:
         assert not told.unsupported
         assert file.changed() is None
 
-    def test_an_unknown_version_is_told_apart_from_a_malformed_assignment(self, tmp_path: Path) -> None:
+    def test_an_unknown_version_is_distinguished_from_a_malformed_assignment(self, tmp_path: Path) -> None:
         swap(tmp_path, "..1", '{"v": 2}')
         told = AssignmentFile(tmp_path / "assignment").changed()
         assert isinstance(told, Unreadable)
         assert told.unsupported
 
 
-def test_a_pipe_whose_writer_is_gone_wakes_nobody_up_any_more() -> None:
+def test_a_pipe_whose_writer_is_gone_wakes_no_reader() -> None:
     reader, writer = os.pipe()
     with selectors.DefaultSelector() as selector:
         pipe = Pipe(reader, selector)
@@ -101,7 +101,7 @@ class TestOutlet:
             outlet.say(line.removeprefix("perdure: "))
         assert everything(log_pipe[0], outlet).decode().splitlines() == lines
 
-    def test_the_oldest_lines_are_dropped_whole_and_the_gap_is_told(self, log_pipe: tuple[int, int]) -> None:
+    def test_the_oldest_lines_are_dropped_whole_and_the_gap_is_reported(self, log_pipe: tuple[int, int]) -> None:
         outlet = Outlet(log_pipe[1])
         lines = [f"perdure: line {number}\n" for number in range(100_000)]
         for line in lines:

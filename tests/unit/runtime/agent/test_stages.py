@@ -246,7 +246,7 @@ def _left_way(process: Process) -> bool:
     return _ending(process) is ExitKind.CHECKPOINTED
 
 
-def test_who_has_saved_and_makes_way_is_not_waited_for_and_nobody_else(ways: list[Step]) -> None:
+def test_only_a_trainer_that_has_saved_and_makes_way_is_not_waited_for(ways: list[Step]) -> None:
     early = [step for step in ways if _started(step) and step.before.trainer and step.before.trainer.alive]
     beside = [step for step in early if not isinstance(step.event, ProcessEnded | Cleared)]
     assert {type(step.event) for step in beside} == {MakesWay, AssignmentRead}
@@ -335,7 +335,7 @@ def test_the_pod_is_held_only_for_ends_that_are_no_fault_of_its_member(steps: li
             assert all(p.outcome and p.outcome.outcome in HOLDS_SEAT for p in step.after.trainer.processes)
 
 
-def test_every_stage_but_those_of_a_training_that_nobody_disturbs_has_an_end(steps: list[Step]) -> None:
+def test_every_stage_but_those_of_an_undisturbed_training_has_an_end(steps: list[Step]) -> None:
     for step in steps:
         stage = step.stages[1]
         assert stage is not AgentStage.ENDED

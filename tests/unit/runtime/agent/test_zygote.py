@@ -202,7 +202,7 @@ class TestWhatIsExecuted:
         assert isinstance(found, Unsuited)
         assert "not the agent's own interpreter" in found.why
 
-    def test_a_script_and_a_module_are_told_apart(self) -> None:
+    def test_a_script_and_a_module_are_distinguished(self) -> None:
         environ = {"PATH": str(Path(sys.executable).parent)}
         script = read_program(["python", "-u", "train.py", "-m", "x"], environ, sys.executable)
         assert isinstance(script, Program)
@@ -448,7 +448,7 @@ class TestInAMember:
             outcome, status = member.outcome()
             assert (outcome.outcome, outcome.run, status) == (ExitKind.FAILED, 2, 1)
 
-    def test_a_killed_trainer_is_told_by_its_signal_and_its_stderr(self, tmp_path: Path) -> None:
+    def test_a_killed_trainer_is_reported_with_its_signal_and_its_stderr(self, tmp_path: Path) -> None:
         with Member(tmp_path, *TRAINER, "raising", modules=LIGHT) as member:
             member.assign(RUN1)
             outcome, status = member.outcome()

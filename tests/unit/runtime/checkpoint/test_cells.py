@@ -95,7 +95,7 @@ def in_some_order(draw: random.Random, like: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_each_rank_gets_what_it_holds_whoever_has_saved_it(number: int, seed: int) -> None:
+def test_each_rank_gets_what_it_holds_whichever_rank_has_saved_it(number: int, seed: int) -> None:
     draw = random.Random(f"{seed} {number}")  # noqa: S311 - it has to be repeatable
     shape = tuple(draw.randint(1, 7) for _ in range(draw.randint(1, 3)))
     saved_dim, held_dim, world = draw.randrange(len(shape)), draw.randrange(len(shape)), draw.choice(WORLDS)

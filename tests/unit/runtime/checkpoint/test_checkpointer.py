@@ -277,7 +277,7 @@ def test_buffers_that_training_gives_to_all_ranks_anyway_may_differ(capfd: pytes
     assert capfd.readouterr().err == ""
 
 
-def test_other_state_that_differs_between_ranks_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_state_that_differs_between_ranks_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
     def make(rank: int, names: int = 1) -> State:
         means = {f"ema.{number}": torch.ones(1) + rank for number in range(1, names)}
         return State({}, means, {"scheduler": {"last_lr": [0.1 * rank]}})

@@ -85,7 +85,7 @@ def test_a_commit_is_equal_to_one_of_the_same_by_other_ranks(tmp_path: Path) -> 
     ],
     ids=["float", "bfloat16", "bool", "complex", "scalar", "float8", "float4", "transposed", "shape", "dtype"],
 )
-def test_a_tensor_that_differs_is_told_with_how_far(tmp_path: Path, name: str, changed: Tensor, line: str) -> None:
+def test_a_tensor_that_differs_is_reported_with_how_far(tmp_path: Path, name: str, changed: Tensor, line: str) -> None:
     lines, last = told(root(tmp_path / "a", VALUES), root(tmp_path / "b", {**VALUES, name: changed}))
     assert lines == [line]
     assert (last["equal"], last["differing"]) == (False, 1)

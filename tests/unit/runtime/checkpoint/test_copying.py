@@ -146,7 +146,7 @@ def test_a_commit_that_its_training_deletes_under_the_copy_is_no_damage(source: 
     assert load_solo(target, opened(target, 3, wait_over=True))
 
 
-def test_a_target_that_somebody_else_writes_is_noticed(source: MemoryStore) -> None:
+def test_a_target_with_another_writer_is_noticed(source: MemoryStore) -> None:
     target = MemoryStore()
 
     def racing(kind: str, key: str, act: Callable[[], Any]) -> Any:

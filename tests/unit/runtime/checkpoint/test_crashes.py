@@ -115,7 +115,7 @@ for step in range(1, 1000):
 """
 
 
-def test_a_process_killed_while_it_saves_on_a_folder_loses_no_commit_it_has_told_of(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_saves_on_a_folder_loses_no_commit_it_has_reported(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[4]
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})

@@ -182,7 +182,7 @@ def test_the_newest_commits_manifest_is_never_retired_so_verify_calls_its_absenc
     assert "CORRUPT" in said
 
 
-def test_when_every_manifest_is_gone_nothing_begins_anew() -> None:
+def test_when_every_manifest_is_gone_training_does_not_start_over() -> None:
     store = trained()
     store.delete([key for key in store.list("data/") if key.endswith("manifest.json")])
     with pytest.raises(
@@ -221,7 +221,7 @@ def test_an_unreadable_end_of_a_log_without_checkpoints_loses_nothing() -> None:
     assert loaded is None
 
 
-def test_somebody_elses_data_under_the_root_is_left_alone() -> None:
+def test_foreign_data_under_the_root_is_left_alone() -> None:
     store = MemoryStore()
     for key in ("data/train.bin", "data/0/images/1.png", "data/2024/9-things/x"):
         store.put(key, b"x")
@@ -246,7 +246,7 @@ class TestLitter:
         return store.list("data/")
 
     @pytest.mark.parametrize(("age", "stays"), [(0.0, True), (LITTER_SECONDS + 60, False)], ids=["young", "old"])
-    def test_half_written_folders_go_after_a_day_whoever_began_them(self, age: float, *, stays: bool) -> None:
+    def test_half_written_folders_go_after_a_day_whichever_run_began_them(self, age: float, *, stays: bool) -> None:
         store = MemoryStore()
         litter = self.left_by_another_uid(store)
         assert litter

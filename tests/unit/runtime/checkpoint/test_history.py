@@ -54,7 +54,7 @@ def test_commits_are_listed_newest_first(store: Store) -> None:
     assert found[0].time >= found[1].time > "2020"
 
 
-def test_a_commit_is_told_with_how_many_ranks_its_run_had() -> None:
+def test_a_commit_is_shown_with_how_many_ranks_its_run_had() -> None:
     store = MemoryStore()
     log_writer = Writer(opened(store).log, uid="8a6d", run=2, lost=[1])
     log_writer.try_open(3, wait_over=False)
@@ -120,7 +120,7 @@ def test_an_error_names_few_of_many_commits() -> None:
         find(store, Wanted(step=77))
 
 
-def test_a_root_without_a_log_or_a_commit_is_told_as_such(store: MemoryStore) -> None:
+def test_a_root_without_a_log_or_a_commit_is_reported_as_such(store: MemoryStore) -> None:
     with pytest.raises(UserError, match="has no log, so nothing was ever trained there: correct the address"):
         history(MemoryStore())
     empty = MemoryStore()

@@ -89,7 +89,7 @@ def test_each_survivor_goes_on_with_its_own(tmp_path: Path, store: Store) -> Non
     assert (ranks[0]["rank"], ranks[1], ranks[2]["rank"]) == (0, OF_LOST, 2)
 
 
-def test_who_is_lost_where_the_ranks_had_told_one_another_goes_on_with_its_own(tmp_path: Path, store: Store) -> None:
+def test_a_lost_rank_whose_state_the_others_have_continues_with_its_own(tmp_path: Path, store: Store) -> None:
     told = ("0's", "1's", "2's")
     found = begins(store, [None, left(tmp_path, 1, world=3, ranks=told), None])
     assert [one.state.rank if rank != 1 else None for rank, one in enumerate(found)] == ["0's", None, "2's"]
@@ -101,7 +101,7 @@ def test_a_rank_that_was_a_step_behind_gives_nothing_but_goes_on_too(tmp_path: P
     assert [one.state.rank == OF_LOST for one in found] == [True, True, False]
 
 
-def test_in_a_world_of_another_size_nobody_has_a_state_of_its_own_but_what_all_had_alike(
+def test_in_a_world_of_another_size_no_rank_has_a_state_of_its_own_but_what_all_had_alike(
     tmp_path: Path, store: Store
 ) -> None:
     found = begins(store, [left(tmp_path, 1, world=3), None])

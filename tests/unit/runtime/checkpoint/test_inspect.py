@@ -52,7 +52,7 @@ def test_a_commit_that_its_training_deletes_while_all_are_verified_is_no_damage(
     assert states == [None, "whole", "whole", "retired"]
 
 
-def test_the_log_is_told_newest_first(uri: str) -> None:
+def test_the_log_is_reported_newest_first(uri: str) -> None:
     lines = texts(inspect.log(uri, {}))
     assert [line.split()[0] for line in lines] == ["4", "3", "2", "1"]
     assert "Completed goal=" in lines[0]
@@ -67,7 +67,7 @@ def test_the_log_is_told_newest_first(uri: str) -> None:
     ]
 
 
-def test_an_empty_root_is_told_so(tmp_path: Path) -> None:
+def test_an_empty_root_is_reported_as_empty(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     for command in (inspect.log, inspect.verify):
         with pytest.raises(UserError, match="has no log: nothing was ever trained here"):
@@ -130,7 +130,7 @@ def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
     assert f"members: {key} is missing" in texts(inspect.show(uri, Wanted(), {}))
 
 
-def test_a_whole_root_is_verified_and_a_damaged_one_told(uri: str) -> None:
+def test_a_whole_root_is_verified_and_a_damaged_one_reported(uri: str) -> None:
     lines = list(inspect.verify(uri, {}))
     assert lines[0].text == "log: 4 entries, 0 damaged"
     assert lines[1].text.startswith("commit 3 of step 20: whole")

@@ -90,7 +90,7 @@ def test_the_log_names_the_object_that_says_where_each_of_many_ranks_began(store
     assert fetch_members(store, slot.entry.event.members) == tuple(members)
 
 
-def test_where_ranks_ran_is_told_only_if_it_is_what_was_written(store: Unreliable) -> None:
+def test_where_ranks_ran_is_reported_only_if_it_is_what_was_written(store: Unreliable) -> None:
     ref = put_members(store, 3, [Member("digits-0", "n1")])
     data = store.get(ref.key)
     store.put(ref.key, data.replace(b"n1", b"n2"))
@@ -143,7 +143,7 @@ def test_a_newcomers_long_warm_up_is_no_waiting_for_the_run_that_still_trains(
         open_run(warm, store, Solo(), give_up)
 
 
-def test_a_newcomer_waits_no_longer_than_told_once_all_have_met(store: Unreliable, before: Writer) -> None:
+def test_a_newcomer_waits_no_longer_than_given_once_all_have_met(store: Unreliable, before: Writer) -> None:
     warm = replace(settings(2, wait=0.05), handover=replacing(before.run))
     assert open_run(warm, store, Solo(), nobody_gives_up).run == 2
 

@@ -171,7 +171,7 @@ def test_a_copy_has_the_pins() -> None:
     assert read_kept(other) == read_kept(store)
 
 
-def test_whoever_is_about_to_delete_is_waited_for_and_named_where_he_does_not_go_on() -> None:
+def test_a_deleting_process_is_waited_for_and_named_where_it_does_not_continue() -> None:
     store = MemoryStore()
     saved(store)
     folder = next(one.event.manifest.folder for one in history(store) if one.commit.step == 1)
@@ -302,7 +302,7 @@ def test_in_each_order_of_two_who_pin_and_delete_the_commit_is_there_where_it_is
 
 
 @pytest.mark.parametrize("first", range(8))
-def test_who_decides_not_to_delete_hides_nobody_else_who_does(first: int) -> None:
+def test_a_process_that_decides_not_to_delete_hides_none_that_does(first: int) -> None:
     for second in range(8):
         played("r" * first + "g" * second + "pp" + "g" * 6 + "ppp", two=True)
 

@@ -84,7 +84,7 @@ def resumed(store: Store, world: int, run: int = 2) -> list[Loaded]:
 
 
 @pytest.mark.parametrize("ranks", [(1,), (0,), (2, 1)])
-def test_the_next_run_goes_on_from_the_last_step_and_waits_for_nobody(
+def test_the_next_run_continues_from_the_last_step_without_a_wait(
     tmp_path: Path, store: Store, ranks: Sequence[int]
 ) -> None:
     images = [Image(left(tmp_path, rank)) for rank in ranks]
@@ -97,7 +97,7 @@ def test_the_next_run_goes_on_from_the_last_step_and_waits_for_nobody(
     assert own == [rank if rank in ranks else OF_LOST for rank in range(3)]
 
 
-def test_nothing_of_a_ranks_own_is_lost_where_the_ranks_had_told_one_another(tmp_path: Path, store: Store) -> None:
+def test_nothing_of_a_ranks_own_is_lost_where_the_ranks_had_exchanged_it(tmp_path: Path, store: Store) -> None:
     rescue(store, UID, 1, [Image(left(tmp_path, 1, ranks=("0's", "1's", "2's")))])
     assert [one.state.rank for one in resumed(store, 3)][::2] == ["0's", "2's"]
 
@@ -218,7 +218,7 @@ def test_ranks_that_have_come_apart_commit_nothing(tmp_path: Path, store: Store)
         rescue(store, UID, 1, images)
 
 
-def test_whoever_writes_meanwhile_is_first(tmp_path: Path, store: Store) -> None:
+def test_another_writer_meanwhile_is_first(tmp_path: Path, store: Store) -> None:
     def around(call: str, key: str, act: Callable[[], Any]) -> Any:
         if call == "put" and key.endswith("manifest.json"):
             opened(store, 2, wait_over=True)

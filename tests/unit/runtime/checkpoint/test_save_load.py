@@ -179,14 +179,14 @@ def test_sharing_out_is_complete_deterministic_and_even(sizes: list[int], world:
     assert max(loads) - min(loads) <= max(sizes, default=0)
 
 
-def test_ranks_with_different_tensors_are_told_so_before_anything_is_written(store: Store) -> None:
+def test_ranks_with_different_tensors_are_refused_before_anything_is_written(store: Store) -> None:
     found = save_by(store, 3, opened(store), 1, shared=lambda rank: {"w": torch.ones(2 + rank // 2)})
     assert {type(each) for each in found} == {UserError}
     assert "ranks 0 and 2 hold different parameters" in str(found[1])
     assert store.list("data/") == []
 
 
-def test_ranks_whose_tensors_lie_otherwise_in_memory_are_told_so_before_anything_is_written(store: Store) -> None:
+def test_ranks_with_different_memory_layouts_are_refused_before_anything_is_written(store: Store) -> None:
     grids = torch.ones(2, 3), torch.ones(3, 2).t()
     found = save_by(store, 2, opened(store), 1, shared=lambda rank: {"w": grids[rank]})
     assert {type(each) for each in found} == {UserError}
@@ -371,7 +371,7 @@ def test_an_altered_log_entry_does_not_change_where_training_goes_on(store: Stor
     assert loaded.position == position(10)
 
 
-def test_when_no_commit_is_usable_the_reasons_are_told_on_all_ranks(store: Store) -> None:
+def test_when_no_commit_is_usable_the_reasons_are_reported_on_all_ranks(store: Store) -> None:
     log_writer = opened(store)
     for step in (10, 20):
         save_solo(store, log_writer, step)
@@ -398,7 +398,7 @@ def test_a_store_that_does_not_answer_skips_nothing(store: Store, call: int) -> 
     assert [each.commit.step for each in on_ranks(2, act) if isinstance(each, Loaded)] == [20, 20]
 
 
-def test_a_newer_format_is_not_skipped_but_told(store: Store) -> None:
+def test_a_newer_format_is_reported_and_not_skipped(store: Store) -> None:
     log_writer = opened(store)
     save_solo(store, log_writer, 10)
     store.put(key_of(2), rewritten(store.get(key_of(2)), b'"version":1', b'"version":2'))
@@ -408,7 +408,7 @@ def test_a_newer_format_is_not_skipped_but_told(store: Store) -> None:
         writer(store, 2).try_open(1, wait_over=True)
 
 
-def test_what_is_written_is_what_its_checksum_was_taken_of_whoever_changes_the_tensor_meanwhile() -> None:
+def test_what_is_written_is_what_its_checksum_was_taken_of_even_if_the_tensor_changes_meanwhile() -> None:
     store = MemoryStore()
     log_writer = opened(store)
     weight = torch.zeros(3)

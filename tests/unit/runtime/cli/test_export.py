@@ -115,7 +115,7 @@ def test_a_distributed_checkpoint_is_loaded_in_place(root: Path, tmp_path: Path)
     ],
     ids=["exists", "no-tensors", "no-such-name"],
 )
-def test_what_cannot_be_exported_is_told_and_leaves_nothing(
+def test_what_cannot_be_exported_is_reported_and_leaves_nothing(
     root: Path, capsys: pytest.CaptureFixture[str], name: str, to: str, why: str
 ) -> None:
     (root.parent / "there").touch()

@@ -188,7 +188,7 @@ def worlds(sizes: Sequence[int] = (2, 3)) -> Iterator[tuple[str, World]]:
             yield name, World(((*calls, END),) * size, seconds[:size], who, collects=collects)
 
 
-def test_whoever_is_asked_whenever_all_ranks_leave_at_one_call_soon() -> None:
+def test_whichever_rank_is_asked_at_any_time_all_leave_at_one_call_soon() -> None:
     names, all_worlds = zip(*worlds(), strict=True)
     for name, world, seen in zip(names, all_worlds, played(all_worlds), strict=True):
         assert {rank.error for rank in seen} == {""}, name
@@ -239,7 +239,7 @@ def test_the_first_call_of_an_evaluation_is_a_check_whatever_the_steps_before_we
         assert [rank.left for rank in played([world])[0]] == [(before + 1, before)] * 2
 
 
-def test_the_end_of_an_epoch_does_not_begin_anew() -> None:
+def test_the_end_of_an_epoch_does_not_restart_the_schedule() -> None:
     epoch = (STEP,) * 50 + (SAVE,)
     world = World((epoch * 8,) * 2, ((FAST,),) * 2)
     assert played([world])[0][0].sent <= 8 + 400 / MOST_CALLS + 5

@@ -54,7 +54,7 @@ def test_rank_0s_refusal_is_everybodys() -> None:
     assert all("create the bucket" in str(each) for each in found)
 
 
-def test_ranks_that_do_different_things_together_are_told_so() -> None:
+def test_ranks_that_do_different_things_together_raise() -> None:
     def act(peers: Peers) -> object:
         return peers.gather("ends", 7) if peers.rank == 1 else on_all(peers, "works", lambda: (None, None))
 

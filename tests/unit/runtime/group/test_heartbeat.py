@@ -58,7 +58,7 @@ def test_a_save_between_two_steps_does_not_make_a_step_long() -> None:
     assert silence.too_long(NOW + 500 + LONG) == LONG
 
 
-def test_a_world_of_one_has_nobody_to_hear() -> None:
+def test_a_world_of_one_has_no_peer_to_hear() -> None:
     pulse = Heartbeat(Settings("file:///nowhere"), lambda: True, lambda _: None)
     pulse.start()
     with pulse.paused():
@@ -72,10 +72,10 @@ def began(port: int) -> None:
     pulse.stop()
 
 
-def test_a_store_that_says_nothing_keeps_nobody_from_training(silent: int) -> None:
+def test_a_silent_store_keeps_no_rank_from_training(silent: int) -> None:
     began(silent)
 
 
-def test_whoever_looks_whether_the_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
+def test_a_probe_of_the_store_stays_until_torchs_client_has_come(door: Door) -> None:
     began(door.port)
     assert door.first_visitor_stayed()

@@ -40,13 +40,13 @@ def settings(port: int, rank: int, run: int = 7) -> Settings:
     return Settings("file:///nowhere", run=run, rank=rank, world=2, master=("127.0.0.1", port))
 
 
-def test_a_world_of_one_meets_nobody() -> None:
+def test_a_world_of_one_needs_no_meeting() -> None:
     groups = rendezvous(Settings("file:///nowhere"), timeout=TIMEOUT, deadline=Deadline(0.0, nobody_gives_up))
     assert isinstance(groups.peers, Solo)
     assert not dist.is_initialized()
 
 
-def test_a_store_that_nobody_opens_is_named_when_the_time_is_up(taken: socket.socket) -> None:
+def test_a_store_that_no_rank_opens_is_named_when_the_time_is_up(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
     taken.close()
     with pytest.raises(PeerLost, match=rf"rank 0 does not listen at 127\.0\.0\.1:{port}: waited 0.2 s"):
@@ -144,14 +144,14 @@ def test_what_the_call_itself_raises_is_raised() -> None:
         module._answered(fails, Deadline(60, nobody_gives_up), "nobody answers")
 
 
-def test_whoever_looks_whether_a_store_is_there_stays_until_torchs_client_has_come(door: Door) -> None:
+def test_a_probe_of_a_store_stays_until_torchs_client_has_come(door: Door) -> None:
     """A store whose first client is gone before it was accepted may answer none after it."""
     with pytest.raises(PeerLost):
         rendezvous(settings(door.port, rank=1), timeout=TIMEOUT, deadline=Deadline(2, nobody_gives_up))
     assert door.first_visitor_stayed()
 
 
-def test_so_does_whoever_makes_one_more_connection_to_it(door: Door) -> None:
+def test_so_does_one_more_connection_to_it(door: Door) -> None:
     with pytest.raises(dist.DistNetworkError):
         reach(settings(door.port, rank=1))
     assert door.first_visitor_stayed()

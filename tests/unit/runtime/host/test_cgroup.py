@@ -34,7 +34,7 @@ def test_a_limit_is_read_where_there_is_one(tmp_path: Path, files: dict[str, str
     ],
     ids=["v2", "v1"],
 )
-def test_what_it_uses_is_told_without_cached_files(tmp_path: Path, files: dict[str, str]) -> None:
+def test_what_it_uses_is_reported_without_cached_files(tmp_path: Path, files: dict[str, str]) -> None:
     assert memory_used(cgroup(tmp_path, files)) == 700
 
 
@@ -43,5 +43,5 @@ def test_what_it_uses_is_told_without_cached_files(tmp_path: Path, files: dict[s
     [{}, {"memory.current": "900"}, {"memory.current": "900", "memory.stat": "torn"}],
     ids=["none", "half", "torn"],
 )
-def test_where_nobody_tells_what_it_uses_nothing_is_known(tmp_path: Path, files: dict[str, str]) -> None:
+def test_without_a_usage_file_nothing_is_known(tmp_path: Path, files: dict[str, str]) -> None:
     assert memory_used(cgroup(tmp_path, files)) is None

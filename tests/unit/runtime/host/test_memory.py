@@ -40,5 +40,5 @@ def test_without_a_limit_the_node_counts(tmp_path: Path) -> None:
     assert free(tmp_path, V2 | {"memory.max": "max\n"}) == 4096
 
 
-def test_where_nobody_tells_nothing_is_known(tmp_path: Path) -> None:
+def test_without_a_source_nothing_is_known(tmp_path: Path) -> None:
     assert free(tmp_path, {}, available=None) is None

@@ -148,6 +148,6 @@ def test_an_empty_tensor_is_moved_but_no_empty_shard() -> None:
     assert plan([Wanted("w", 4, {Box((0, 0), (2, 3)): [0]}, {empty: [7]})]) == ()
 
 
-def test_what_nobody_holds_is_named() -> None:
+def test_a_box_that_no_rank_holds_is_named() -> None:
     with pytest.raises(Missing, match=r"w: no source holds .*\(4,\).* which \[7\] need"):
         plan([Wanted("w", 4, {Box((0,), (4,)): [0]}, {Box((0,), (6,)): [7]})])

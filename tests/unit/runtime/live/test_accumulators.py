@@ -37,7 +37,7 @@ def expected(sizes: tuple[int, int]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("where", SIZES)
 @pytest.mark.parametrize("move", MOVES)
-def test_every_sum_is_whole_whoever_leaves_or_comes(nursery: Nursery, move: str, where: str) -> None:
+def test_every_sum_is_whole_whichever_ranks_leave_or_come(nursery: Nursery, move: str, where: str) -> None:
     (old, new, joins, leavers), sizes = MOVES[move], SIZES[where]
     name = f"{move}-{list(SIZES).index(where)}"
     job = Job(nursery, name, old, script="accumulators.train", sizes=sizes, batch=BATCH, epochs=EPOCHS)

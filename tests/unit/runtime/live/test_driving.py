@@ -209,7 +209,7 @@ def living_log() -> Log:
     return log
 
 
-def test_a_newcomer_that_does_not_ask_for_its_first_batch_holds_nobody_for_long(
+def test_a_newcomer_that_does_not_ask_for_its_first_batch_holds_up_no_rank_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(timing, "QUIET_SECONDS", 0.01)
@@ -221,7 +221,7 @@ def test_a_newcomer_that_does_not_ask_for_its_first_batch_holds_nobody_for_long(
     assert [(one.run, one.word) for one in effects.told if isinstance(one, HandoverEnded)] == [(2, HandoverWord.ABORT)]
 
 
-def test_an_agent_that_does_not_answer_holds_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_does_not_answer_holds_up_no_rank_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ACK_SECONDS", 0.01)
     effects = Process(1, living_log(), agent=False)
     driver = stood(effects)
@@ -263,7 +263,7 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     assert (driver.word.word, driver.word.seq) == (HandoverWord.GO, 2)
 
 
-def test_a_log_that_does_not_answer_is_asked_again_and_again_and_told_once(
+def test_a_log_that_does_not_answer_is_asked_again_and_again_and_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driving, "AGAIN_SECONDS", 0.01)
@@ -324,7 +324,7 @@ def test_a_rank_whose_main_thread_hangs_ends_all_the_same(monkeypatch: pytest.Mo
     assert told == ["rank 0 stands still"]
 
 
-def test_a_decider_whose_store_falls_silent_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decider_whose_store_falls_silent_stops_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driving, "STORE_SECONDS", 0.01)
     log, now, ready = living_log(), time.monotonic(), NotReady()
     driver = Driver(Process(0, log), Timetable(now + 60, now + 90), ask_exit=lambda: None, ready=ready)

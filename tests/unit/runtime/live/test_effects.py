@@ -213,7 +213,7 @@ def test_a_newcomer_gets_what_a_commit_made_here_would_hold_and_the_old_rank_kee
     assert found.shared["net.0.weight"].data_ptr() == parameters["0.weight"].data_ptr()
 
 
-def test_it_is_told_all_that_an_old_rank_knows_of_the_run(pair: Pair) -> None:
+def test_it_gets_all_that_an_old_rank_knows_of_the_run(pair: Pair) -> None:
     pair.meet()
     pair.move()
     header = pair.taker.header
@@ -242,7 +242,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(("joins", "leavers"), [((1,), (1,)), ((2,), ()), ((), (1,))])
-def test_what_one_rank_cannot_save_all_old_ranks_are_told_at_the_same_place(
+def test_what_one_rank_cannot_save_raises_on_all_old_ranks_at_the_same_place(
     joins: tuple[int, ...], leavers: tuple[int, ...]
 ) -> None:
     attempt, block = Attempt(1, 2, 2, joins, leavers), Handover(1, 2, joins, leavers, "127.0.0.1:1", 20, "token")

@@ -74,7 +74,7 @@ def test_newcomers_that_have_long_been_warm_wait_for_the_save_of_the_older_run(n
 
 
 @pytest.mark.parametrize("makes", ["ddp", "group"])
-def test_what_needs_a_group_before_the_first_batch_is_told_what_to_do(nursery: Nursery, makes: str) -> None:
+def test_a_script_that_needs_a_group_before_the_first_batch_is_told_what_to_do(nursery: Nursery, makes: str) -> None:
     job = Job(nursery, f"hasty-{makes}", 2, script="variants.hasty", makes=makes).offered(*REPLACED).begin()
     assert job.ended() == {"new1": 1, "old0": 0, "old1": 0}
     assert "UserError: this process joins a living run, and has no process group before its first batch" in job.output(

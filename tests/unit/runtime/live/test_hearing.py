@@ -31,7 +31,7 @@ def test_who_is_heard_again_was_never_lost() -> None:
     assert looked(hearing, SILENCE_SECONDS, SILENCE_SECONDS - 0.5) == []
 
 
-def test_who_stood_still_itself_takes_nobody_for_silent() -> None:
+def test_a_party_that_was_stopped_itself_takes_no_other_for_silent() -> None:
     hearing = Hearing([1], 0.0)
     assert list(hearing.silent(1000.0)) == []
     hearing.heard(1)

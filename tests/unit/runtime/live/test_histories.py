@@ -44,7 +44,7 @@ def test_where_no_process_dies_nothing_is_lost_whatever_the_store_does(seed: int
     assert "lost" not in words(range(1000 * seed, 1000 * seed + 60), deadly=False)
 
 
-def test_where_only_links_and_people_interfere_nobody_stands_still_for_long(seed: int) -> None:
+def test_where_only_links_and_people_interfere_no_rank_stands_still_for_long(seed: int) -> None:
     assert "lost" not in words(range(1000 * seed, 1000 * seed + 60), deadly=False, unreliable=False)
 
 

@@ -131,7 +131,7 @@ def test_what_was_made_before_the_session_was_imported_is_found() -> None:
 @pytest.mark.parametrize(
     ("kind", "first"), [(DistributedDataParallel, "module"), (Derived, "module"), (Both, "number")]
 )
-def test_who_asks_how_it_is_made_is_told_the_same_as_ever(kind: type, first: str) -> None:
+def test_a_caller_that_asks_how_it_is_made_gets_the_same_answer(kind: type, first: str) -> None:
     """Tools that build objects from their configuration ask."""
     assert next(iter(inspect.signature(kind).parameters)) == first
 

@@ -107,7 +107,7 @@ class TestTheLastThatHasTheState:
         machine.sees(on.Gone(1))
         assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
 
-    def test_lets_go_where_whoever_stays_has_said_it(self) -> None:
+    def test_lets_go_where_a_stayer_has_said_it(self) -> None:
         assert ended(voted(LEAVER, SHRUNK_TO_ONE).sees(on.Heard(GO))) is ExitKind.HANDED_OVER
 
     def test_keeps_it_where_only_the_log_says_so(self) -> None:
@@ -192,13 +192,13 @@ class TestGo:
         assert ended(voted(LEAVER).sees(on.Heard(GO))) is ExitKind.HANDED_OVER
         assert kinds(voted(NEWCOMER).sees(on.Heard(GO))) == [on.SetSeen, on.Install, on.TellTookOver]
 
-    def test_a_deciding_leaver_goes_when_nobody_needs_its_store_any_more(self) -> None:
+    def test_a_deciding_leaver_goes_when_no_party_needs_its_store(self) -> None:
         machine = deciding(Attempt(3, 4, 1, (0,), (0,)))
         assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is None
         assert kinds(machine.sees(on.SeenBy(1))) == [on.CloseStore, on.Exit]
         assert machine.phase is Phase.ENDED
 
-    def test_a_deciding_leaver_waits_for_nobody_beyond_its_own_deadline(self) -> None:
+    def test_a_deciding_leaver_waits_for_no_party_beyond_its_own_deadline(self) -> None:
         machine = deciding(Attempt(3, 4, 1, (0, 1), (0,)))
         machine.sees(on.LogAnswered(Verdict.GO))
         assert ended(machine.sees(on.Passed(Alarm.DEADLINE))) is ExitKind.HANDED_OVER
@@ -210,7 +210,7 @@ class TestGo:
         assert machine.sees(on.Gone(NEWCOMER)) == (on.CloseStore(),)
         assert machine.sees(on.Gone(LEAVER)) == ()
 
-    def test_nobody_who_has_not_voted_believes_it(self) -> None:
+    def test_a_party_that_has_not_voted_does_not_believe_it(self) -> None:
         for number in (LEAVER, NEWCOMER):
             machine = standing(number)
             assert machine.sees(on.Heard(GO)) == ()
@@ -289,7 +289,7 @@ class TestRestart:
             assert said(make(D).sees(on.Passed(Alarm.LIMIT))) is RESTART
             assert said(make(D, GROWN).sees(on.Passed(Alarm.LIMIT))) is ABORT
 
-    def test_a_script_that_cannot_is_a_restart_where_somebody_has_to_leave(self) -> None:
+    def test_a_script_that_cannot_restarts_where_a_member_has_to_leave(self) -> None:
         assert prepared(LEAVER).sees(on.NotLive("x")) == (on.AskExit(),)
         assert prepared(D, GROWN).sees(on.NotLive("x"))[0] == on.Say(ABORT, "x")
 
@@ -424,7 +424,7 @@ class TestAskingTheLog:
         assert other.sees(on.Passed(Alarm.LIMIT), on.Passed(Alarm.QUIET)) == ()
         assert ended(other.sees(on.Passed(Alarm.DEADLINE))) is ExitKind.HANDOVER_FAILED
 
-    def test_a_newcomer_that_finds_nobody_believes_the_log(self) -> None:
+    def test_a_newcomer_that_finds_no_party_believes_the_log(self) -> None:
         machine = Machine(REPLACED, NEWCOMER)
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == ()
         machine.sees(on.LogAnswered(Verdict.ENDED))
@@ -452,12 +452,12 @@ class TestSilence:
         assert make(D).sees(on.Silent(NEWCOMER)) == ()
         assert said(make(D).sees(on.Passed(Alarm.SILENCE))) is ABORT
 
-    def test_of_the_decider_is_an_abort_of_whoever_has_not_voted(self) -> None:
+    def test_of_the_decider_aborts_parties_that_have_not_voted(self) -> None:
         assert said(standing(LEAVER).sees(on.Silent(D))) is ABORT
         assert ended(standing(NEWCOMER).sees(on.Silent(D))) is ExitKind.HANDOVER_FAILED
 
     @pytest.mark.parametrize("number", [LEAVER, NEWCOMER])
-    def test_of_the_decider_makes_whoever_has_voted_settle(self, number: int) -> None:
+    def test_of_the_decider_makes_parties_that_have_voted_settle(self, number: int) -> None:
         machine = voted(number)
         assert machine.sees(on.Silent(D)) == (on.ReadLog(),)
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == (on.AppendRefused(),)

@@ -99,14 +99,14 @@ def test_also_where_something_else_happens_meanwhile(shape: str, faults: Faults)
 
 
 @pytest.mark.parametrize("shape", ["rank-1-leaves", "2-to-3", "1-to-3", "3-to-2"])
-def test_who_stands_still_for_less_than_a_while_costs_nobody_a_step(shape: str) -> None:
+def test_a_short_standstill_costs_no_rank_a_step(shape: str) -> None:
     found = explore(Setting(EVERY[shape], {"freeze": 1}, late=0, without=frozenset({"lost"})))
     assert not found.broken, str(found)
     assert found.whole
 
 
 @pytest.mark.parametrize("faults", ONCE[:10], ids=name)
-def test_also_where_nobody_stays(faults: Faults) -> None:
+def test_also_where_no_member_stays(faults: Faults) -> None:
     assert any("h" in log for log in holds("all-leave", faults, late=0))
 
 

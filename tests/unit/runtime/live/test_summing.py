@@ -41,7 +41,7 @@ def exchanged(named: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"a": named["b"], "b": named["a"]}
 
 
-def test_a_sum_is_of_the_values_wherever_they_lie_and_whoever_lists_them() -> None:
+def test_a_sum_is_of_the_values_wherever_they_lie_and_whichever_rank_lists_them() -> None:
     turned = torch.randn(40, 30)
     assert sum_of({"a": turned.t(), "b": HELD["b"]}) == sum_of({"b": HELD["b"].clone(), "a": turned.t().contiguous()})
     assert sum_of({}) == 0
@@ -53,12 +53,12 @@ def test_whatever_differs_is_in_the_sum(change: Callable[[dict[str, Tensor]], di
     assert sum_of(change(HELD)) != sum_of(HELD)
 
 
-def test_what_cannot_be_read_is_told_behind_the_block() -> None:
+def test_what_cannot_be_read_is_reported_behind_the_block() -> None:
     with pytest.raises(RuntimeError, match="meta"), Summing({"a": torch.ones(3, device="meta")}):
         pass
 
 
-def test_an_error_in_the_block_is_the_one_that_is_told() -> None:
+def test_an_error_in_the_block_is_the_one_that_is_reported() -> None:
     with pytest.raises(PeerLost), Summing({"a": torch.ones(3, device="meta")}):
         raise PeerLost("the newcomer is gone")
 

@@ -40,7 +40,7 @@ def test_a_request_at_a_leaver_leaves_time_to_settle_and_moves_nothing_back() ->
     assert TABLE.shortened(500.0) == TABLE
 
 
-def test_alarms_are_told_in_the_order_of_their_moments() -> None:
+def test_alarms_are_reported_in_the_order_of_their_moments() -> None:
     assert TABLE.due(50.0) == ()
     assert TABLE.due(120.0) == (Alarm.LAST_CALL, Alarm.LIMIT, Alarm.QUIET)
     assert TABLE.next(105.0) == 110.0

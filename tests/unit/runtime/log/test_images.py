@@ -86,12 +86,12 @@ class TestRule:
         assert chosen(offer(2, 17), line=line).image == ImageRef(2, 17)
         assert chosen(offer(2, 18), line=line).image is None
 
-    def test_whoever_had_taken_over_at_the_step_of_that_image_has_the_same(self) -> None:
+    def test_a_run_that_took_over_at_the_step_of_that_image_has_the_same(self) -> None:
         line = (Begun(4, image=ImageRef(2, 17)), Begun(3, took_over=2, at=17), Begun(2))
         assert chosen(offer(3, 17), line=line).image == ImageRef(3, 17)
         assert chosen(offer(3, 18), line=line).image is None
 
-    def test_so_has_whoever_had_taken_over_from_that_one_before_it_did_a_step(self) -> None:
+    def test_so_has_a_run_that_took_over_from_that_one_before_it_did_a_step(self) -> None:
         line = (Begun(5, image=ImageRef(2, 17)), Begun(4, took_over=3, at=17), Begun(3, took_over=2, at=17), Begun(2))
         assert chosen(offer(4, 17), line=line).image == ImageRef(4, 17)
         assert chosen(offer(4, 18), line=line).image is None

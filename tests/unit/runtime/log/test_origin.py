@@ -67,7 +67,7 @@ def test_the_chosen_commit_is_resumed_and_no_later_run_undoes_it(store: MemorySt
     assert resumed(store, opened_from(store, 4)[0]) == 4
 
 
-def test_whoever_knows_nothing_of_it_is_led_around_by_the_links(store: MemoryStore) -> None:
+def test_a_reader_that_does_not_know_it_is_led_around_by_the_links(store: MemoryStore) -> None:
     opened_from(store, 1, step=3)
     entries = [json.loads(store.get(key_of(seq))) for seq in (9,)]
     assert (entries[0]["lastCommit"], entries[0]["resumes"]) == (4, 4)
@@ -240,7 +240,7 @@ def test_a_commit_of_another_root_is_where_the_job_begins_until_it_has_one_of_it
 
 
 @pytest.mark.parametrize("uid", ["new", LOCAL_UID])
-def test_a_run_after_one_that_has_taken_in_nothing_asks_anew_what_the_other_root_has(uid: str) -> None:
+def test_a_run_after_one_that_has_taken_in_nothing_asks_again_what_the_other_root_has(uid: str) -> None:
     store, other = MemoryStore(), MemoryStore()
     there = opened(other)
     save_solo(other, there, 1)

@@ -140,7 +140,7 @@ class TestRefused:
         assert settler.refuse() is Verdict.GO
         assert story(store) == ["Opened 1", "Opened 2 @40"]
 
-    def test_it_fences_nobody_and_every_later_entry_of_the_run_says_so(self) -> None:
+    def test_it_fences_no_run_and_every_later_entry_of_the_run_says_so(self) -> None:
         store = MemoryStore()
         old = opened(store)
         log_writer(store, old).refuse()
@@ -283,13 +283,13 @@ class TestLooking:
         opened(store, 3, wait_over=True)
         assert log_writer(store).look() is Verdict.REFUSED
 
-    def test_another_run_that_opened_first_is_told(self) -> None:
+    def test_another_run_that_opened_first_is_reported(self) -> None:
         store = MemoryStore()
         opened(store)
         opened(store, 3, wait_over=True)
         assert log_writer(store).look() is Verdict.FENCED
 
-    def test_another_jobs_entry_is_told(self) -> None:
+    def test_another_jobs_entry_is_reported(self) -> None:
         store = MemoryStore()
         old = opened(store)
         opened(store, 1, uid="ffff")

@@ -71,7 +71,7 @@ class TestChain:
         assert log.slot(head.entry.last_commit or 0)
         assert [verb for verb in calls if verb != "head"] == ["list", "get", "get"]
 
-    def test_an_altered_entry_is_told_by_the_one_after_it(self) -> None:
+    def test_an_altered_entry_is_found_by_the_next_one(self) -> None:
         store = MemoryStore()
         log_writer = opened(store)
         commit(log_writer, 10)
@@ -210,7 +210,7 @@ class TestImage:
         opened(store)
         assert begins_with(writer(store, 2, lost=[1]).try_open(2, wait_over=False, images=[offer(1, 1)]))
 
-    def test_one_that_a_commit_has_reached_is_not_used_and_the_reason_is_told(self) -> None:
+    def test_one_that_a_commit_has_reached_is_not_used_and_the_reason_is_given(self) -> None:
         store = MemoryStore()
         commit(opened(store), 100)
         resume = writer(store, 2, lost=[1]).try_open(2, wait_over=False, images=[offer(1, 100)])
@@ -502,7 +502,7 @@ class TestCompleted:
         assert again.completed == Completed({"epochs": 30}, 720, 30)
         assert newest_step(again) == 720
 
-    def test_it_is_still_told_after_runs_that_made_no_commit(self) -> None:
+    def test_it_is_still_reported_after_runs_that_made_no_commit(self) -> None:
         store = MemoryStore()
         log_writer = opened(store)
         commit(log_writer, 720)

@@ -79,7 +79,7 @@ UNREADABLE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_asks_for_nothing_and_holds_nobody_up(
+def test_an_unreadable_request_asks_for_nothing_and_holds_no_rank_up(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], make: Callable[[Path], Any]
 ) -> None:
     path = tmp_path / "exit.json"

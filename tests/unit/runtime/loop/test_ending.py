@@ -82,6 +82,6 @@ def test_a_store_is_asked_again_for_so_long_and_no_longer() -> None:
         ending.ask_again(connecting(dist.DistNetworkError("late"), HashStore()), -1)
 
 
-def test_where_nobody_listens_nobody_is_asked_again() -> None:
+def test_without_a_listener_nothing_is_asked_again() -> None:
     with pytest.raises(ConnectionRefusedError):
         ending.ask_again(connecting(ConnectionRefusedError("refused"), HashStore()), 300)

@@ -81,14 +81,14 @@ def test_an_error_while_handling_a_lost_peer_is_a_lost_peer() -> None:
     assert classify(raised(ValueError("cleanup"), RuntimeError(GLOO)))[0] is ExitKind.PEER_LOST
 
 
-def test_the_end_of_the_scripts_own_traceback_is_told() -> None:
+def test_the_end_of_the_scripts_own_traceback_is_reported() -> None:
     _, failure = classify(raised(ValueError("sample 17 has no label")))
     assert failure is not None
     assert failure.tail.endswith("ValueError: sample 17 has no label\n")
     assert "test_reporting.py" in failure.tail
 
 
-def test_of_a_long_message_the_head_with_its_advice_is_told_too() -> None:
+def test_the_head_of_a_long_message_with_its_advice_is_reported_too() -> None:
     _, failure = classify(raised(ValueError("call register() first: " + "x" * 9000)))
     assert failure is not None
     assert failure.tail.startswith("Traceback")
@@ -105,7 +105,7 @@ def watching(writer: int, *, step: int, asked_early: bool = False) -> ExitWatch:
     return ExitWatch(lambda error: tell_error(reporter, lambda: now, error, lambda: asked_early))
 
 
-def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
+def test_after_the_ending_nothing_more_is_reported(pipe: tuple[int, int]) -> None:
     reporter = Reporter(pipe[1])
     reporter.tell(events.Stepped(3, 1))
     reporter.tell(Exiting(ExitKind.COMPLETED, 3))
@@ -114,7 +114,7 @@ def test_after_the_ending_nothing_more_is_told(pipe: tuple[int, int]) -> None:
     assert told(pipe[0]) == [Stepped(3, 1), Exiting(ExitKind.COMPLETED, 3)]
 
 
-def test_an_uncaught_exception_is_told_before_it_is_shown(
+def test_an_uncaught_exception_is_reported_before_it_is_shown(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[list[Any]] = []

@@ -72,7 +72,7 @@ class TestNowAndThen:
         assert told == []
 
     @pytest.mark.parametrize("gives", [[1], 3.5])
-    def test_one_that_fails_is_told_of_and_the_next_is_called(
+    def test_one_that_fails_is_reported_and_the_next_is_called(
         self, gives: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         clock, told = Clock(), list[Any]()
@@ -202,7 +202,7 @@ class TestTheLastCall:
             perdure.report(session, after=True)
         assert told == [Reported(2, 0, {"steps": 2}), Reported(2, 0, {"after": True})]
 
-    def test_it_comes_after_the_error_was_told_to_whoever_decides_by_it(self, join: Join) -> None:
+    def test_it_comes_after_the_error_was_reported_to_the_agent(self, join: Join) -> None:
         session, told = join(), list[bool]()
         perdure.report_every(session, 1000, lambda: told.append(session._core.run.reporter.ended))
         with pytest.raises(ZeroDivisionError), session:

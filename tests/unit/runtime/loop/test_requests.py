@@ -26,7 +26,7 @@ def requests(tmp_path: Path) -> Iterator[Requests]:
     one.release()
 
 
-def test_nobody_asks_at_first(requests: Requests) -> None:
+def test_there_is_no_request_at_first(requests: Requests) -> None:
     assert (requests.seen, requests.current) == (False, None)
 
 
@@ -57,9 +57,7 @@ def test_a_deadline_may_be_brought_forward(requests: Requests, tmp_path: Path) -
     assert (second.at, second.deadline) == (first.at, 17.0)
 
 
-def test_a_word_that_the_run_is_lost_is_no_request_and_reaches_whoever_leaves_the_image(
-    requests: Requests, tmp_path: Path
-) -> None:
+def test_news_of_a_lost_run_is_no_request_and_reaches_the_image_writer(requests: Requests, tmp_path: Path) -> None:
     asked = threading.Event()
     requests.on_image(asked.set)
     write_request(tmp_path / "request", Request("a member was lost", time.monotonic() + 5, image=True))
@@ -162,7 +160,7 @@ def test_the_first_ctrl_c_asks_without_a_deadline_and_the_second_interrupts(
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_forked_child_ends_at_its_own_sigterm_and_asks_nobody(requests: Requests) -> None:
+def test_a_forked_child_ends_at_its_own_sigterm_and_asks_no_run(requests: Requests) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

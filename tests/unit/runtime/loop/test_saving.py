@@ -54,7 +54,7 @@ def test_each_other_word_is_one_save_and_the_training_is_the_same(
     assert len(here.draws) == 10
 
 
-def test_the_losses_and_weights_are_those_of_a_run_that_nobody_asked(
+def test_the_losses_and_weights_are_those_of_a_run_without_a_request(
     join: Join, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("agent") / "request.json"

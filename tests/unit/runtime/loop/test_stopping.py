@@ -61,7 +61,7 @@ def test_a_condition_for_all_loops_is_enough_to_end_one() -> None:
     assert stopping.reasons(1) == ["good enough"]
 
 
-def test_every_reason_is_told_and_every_condition_asked() -> None:
+def test_every_reason_is_reported_and_every_condition_asked() -> None:
     asked: list[str] = []
 
     def loss() -> bool:
@@ -129,7 +129,7 @@ def test_an_empty_reason_is_refused() -> None:
         Stopping().ask("")
 
 
-def test_what_one_rank_finds_ends_the_loop_for_all_and_each_reason_is_told_once() -> None:
+def test_what_one_rank_finds_ends_the_loop_for_all_and_each_reason_is_reported_once() -> None:
     assert agreed([[], ["max_seconds"], ["plateau", "max_seconds"]]) == ("max_seconds", "plateau")
     assert agreed([[], []]) == ()
 

@@ -255,7 +255,7 @@ def test_what_moves_on_while_the_image_is_written_takes_it_back(
     assert [*found, training.image] == [None, None]
 
 
-def test_whoever_asks_in_the_middle_of_a_step_waits_for_its_end(training: Training) -> None:
+def test_a_request_in_the_middle_of_a_step_waits_for_its_end(training: Training) -> None:
     training.step()
     training.forward().backward()
     training.optimizer.step()
@@ -296,7 +296,7 @@ def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Train
     assert training.image
 
 
-def test_whoever_is_to_take_a_ranks_place_leaves_the_image_of_that_rank_until_it_has_it(training: Training) -> None:
+def test_a_process_that_is_to_take_a_ranks_place_leaves_that_ranks_image_until_it_has_it(training: Training) -> None:
     training.run.progress.step = 7
     training.run.progress.saved = False
     then = training.whole()
@@ -309,7 +309,7 @@ def test_whoever_is_to_take_a_ranks_place_leaves_the_image_of_that_rank_until_it
     assert same(image, then)
 
 
-def test_whoever_may_be_the_last_that_has_what_was_the_only_ranks_own_leaves_that(training: Training) -> None:
+def test_a_process_that_may_be_the_last_with_the_only_ranks_own_state_leaves_that(training: Training) -> None:
     training.run.progress.saved = False
     training.run.images.stand_in(2, 0, (), own={"rng": {"torch": "the other one's"}, "asked": []})
     training.run.images.leave()
@@ -330,7 +330,7 @@ def test_a_single_rank_leaves_one_only_where_it_ends_and_may_be_the_last(trainin
     assert (image.label.stamp.run, image.label.stamp.step, image.label.stamp.rank) == (3, 1, 0)
 
 
-def test_whoever_has_a_ranks_place_leaves_its_own_image(training: Training) -> None:
+def test_a_process_with_a_ranks_place_leaves_its_own_image(training: Training) -> None:
     training.run.progress.saved = False
     training.run.images.stand_in(2, 0, ("torch",))
     training.run.images.stand(after_takeover=True)
@@ -355,7 +355,7 @@ def test_parameters_that_were_written_to_since_the_last_batch_are_no_place_to_go
     assert training.image is None
 
 
-def test_whoever_ends_goes_on_ending_where_what_is_registered_cannot_be_read(training: Training) -> None:
+def test_a_process_ends_even_if_registered_objects_cannot_be_read(training: Training) -> None:
     """A hook of the script's that meets the other ranks, say: they are gone."""
 
     def meets(*_: Any) -> None:
@@ -369,7 +369,7 @@ def test_whoever_ends_goes_on_ending_where_what_is_registered_cannot_be_read(tra
     assert [event.step for event in told.events if isinstance(event, Imaged)] == [None]
 
 
-def test_how_large_it_will_be_is_told_before_it_is_written(training: Training) -> None:
+def test_how_large_it_will_be_is_reported_before_it_is_written(training: Training) -> None:
     told = Told()
     training.run.reporter.add(told)
     training.step()
@@ -469,9 +469,7 @@ def test_an_image_that_was_changed_is_refused(training: Training, at: int) -> No
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_what_the_ranks_have_told_one_another_counts_as_long_as_they_stand_there(
-    training: Training, goes_on: bool
-) -> None:
+def test_what_the_ranks_exchanged_counts_as_long_as_they_stand_there(training: Training, goes_on: bool) -> None:
     training.step()
     training.run.images.know(("rank 0's", "rank 1's"))
     if goes_on:

@@ -186,7 +186,7 @@ class TestAPeerIsLost:
         assert rank.left.label.stamp.step == 2
         assert rank.run.registry.state(None).objects["scheduler"]["last_epoch"] == 2
 
-    def test_where_nobody_keeps_an_image_it_is_raised_at_once(self, tmp_path: Path) -> None:
+    def test_where_no_image_is_kept_it_is_raised_at_once(self, tmp_path: Path) -> None:
         rank = Rank(tmp_path, images=False)
         rank.step()
         rank.other.gone = True
@@ -204,7 +204,7 @@ class TestAPeerIsLost:
             with pytest.raises(PeerLost):
                 act()
 
-    def test_its_image_is_left_before_its_end_is_told(self, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_image_is_left_before_its_end_is_reported(self, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
         def exits(status: int) -> None:
             raise Left(status)
 
@@ -236,14 +236,14 @@ class TestAHandOver:
         assert handing.stops == [Stop("steps", "", False)]
         assert not rank.boundary.leaving
 
-    def test_is_none_where_somebody_is_not_ready_any_more(self, rank: Rank) -> None:
+    def test_is_none_where_a_rank_is_not_ready_any_more(self, rank: Rank) -> None:
         handing = self.ready(rank)
         rank.other.says = Votes()
         rank.step()
         rank.asks()
         assert not handing.stops
 
-    def test_is_none_where_somebody_has_asked_to_exit_since(self, rank: Rank) -> None:
+    def test_is_none_where_an_exit_was_requested_since(self, rank: Rank) -> None:
         handing = self.ready(rank)
         rank.other.says = Votes(exit=True, attempt=NEXT)
         rank.step()
@@ -284,7 +284,7 @@ class TestAHandOver:
             rank.asks()
 
 
-def test_who_has_told_its_end_leaves_no_image_any_more(rank: Rank) -> None:
+def test_a_process_that_has_reported_its_end_leaves_no_image(rank: Rank) -> None:
     rank.step()
     rank.asks()
     rank.run.tell(rank.run.ending(ExitKind.PEER_LOST))

@@ -232,7 +232,7 @@ def told_of(capfd: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("keep", FOLLOW, ids=lambda one: one.__name__)
-def test_an_average_that_is_not_registered_is_told_once_wherever_the_script_keeps_it(
+def test_an_average_that_is_not_registered_is_reported_once_wherever_the_script_keeps_it(
     join: Join, keep: Keep, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trained(join(), keep)
@@ -241,12 +241,12 @@ def test_an_average_that_is_not_registered_is_told_once_wherever_the_script_keep
 
 
 @pytest.mark.parametrize("keep", NO_AVERAGES, ids=lambda one: one.__name__)
-def test_nothing_is_told_of_what_is_no_average(join: Join, keep: Keep, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_reported_of_what_is_no_average(join: Join, keep: Keep, capfd: pytest.CaptureFixture[str]) -> None:
     trained(join(), keep)
     assert told_of(capfd) == []
 
 
-def test_an_average_that_is_registered_is_not_told(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_average_that_is_registered_is_not_reported(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
     made: list[Saved] = []
 
     def keep(model: nn.Module) -> tuple[Any, After]:
@@ -259,7 +259,7 @@ def test_an_average_that_is_registered_is_not_told(join: Join, capfd: pytest.Cap
     assert told_of(capfd) == []
 
 
-def test_an_average_in_session_state_is_not_told(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_average_in_session_state_is_not_reported(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
     def keep(model: nn.Module) -> tuple[Any, After]:
         ema = Shadow(model, 0.9)
 

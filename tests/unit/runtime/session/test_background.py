@@ -160,7 +160,7 @@ def test_what_the_script_asks_for_is_committed_before_it_goes_on(results: Result
     assert [commit["step"] for commit in commits(root / "script") if commit.get("pin")] == [10]
 
 
-def test_ranks_that_have_diverged_are_told_so_where_they_copy(results: Results) -> None:
+def test_ranks_that_have_diverged_raise_where_they_copy(results: Results) -> None:
     for found in results["differs"]:
         assert "differs between rank 0 and rank 1" in found["message"]
 

@@ -81,7 +81,7 @@ def found(root: Path, step: int, what: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("steps", range(11, 16))
-def test_what_the_script_asks_for_is_saved_wherever_the_commit_before_it_is_told(root: Path, steps: int) -> None:
+def test_a_requested_save_is_made_wherever_the_commit_before_it_is_reported(root: Path, steps: int) -> None:
     """That commit is reported as early as possible: before the epoch's end, or there, or after it."""
     for uploads, _ in stepping(root, steps, epochs=2):
         uploads.settle()

@@ -426,7 +426,7 @@ def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over(
     assert consumed(tmp_path) == [*[(0, 16, "in case")][: bool(polls)], (0, 16, "SIGTERM")]
 
 
-def test_left_over_micro_batches_are_told_once_and_count_as_used(
+def test_left_over_micro_batches_are_reported_once_and_count_as_used(
     join: Join, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def script(act: Act) -> None:

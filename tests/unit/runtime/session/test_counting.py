@@ -95,7 +95,7 @@ def told(join: Join, capfd: pytest.CaptureFixture[str], way: Way, stop: int) -> 
 
 @pytest.mark.parametrize("stop", [2, 4, 5])
 @pytest.mark.parametrize("way", [sliced, beside_a_range, behind_a_range])
-def test_what_ends_a_loop_after_so_many_batches_of_a_resumed_epoch_is_told_once(
+def test_what_ends_a_loop_after_so_many_batches_of_a_resumed_epoch_is_reported_once(
     join: Join, capfd: pytest.CaptureFixture[str], way: Way, stop: int
 ) -> None:
     (line,) = told(join, capfd, way, stop)
@@ -116,7 +116,7 @@ def test_a_process_that_joins_ranks_which_have_counted_an_epoch_s_first_batches_
 
 @pytest.mark.parametrize("stop", [2, 5])
 @pytest.mark.parametrize("way", [one_by_one, broken])
-def test_a_count_of_the_scripts_own_is_told_where_a_whole_epoch_is_known(
+def test_a_count_of_the_scripts_own_is_reported_where_a_whole_epoch_is_known(
     join: Join, capfd: pytest.CaptureFixture[str], way: Way, stop: int
 ) -> None:
     (line,) = told(join, capfd, way, stop)
@@ -124,7 +124,7 @@ def test_a_count_of_the_scripts_own_is_told_where_a_whole_epoch_is_known(
 
 
 @pytest.mark.parametrize("stop", [2, 3, 6, 7])
-def test_a_count_that_finds_too_few_batches_is_told_once_two_whole_epochs_are_known(
+def test_a_count_that_finds_too_few_batches_is_reported_once_two_whole_epochs_are_known(
     join: Join, capfd: pytest.CaptureFixture[str], stop: int
 ) -> None:
     (line,) = told(join, capfd, broken_at_four, stop)
@@ -141,7 +141,7 @@ def test_an_epoch_that_alone_is_left_early_is_no_count(
 
 @pytest.mark.parametrize("stop", [2, 3, 5])
 @pytest.mark.parametrize("way", [the_rest, broken_at_the_whole_count, longer_than_an_epoch, whole])
-def test_nothing_is_told_of_a_script_that_takes_what_is_left_of_its_epoch(
+def test_nothing_is_reported_of_a_script_that_takes_what_is_left_of_its_epoch(
     join: Join, capfd: pytest.CaptureFixture[str], way: Way, stop: int
 ) -> None:
     assert told(join, capfd, way, stop) == []

@@ -86,7 +86,7 @@ def test_another_way_to_make_one_of_them_is_refused_with_the_list() -> None:
         all_reduce(1, "median", PLACE, Solo())
 
 
-def test_ranks_that_call_at_different_places_are_told_so_and_none_waits() -> None:
+def test_ranks_that_call_at_different_places_raise_and_none_waits() -> None:
     def calls(peers: Peers) -> list[Any]:
         return gather(1, f"gather() after step {peers.rank}", peers)
 
@@ -96,7 +96,7 @@ def test_ranks_that_call_at_different_places_are_told_so_and_none_waits() -> Non
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), {1, 2}, object()])
-def test_what_cannot_be_told_is_an_error_on_all_ranks_and_names_the_one(value: object) -> None:
+def test_a_value_that_cannot_be_sent_is_an_error_on_all_ranks_and_names_the_one(value: object) -> None:
     def calls(peers: Peers) -> list[Any]:
         return gather(value if peers.rank == 1 else 1, PLACE, peers)
 
@@ -110,7 +110,7 @@ def test_what_is_large_is_refused_with_the_remedy() -> None:
         gather("x" * EXCHANGED_BYTES, PLACE, Solo())
 
 
-def test_a_process_that_joins_a_living_run_has_nobody_to_talk_to_yet(join: Join) -> None:
+def test_a_process_that_joins_a_living_run_has_no_peer_yet(join: Join) -> None:
     session = join()
     assert perdure.gather(session, 1) == [1]
     session._core.run.joining = True

@@ -75,7 +75,7 @@ def test_a_run_that_gets_another_split_than_the_one_before_says_so_once(
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"fingerprint": False}], ids=str)
-def test_nothing_is_said_of_the_same_dataset_or_where_nobody_wants_to_know(
+def test_nothing_is_reported_of_the_same_dataset_or_where_reports_are_off(
     join: Join, capfd: pytest.CaptureFixture[str], options: dict[str, Any]
 ) -> None:
     with pytest.raises(Exit):
@@ -119,7 +119,7 @@ def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
 
 @pytest.mark.parametrize(("stop", "workers"), [(3, 0), (3, 1), (6, 0), (9, 1)])
 @pytest.mark.parametrize("kept", [False, True], ids=["a-variable", "kept-in-session.state"])
-def test_a_dataset_that_a_body_changes_for_the_next_epochs_is_told_where_a_resumed_run_begins_with_another(
+def test_a_dataset_that_a_body_changes_for_the_next_epochs_is_reported_where_a_resumed_run_begins_with_another(
     join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int, *, kept: bool
 ) -> None:
     """As pseudo-labels and curricula do, after the first of three epochs or more; it leaves between two epochs."""
@@ -162,7 +162,7 @@ def test_nothing_is_said_of_a_dataset_that_a_body_changes_and_each_epoch_sets_ag
 
 
 @pytest.mark.parametrize("stop", [3, 6])
-def test_nothing_is_said_of_samples_that_are_drawn_anew_in_each_epoch(
+def test_nothing_is_said_of_samples_that_are_redrawn_in_each_epoch(
     join: Join, capfd: pytest.CaptureFixture[str], stop: int
 ) -> None:
     for leave in (stop, None):
@@ -172,7 +172,7 @@ def test_nothing_is_said_of_samples_that_are_drawn_anew_in_each_epoch(
 
 
 @pytest.mark.parametrize("above", [True, False], ids=["above-the-loop", "in-each-step"])
-def test_a_dataset_that_the_script_changes_by_the_step_is_told_with_its_own_remedy(
+def test_a_dataset_that_the_script_changes_by_the_step_is_reported_with_its_own_remedy(
     join: Join, capfd: pytest.CaptureFixture[str], above: bool
 ) -> None:
     """It leaves in the middle of its second epoch; values set above the batch loop read as they did there, too."""
@@ -288,7 +288,9 @@ def test_a_training_looks_at_its_dataset_in_each_epoch_and_an_evaluation_once(jo
     assert reads == {"t": 3 * (24 + 2 * fingerprint.PROBES), "v": 3 * 24 + 2 * fingerprint.PROBES}
 
 
-def test_another_batch_size_in_the_middle_of_an_epoch_is_told(join: Join, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_batch_size_in_the_middle_of_an_epoch_is_reported(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(Exit):
         train(join(), samples(), stop=2)
     train(join(), samples(), batch=4)
@@ -401,16 +403,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ("split", "loader 'train': sample 0 is another one on rank 1 than on rank 0: positions then mean"),
     ],
 )
-def test_ranks_that_have_different_datasets_are_told_apart_once(
-    played: dict[str, list[Any]], kind: str, words: str
-) -> None:
+def test_ranks_with_different_datasets_are_reported_once(played: dict[str, list[Any]], kind: str, words: str) -> None:
     said = played[kind]
     assert len(said[0]) == bool(words), said
     assert all(words in line for line in said[0])
     assert said[1] == []
 
 
-def test_a_rank_that_has_only_its_part_of_the_dataset_is_told_so(played: dict[str, list[Any]]) -> None:
+def test_a_rank_with_only_its_part_of_the_dataset_is_reported(played: dict[str, list[Any]]) -> None:
     words = (
         "loader 'train': the dataset has 40 samples on rank 0 and 32 on rank 1: give the whole dataset on every rank"
     )

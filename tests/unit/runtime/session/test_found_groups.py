@@ -209,7 +209,7 @@ def test_a_script_that_ends_its_group_before_its_session_completes_on_every_rank
     assert [entry["kind"] for entry in entries(tmp_path / "checkpoints")] == ["Opened", "Committed", "Completed"]
 
 
-def test_a_group_of_one_is_left_to_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_of_one_is_left_to_its_maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

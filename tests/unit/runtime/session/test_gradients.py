@@ -66,7 +66,7 @@ def _twice_each(number: int, optimizer: torch.optim.Optimizer, session: Session)
 
 
 @pytest.mark.parametrize("body", [_every_batch, _every_fourth])
-def test_a_step_at_each_part_of_a_larger_batch_is_told_once_with_a_parameter(
+def test_a_step_at_each_part_of_a_larger_batch_is_reported_once_with_a_parameter(
     join: Join, capsys: pytest.CaptureFixture[str], body: Body
 ) -> None:
     trained(join, body)
@@ -76,7 +76,7 @@ def test_a_step_at_each_part_of_a_larger_batch_is_told_once_with_a_parameter(
 
 
 @pytest.mark.parametrize("body", [_with_the_optimizer, _dropping, _twice_each])
-def test_gradients_that_no_step_of_the_session_leaves_to_the_next_batch_are_not_told(
+def test_gradients_that_no_step_of_the_session_leaves_to_the_next_batch_are_not_reported(
     join: Join, capsys: pytest.CaptureFixture[str], body: Body
 ) -> None:
     trained(join, body)

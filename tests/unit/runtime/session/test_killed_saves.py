@@ -213,7 +213,7 @@ def wake(ranks: Ranks, act: Act) -> None:
 @pytest.mark.parametrize(
     "act", [pytest.param(act, marks=[] if act in FEW_ACTS else [pytest.mark.chaos], id=str(act)) for act in ACTS]
 )
-def test_an_act_of_a_save_in_which_somebody_is_killed_or_stopped(
+def test_an_act_of_a_save_in_which_a_process_is_killed_or_stopped(
     undisturbed: Undisturbed, tmp_path: Path, act: Act
 ) -> None:
     root = tmp_path / "root"

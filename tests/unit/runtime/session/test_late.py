@@ -218,7 +218,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("capturable", [False, True], ids=["numbers", "tensors"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_scheduler_that_is_made_late_sets_no_rate_anew_in_a_resumed_run(
+def test_a_scheduler_that_is_made_late_resets_no_rate_in_a_resumed_run(
     join: Join, schedule: str, capturable: bool
 ) -> None:
     """Its constructor begins at its first step, whatever was restored into the optimizer."""
@@ -415,7 +415,7 @@ class TestDescribed:
         assert found["findings"] == []
         assert (found["registered"][0]["parameters"], found["registered"][0]["trained"]) == (49, 9)
 
-    def test_one_that_the_checkpoint_holds_and_nobody_has_registered_yet_is_named(
+    def test_one_that_the_checkpoint_holds_and_is_not_registered_yet_is_named(
         self, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         Unfreezing(join()).left(leave=22)

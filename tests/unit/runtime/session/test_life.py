@@ -106,7 +106,7 @@ def test_init_is_for_a_fresh_start_and_resumed_for_a_resume(join: Join) -> None:
     assert second.told == [("resumed", CommitRef(2, 2))]
 
 
-def test_every_commit_is_told_and_leaving_comes_after_it(join: Join) -> None:
+def test_every_commit_is_reported_and_leaving_comes_after_it(join: Join) -> None:
     script = Script(join(), listen=("leaving", "committed")).left(2, stop_at=2)
     (_, made), left = script.told
     here = Member(socket.gethostname(), socket.gethostname())

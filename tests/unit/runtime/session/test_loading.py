@@ -150,7 +150,7 @@ def test_nothing_is_read_of_what_is_not_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["torn", "missing", "manifest"])
-def test_what_is_damaged_is_told_and_no_other_commit_is_taken(root: Path, harm: str) -> None:
+def test_what_is_damaged_is_reported_and_no_other_commit_is_taken(root: Path, harm: str) -> None:
     torn = next(root.glob("data/*/*/manifest.json")) if harm == "manifest" else shard(root)
     if harm == "missing":
         torn.unlink()
@@ -160,7 +160,7 @@ def test_what_is_damaged_is_told_and_no_other_commit_is_taken(root: Path, harm: 
         perdure.load(root)
 
 
-def test_a_name_that_is_not_there_is_an_error_or_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_there_is_an_error_or_reported(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"does not hold nett: it holds ema, net, optimizer; correct the name, or pass"):
         perdure.load(root, ["nett", "ema"])
     loaded = perdure.load(root, ["nett", "ema"], strict=False)
@@ -173,7 +173,7 @@ def test_names_are_a_list(root: Path) -> None:
         perdure.load(root, "net")
 
 
-def test_an_address_without_checkpoints_is_told_as_such(tmp_path: Path) -> None:
+def test_an_address_without_checkpoints_is_reported_as_empty(tmp_path: Path) -> None:
     for act in (perdure.load, perdure.history):
         with pytest.raises(UserError, match="nothing was ever trained there: correct the address"):
             act(tmp_path / "typo")

@@ -102,7 +102,7 @@ def test_what_a_step_carries_on_is_found(name: str, attribute: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["looked_at", "masked", "put_out", "counted", "nothing"])
-def test_what_is_made_anew_in_each_step_and_what_is_a_single_number_are_left_out(name: str) -> None:
+def test_tensors_made_in_each_step_and_single_numbers_are_left_out(name: str) -> None:
     assert changed_by(name) == []
 
 

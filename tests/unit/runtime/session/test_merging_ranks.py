@@ -88,7 +88,7 @@ def test_where_a_rank_is_killed_in_a_save_nothing_is_merged_twice_and_nothing_lo
     assert sorted(sample for one in played["after"] for sample in one["seen"]) == sorted([*range(50)] * 2)
 
 
-def test_a_script_that_does_not_say_how_to_merge_is_refused_and_told(played: dict[str, list[Any]]) -> None:
+def test_a_script_that_does_not_say_how_to_merge_is_refused_in_words(played: dict[str, list[Any]]) -> None:
     for found in played["without"]:
         assert found["raised"] == "UserError"
         assert "register it with merge={'seen': fn}" in found["message"]

@@ -29,7 +29,7 @@ Call = Callable[[Session], Any]
     ],
     ids=["batchsize", "num_worker", "shufle", "max_step", "goal", "find_unused"],
 )
-def test_a_misspelt_option_is_told_with_the_nearest_right_one(join: Join, call: Call, said: str) -> None:
+def test_a_misspelt_option_is_reported_with_the_nearest_right_one(join: Join, call: Call, said: str) -> None:
     with pytest.raises(UserError, match=said):
         call(join())
 

@@ -134,7 +134,7 @@ def test_a_mistake_in_the_settings_is_one_line(tmp_path: Path, environ: dict[str
     assert wrong.process.returncode == 1
 
 
-def test_a_variable_with_a_letter_too_few_is_told(tmp_path: Path) -> None:
+def test_a_variable_with_a_letter_too_few_is_reported(tmp_path: Path) -> None:
     with script(tmp_path, str(DIGITS), "--epochs", "1", environ={"PERDURE_EVERYSTEPS": "10"}) as trained:
         assert "PERDURE_EVERYSTEPS is set, which Perdure does not know: PERDURE_EVERY_STEPS is meant?" in trained.end()
 
@@ -165,7 +165,7 @@ def test_a_request_before_the_first_step_closes_the_log_although_the_script_hang
     assert log(tmp_path) == ["Opened", "Closed"]
 
 
-def test_a_script_with_a_hook_of_its_own_has_its_error_told_at_the_end(tmp_path: Path) -> None:
+def test_a_script_with_a_hook_of_its_own_has_its_error_reported_at_the_end(tmp_path: Path) -> None:
     with script(tmp_path, "-c", OWN_HOOK) as wrong:
         ending = wrong.until(Exiting)
         assert isinstance(ending, Exiting)

@@ -212,7 +212,7 @@ def test_a_save_that_one_rank_is_asked_for_is_made_once_by_all_and_changes_nothi
     assert commits[9] == "asked"
 
 
-def test_a_rank_that_counts_more_items_than_it_has_is_told_on_all(played: Results) -> None:
+def test_a_rank_that_counts_more_items_than_it_has_raises_on_all(played: Results) -> None:
     assert [result["raised"] for result in played["miscounted"]] == ["UserError"] * 2
     assert all("rank 1: weighted(loss, n=3, of=2)" in result["message"] for result in played["miscounted"])
 
@@ -262,7 +262,7 @@ def test_ranks_of_which_one_evaluates_and_one_ends_its_epoch_get_the_same_error_
 
 
 @pytest.mark.parametrize(("way", "times"), SCORED.items())
-def test_ranks_that_evaluate_with_statistics_of_their_own_are_told_so_once(
+def test_ranks_that_evaluate_with_statistics_of_their_own_are_reported_once(
     played: Results, way: str, times: int
 ) -> None:
     words = (
@@ -350,7 +350,7 @@ def test_other_worlds_go_on_and_every_sample_of_every_epoch_is_used_once(folder:
     assert used == Counter((epoch, sample) for epoch in range(4) for sample in range(SAMPLES))
 
 
-def test_in_another_world_what_all_ranks_drew_alike_goes_on_and_the_rest_is_drawn_anew(played: Results) -> None:
+def test_in_another_world_what_all_ranks_drew_alike_goes_on_and_the_rest_is_redrawn(played: Results) -> None:
     alike = random.Random(DRAWN_ALIKE)  # noqa: S311
     expected = [alike.random() for _ in range(14)]
     drawn = played["sizes-one"][0]["drawn"]
@@ -393,7 +393,7 @@ def test_ranks_tell_each_other_small_values(played: Results) -> None:
         assert found["tensor"] == [[3.0, 0.5]]
 
 
-def test_ranks_that_exchange_values_at_different_steps_are_told_so(played: Results) -> None:
+def test_ranks_that_exchange_values_at_different_steps_raise(played: Results) -> None:
     for found in played["exchange"]:
         assert "rank 0 calls gather() after step 2, rank 1 calls gather() after step 1" in found["refused"]
 

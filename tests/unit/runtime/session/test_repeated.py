@@ -92,7 +92,7 @@ def told(join: Join, capfd: pytest.CaptureFixture[str], above: Part, within: Par
         (updates_statistics, "batch_norm.running_mean, batch_norm.running_var, batch_norm.num_batches_tracked above"),
     ],
 )
-def test_a_change_that_a_resumed_epoch_makes_again_is_told_once(
+def test_a_change_that_a_resumed_epoch_makes_again_is_reported_once(
     join: Join, capfd: pytest.CaptureFixture[str], above: Part, name: str
 ) -> None:
     (line,) = told(join, capfd, above, nothing)
@@ -108,7 +108,7 @@ def test_a_change_that_a_resumed_epoch_makes_again_is_told_once(
         (evaluates_other_weights, nothing),
     ],
 )
-def test_what_is_as_it_was_restored_where_an_optimizer_steps_by_it_is_not_told(
+def test_what_is_as_it_was_restored_where_an_optimizer_steps_by_it_is_not_reported(
     join: Join, capfd: pytest.CaptureFixture[str], above: Part, within: Part
 ) -> None:
     assert told(join, capfd, above, within) == []

@@ -99,7 +99,7 @@ def test_fp32_masters_of_bf16_weights_come_back_in_fp32() -> None:
     assert (state["seen"]["squares"][0].dtype, state["seen"]["squares"][1]) == (torch.float64, "a word")
 
 
-def test_an_optimizer_that_does_not_keep_what_it_is_given_is_told() -> None:
+def test_an_optimizer_that_does_not_keep_what_it_is_given_is_reported() -> None:
     class Forgetful(Masters):
         def load_state_dict(self, state_dict: Any) -> None:
             super().load_state_dict({**state_dict, "state": {}})
@@ -255,7 +255,7 @@ def test_weights_that_were_stored_under_each_name_fit_a_module_that_ties_them() 
     assert torch.equal(second.embedding.weight, first.embedding.weight)
 
 
-def test_a_tied_weight_that_the_module_does_not_have_or_has_in_another_shape_is_told() -> None:
+def test_a_tied_weight_that_the_module_does_not_have_or_has_in_another_shape_is_reported() -> None:
     store = saved(registry(net=Tied()))
     other = Tied(tied=False)
     other.head = nn.Linear(3, 5, bias=False)
@@ -430,7 +430,7 @@ def test_another_module_than_was_saved_is_refused_by_name_expected_and_found(oth
         restored(saved(registry(net=nn.Linear(2, 2))), registry(net=other))
 
 
-def test_other_parameters_of_an_optimizer_are_told_by_name() -> None:
+def test_other_parameters_of_an_optimizer_are_named() -> None:
     net, other = nn.Linear(2, 2), nn.Linear(2, 2)
     before = registry(net=net, optimizer=torch.optim.SGD([net.weight, net.bias]))
     after = registry(net=other, optimizer=torch.optim.SGD([other.bias, other.weight]))

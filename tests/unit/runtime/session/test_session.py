@@ -158,7 +158,7 @@ def test_an_epoch_that_is_cut_short_is_no_mistake(join: Join) -> None:
     assert training.session.steps_done == 4
 
 
-def test_a_batch_that_is_taken_before_the_loop_is_told_where_it_is_another_one(
+def test_a_batch_that_is_taken_before_the_loop_is_reported_where_it_is_another_one(
     join: Join, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def run(stop: int | None = None) -> None:
@@ -283,7 +283,7 @@ class Witness(FileStore):
 
 
 @pytest.mark.parametrize("stop", [4, None])
-def test_the_ending_is_told_before_what_can_wait(
+def test_the_ending_is_reported_before_what_can_wait(
     join: Join, tmp_path: Path, pipe: tuple[int, int], stop: int | None
 ) -> None:
     session = join(TRACE="1", REPORT_FD=str(pipe[1]), EVERY_STEPS="100")

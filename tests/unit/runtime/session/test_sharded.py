@@ -184,7 +184,7 @@ def test_replicas_that_differ_are_found_before_anything_is_committed(results: Re
 
 
 @pytest.mark.parametrize("how", HELD)
-def test_gradients_that_a_stop_would_lose_are_told(results: Results, how: str) -> None:
+def test_gradients_that_a_stop_would_lose_are_reported(results: Results, how: str) -> None:
     first, second = results[f"held-{how}"]
     assert ("call session.step() only after optimizer.step()" in first) == HELD[how], first
     assert "call session.step()" not in second

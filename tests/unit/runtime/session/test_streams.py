@@ -124,7 +124,7 @@ def test_a_stream_behind_the_loader_goes_on_where_the_run_has_stopped(join: Join
     assert len({sample for sample, _ in pairs}) == 5
 
 
-def test_what_stands_before_the_loader_and_is_not_registered_is_nobodys_business(join: Join) -> None:
+def test_an_unregistered_iterator_beside_the_loader_is_not_reported(join: Join) -> None:
     other = Words()
     assert len(train(join(), Words(), lambda _, loader: zip(other, loader, strict=False))) == 5
 

@@ -783,7 +783,7 @@ def test_a_mistake_is_found_before_the_first_batch_and_said_once_by_the_training
 
 
 @pytest.mark.parametrize("script", CHANGED, ids=lambda one: one.__name__)
-def test_what_steps_change_and_nobody_registered_is_said_once(
+def test_unregistered_state_that_steps_change_is_reported_once(
     join: Join, script: Callable[[Session], Step], capfd: pytest.CaptureFixture[str]
 ) -> None:
     session = join()
@@ -854,14 +854,14 @@ def train_with_noise(session: Session, hold: Callable[[Any], Any]) -> Any:
 
 
 @pytest.mark.parametrize("told", HOLDERS)
-def test_a_generator_that_steps_draw_from_is_told_wherever_the_script_keeps_it(
+def test_a_generator_that_steps_draw_from_is_reported_wherever_the_script_keeps_it(
     join: Join, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train_with_noise(join(), HOLDERS[told])
     assert capfd.readouterr().err.count(f"steps change {told}") == 1
 
 
-def test_a_generator_in_a_registered_module_is_told_and_one_that_is_saved_with_its_object_is_not(
+def test_a_generator_in_a_registered_module_is_reported_and_one_that_is_saved_with_its_object_is_not(
     join: Join, capfd: pytest.CaptureFixture[str]
 ) -> None:
     session, shaky, sampler = join(), Shaky(torch.Generator()), Sampler(random.Random(1))  # noqa: S311
@@ -893,7 +893,7 @@ def test_what_was_said_is_not_said_again_where_it_is_looked_for_later(
     assert capfd.readouterr().err.count(CHANGED[features]) == 1
 
 
-def test_nobody_who_looks_holds_on_to_what_a_step_has_made(join: Join) -> None:
+def test_the_looks_keep_nothing_alive_that_a_step_has_made(join: Join) -> None:
     """A loop that is left by `break`, or by a shorter one beside it, has to end there and then."""
     made: list[weakref.ref[torch.Tensor]] = []
     session = join()

@@ -189,7 +189,7 @@ def replace(training: Growing) -> None:
         (replace, r"owns a parameter of shape \(1, 8\) that is in no registered module"),
     ],
 )
-def test_a_change_that_no_later_run_could_load_is_told_in_the_step_in_which_it_is_made(
+def test_a_change_that_no_later_run_could_load_is_reported_in_the_step_in_which_it_is_made(
     join: Join, change: Callable[[Growing], None], words: str
 ) -> None:
     with join() as session, contextlib.suppress(UserError):

@@ -63,7 +63,7 @@ def test_a_function_that_gives_no_dict_is_named() -> None:
         found.merged([encode({"seen": {}})], rank=0, world=2)
 
 
-def test_a_rank_that_has_saved_none_is_told() -> None:
+def test_a_rank_that_has_saved_none_is_reported() -> None:
     with pytest.raises(UserError, match="rank 1 has saved no state of 'seen'"):
         registry(Seen()).merged([encode({"seen": {}}), {}], rank=0, world=1)
 

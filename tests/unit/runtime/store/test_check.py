@@ -48,7 +48,7 @@ def test_a_folder_keeps_every_promise(tmp_path: Path) -> None:
     assert problems(open_store(f"file://{tmp_path}", {})) == {}
 
 
-def test_one_that_lists_in_its_own_order_is_fit_and_told_so() -> None:
+def test_a_store_that_lists_in_its_own_order_is_accepted_with_a_remark() -> None:
     store = UnorderedStore()
     assert problems(store) == {}
     (measured,) = (finding.measured for finding in check(store) if finding.check == "list")

@@ -108,7 +108,7 @@ def test_no_buffer_is_filled_from_an_object_that_is_missing(store: Store) -> Non
         store.get_into("nothing", memoryview(bytearray(1)))
 
 
-def test_a_missing_object_is_told_apart_from_a_failure(store: Store) -> None:
+def test_a_missing_object_is_distinguished_from_a_failure(store: Store) -> None:
     assert store.head("data/nothing") is None
     with pytest.raises(NoSuchKey, match="data/nothing"):
         store.get("data/nothing")

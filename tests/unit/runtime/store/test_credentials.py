@@ -181,7 +181,7 @@ def at(server: ThreadingHTTPServer, folder: Path | None = None) -> Store:
     return open_store("s3://bucket/root", environ)
 
 
-def test_keys_that_expire_during_a_call_are_read_anew_and_the_call_is_made_again(
+def test_keys_that_expire_during_a_call_are_read_again_and_the_call_is_repeated(
     expiring: ThreadingHTTPServer, secret: Secret
 ) -> None:
     secret.keys("old", AWS_SESSION_TOKEN="t1")

@@ -68,7 +68,7 @@ def test_a_log_that_lost_its_newest_entries_is_refused(store: Store, floor: Comm
     assert everything(store) == left
 
 
-def test_a_log_begun_anew_is_refused(store: Store, floor: CommitRef) -> None:
+def test_a_log_started_over_is_refused(store: Store, floor: CommitRef) -> None:
     deleted(store, "log/", "data/")
     opened(store, 2).close("no-step")
     with pytest.raises(LogLost, match="ends at entry 2 without a commit"):
@@ -84,7 +84,7 @@ def test_a_log_that_only_another_job_has_written_is_refused_however_long_it_is(s
         asking(store, floor).try_open(1, wait_over=True)
 
 
-def test_a_root_that_another_job_has_taken_is_told_as_that(store: Store, floor: CommitRef) -> None:
+def test_a_root_that_another_job_has_taken_is_reported_as_taken(store: Store, floor: CommitRef) -> None:
     opened(store, 1, uid=NEW_UID)
     with pytest.raises(RootTakenOver):
         asking(store, floor).try_open(1, wait_over=True)

@@ -127,7 +127,7 @@ LISTED = b"<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated>
 
 
 @pytest.mark.parametrize(("status", "code", "remedy"), STAYING)
-def test_a_refusal_that_stays_is_told_apart_and_names_the_remedy(
+def test_a_refusal_that_stays_is_distinguished_and_names_the_remedy(
     refusing: Refused, status: int, code: str, remedy: str
 ) -> None:
     store = refusing(status, error(code))
@@ -245,7 +245,7 @@ def test_a_real_server_without_the_bucket_or_with_other_keys_refuses_for_good(
         open_store(f"s3://{BUCKET}/root", s3_server.environ).get("a")
 
 
-def test_an_untrusted_certificate_is_told_as_one() -> None:
+def test_an_untrusted_certificate_is_reported_as_one() -> None:
     with pytest.raises(ValueError, match="around") as around:
         raise ValueError("around") from ssl.SSLCertVerificationError("self-signed certificate")
     assert "AWS_CA_BUNDLE" in no_server(around.value)

@@ -126,7 +126,7 @@ class TestReports:
         whole = report.error.tail == tail
         assert whole or (tail.startswith(head) and tail.endswith(end) and end != "")
 
-    def test_the_end_of_an_interpreter_is_told_beside_the_reports(self, pipe: tuple[int, int]) -> None:
+    def test_the_end_of_an_interpreter_is_sent_beside_the_reports(self, pipe: tuple[int, int]) -> None:
         write_report(pipe[1], Stepped(7))
         write_unwound(pipe[1])
         write_unwound(pipe[1], range(10**9, 10**9 + 1000))

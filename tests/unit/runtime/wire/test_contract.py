@@ -111,7 +111,7 @@ class TestAssignment:
         assert read_assignment('{"v": 1, "standby": true}') == Standby()
 
     @pytest.mark.parametrize("version", [0, 2, 99])
-    def test_an_unknown_major_version_is_told_apart(self, version: int) -> None:
+    def test_an_unknown_major_version_is_distinguished(self, version: int) -> None:
         with pytest.raises(UnsupportedVersion, match=f"version {version}, this side knows 1"):
             read_assignment(json.dumps({"v": version, "a new shape": []}))
 
@@ -298,7 +298,7 @@ class TestResult:
 
 
 class TestWhatRunsHaveBegunWith:
-    def test_the_newest_are_told(self) -> None:
+    def test_the_newest_are_reported(self) -> None:
         begun = tuple(Beginning(run, 10 * run, run - 1, 10 * run + 3) for run in range(1, 9))
         fell = SkippedCommit(8, 10, "commit 5 of step 90: " + "x" * 500)
         read = read_outcome(write_outcome(Outcome(ExitKind.FAILED, 8, 0, begun=begun, skipped_commit=fell)))
@@ -363,13 +363,15 @@ class TestFailure:
             (ErrorKind.EXCEPTION, ErrorName.LOG_LOST, False),
         ],
     )
-    def test_what_nobodys_code_does_is_infrastructure(self, kind: ErrorKind, name: str, infrastructure: bool) -> None:
+    def test_a_failure_outside_of_all_code_is_infrastructure(
+        self, kind: ErrorKind, name: str, infrastructure: bool
+    ) -> None:
         error = Failure(kind, name)
         assert error.infrastructure is infrastructure
         assert Outcome(ExitKind.FAILED, 1, 0, error=error).infrastructure is infrastructure
         assert not Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, error=error).infrastructure
 
-    def test_a_failure_that_nobody_explains_came_from_outside(self) -> None:
+    def test_an_unexplained_failure_came_from_outside(self) -> None:
         assert Outcome(ExitKind.FAILED, 1, 0).infrastructure
 
 
@@ -409,7 +411,7 @@ class TestOutcome:
         assert read_outcome(write_outcome(outcome)).outcome is ExitKind.FAILED
 
     @pytest.mark.parametrize("version", [0, 2])
-    def test_an_unknown_major_version_is_told_apart(self, version: int) -> None:
+    def test_an_unknown_major_version_is_distinguished(self, version: int) -> None:
         with pytest.raises(UnsupportedVersion):
             read_outcome(json.dumps(OUTCOME | {"v": version}))
 
@@ -456,10 +458,10 @@ class TestOutcome:
         outcome = read_outcome(json.dumps(OUTCOME | {"epoch": value, "step": 7}))
         assert (outcome.epoch, outcome.step) == (None, 7)
 
-    def test_an_epoch_that_nobody_told_is_not_written(self) -> None:
+    def test_an_unknown_epoch_is_not_written(self) -> None:
         assert "epoch" not in json.loads(write_outcome(Outcome(ExitKind.STOPPED, 1, 0)))
 
-    def test_a_run_past_the_highest_opened_can_still_be_told(self) -> None:
+    def test_a_run_past_the_highest_opened_can_still_be_reported(self) -> None:
         told = read_outcome(json.dumps(OUTCOME | {"opened": OPENED_AT_MOST})).opened
         assert read_outcome(write_outcome(Outcome(ExitKind.FAILED, told + 1, 0))).run == told + 1
 

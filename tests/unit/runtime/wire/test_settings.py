@@ -76,7 +76,7 @@ def test_a_folder_may_be_called_nearly_anything(root: str) -> None:
         ("PERDURE_COFFEE_MACHINE", ""),
     ],
 )
-def test_a_variable_that_nobody_knows_is_named_with_the_nearest_that_somebody_does(name: str, meant: str) -> None:
+def test_an_unknown_variable_is_named_with_the_nearest_known_one(name: str, meant: str) -> None:
     (told,) = unknown({name: "1", Env.ROOT: "here", "PATH": "/bin"})
     assert told == f"{name} is set, which Perdure does not know" + (f": {meant} is meant?" if meant else "")
 

@@ -86,7 +86,7 @@ def test_a_label_that_is_removed_and_restored_brings_the_pod_back() -> None:
     assert gone(cache) == []
 
 
-def test_a_deletion_that_is_told_after_the_label_was_restored_deletes_nothing() -> None:
+def test_a_deletion_that_is_reported_after_the_label_was_restored_deletes_nothing() -> None:
     cache = Cache()
     cache.apply(PODS, pod(10))
     cache.apply(PODS, pod(12))
@@ -257,7 +257,7 @@ def test_only_budgets_that_may_cover_a_job_are_looked_at() -> None:
     assert list(cache.budgets_over("elsewhere", {"job"})) == []
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
+def test_fields_that_are_not_read_are_not_kept() -> None:
     cache = Cache()
     raw = pod(10)
     raw["metadata"]["managedFields"] = [{"manager": "kubelet" * 1000}]

@@ -103,14 +103,14 @@ def test_of_a_node_that_goes_the_one_claim_is_got_once() -> None:
     assert cluster.asked == ["pool-n1"]
 
 
-def test_without_the_option_nobody_is_asked() -> None:
+def test_without_the_option_no_claim_is_read() -> None:
     stage, cluster = training(node_claims=False)
     end(stage)
     taint(stage)
     assert (ends(stage), cluster.asked) == (None, [])
 
 
-def test_where_no_row_asks_for_it_nobody_is_asked() -> None:
+def test_where_no_row_asks_for_it_no_claim_is_read() -> None:
     plain = SignalRow(name="karpenter", source=Source.TAINT, key="karpenter.sh/disrupted", reaction=Reaction.VACATE)
     stage, cluster = training(signals=(plain,))
     end(stage)
@@ -148,7 +148,7 @@ def test_what_is_no_time_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     "error", [Forbidden("no right", status=403), NotFound("no such kind", status=404), Unavailable("no answer")]
 )
-def test_a_claim_that_cannot_be_read_costs_the_deadline_and_is_told_once(
+def test_a_claim_that_cannot_be_read_costs_the_deadline_and_is_reported_once(
     error: ApiError, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, cluster = training()
@@ -167,7 +167,7 @@ def test_a_claim_that_cannot_be_read_costs_the_deadline_and_is_told_once(
     assert current.intent is not None  # members leave all the same
 
 
-def test_without_the_right_nobody_is_asked_again_for_minutes() -> None:
+def test_without_the_right_no_claim_is_read_again_for_minutes() -> None:
     stage, cluster = training()
     cluster.refuses = Forbidden("no right", status=403)
     taint(stage)

@@ -95,14 +95,14 @@ def test_a_deleted_pod_is_seen_as_gone_as_long_as_status_names_it() -> None:
     assert look(made).pods == ()
 
 
-def test_pods_of_a_predecessor_and_of_nobody_are_shown_too() -> None:
+def test_pods_of_a_predecessor_and_without_an_owner_are_shown_too() -> None:
     made = stage()
     create_pod(made, "a", owner="predecessor")
     create_pod(made, "b")
     assert [pod.owner_uid for pod in look(made).pods] == ["predecessor", ""]
 
 
-def test_a_node_that_no_event_has_told_is_asked_for() -> None:
+def test_a_node_that_no_event_has_shown_is_read() -> None:
     made = stage()
     made.cluster.watch = lambda _kind, resource, raw: made.cache.apply(resource, raw) if resource == PODS else None
     made.node("n1")
@@ -117,7 +117,7 @@ def test_nothing_is_known_of_nodes_before_they_have_been_listed() -> None:
     assert not look(made).nodes_complete
 
 
-def test_own_and_foreign_budgets_are_told_apart() -> None:
+def test_own_and_foreign_budgets_are_distinguished() -> None:
     made = stage()
     uid = look(made).uid
     create_pod(made, "a", owner=uid)
@@ -130,7 +130,7 @@ def test_own_and_foreign_budgets_are_told_apart() -> None:
     assert seen.foreign_budgets == ("theirs",)
 
 
-def test_anothers_budget_with_the_name_of_the_jobs_own_is_told() -> None:
+def test_anothers_budget_with_the_name_of_the_jobs_own_is_reported() -> None:
     made = stage()
     own = manifests.budget(look(made), 1)
     taken = _budget(own["metadata"]["name"], {"app": "y"})
@@ -225,7 +225,7 @@ def test_a_pod_that_the_budget_takes_for_a_member_and_that_is_not_ours_is_named(
 
 
 @pytest.mark.parametrize("taken_away", [True, False])
-def test_a_member_whose_owner_somebody_has_taken_away_is_the_jobs_unless_its_job_is_deleted(taken_away: bool) -> None:
+def test_a_member_whose_owner_was_removed_is_the_jobs_unless_its_job_is_deleted(taken_away: bool) -> None:
     made = stage()
     uid = look(made).uid
     labels = {LABEL_JOB: "digits", LABEL_UID: uid, LABEL_ROLE: "member"}
@@ -300,7 +300,7 @@ class ListingCluster(MemoryCluster):
         return await super().list(resource, namespace, selector=selector)
 
 
-def test_what_a_pod_was_told_of_a_run_to_come_is_looked_into_once_however_long_the_pod_stays() -> None:
+def test_a_pods_assignment_to_a_later_run_is_parsed_once_however_long_the_pod_stays() -> None:
     """A pod on an unreachable node may stay as long as the node is unreachable."""
     cluster = ListingCluster()
     made = Stage(cluster)
@@ -350,7 +350,7 @@ def test_pods_that_are_read_after_a_newer_status_was_written_are_not_decided_abo
     assert look(made).status.run == 2
 
 
-def test_a_budget_that_somebody_has_edited_is_seen_as_such() -> None:
+def test_an_edited_budget_is_seen_as_edited() -> None:
     made = stage()
     asyncio.run(made.cluster.create(BUDGETS, "ns", manifests.budget(look(made), 2)))
     name = f"digits-{look(made).uid[:4]}"
@@ -367,7 +367,7 @@ def test_a_budget_that_somebody_has_edited_is_seen_as_such() -> None:
     assert edit(maxUnavailable=1) == (2, True)
 
 
-def test_nodes_are_counted_by_zone_whoever_runs_on_them() -> None:
+def test_nodes_are_counted_by_zone_whatever_runs_on_them() -> None:
     made = stage()
     for name, zone, ready in (("a1", "a", "True"), ("a2", "a", "True"), ("b1", "b", "False"), ("x", None, "Unknown")):
         labels = {"topology.kubernetes.io/zone": zone} if zone else {}
@@ -383,7 +383,7 @@ def test_nodes_are_counted_by_zone_whoever_runs_on_them() -> None:
     assert zones() == [("", 0, 1), ("a", 1, 1)]
 
 
-def test_a_refusal_is_forgotten_once_its_object_is_there_whoever_created_it() -> None:
+def test_a_refusal_is_forgotten_once_its_object_is_there_whatever_created_it() -> None:
     made = stage()
     seen = look(made)
     name = f"digits-{seen.uid[:4]}"
@@ -410,7 +410,7 @@ def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
     assert look(made).refusals == ()
 
 
-def test_a_refused_change_is_forgotten_when_its_time_is_over_and_nobody_has_tried_again() -> None:
+def test_a_refused_change_is_forgotten_when_its_time_is_over_without_another_try() -> None:
     """Admission may allow it by now."""
     made = stage()
     seen = look(made)
@@ -424,7 +424,7 @@ def test_a_refused_change_is_forgotten_when_its_time_is_over_and_nobody_has_trie
         assert [one.pod for one in look(made).refusals] == left
 
 
-def test_a_refused_deletion_is_forgotten_once_somebody_else_deletes_the_pod_or_nobody_tries_again() -> None:
+def test_a_refused_deletion_is_forgotten_once_the_pod_is_deleted_or_without_another_try() -> None:
     made = stage()
     seen = look(made)
     name = f"digits-{seen.uid[:4]}-0"
@@ -488,7 +488,7 @@ def test_a_member_whose_label_was_removed_is_not_taken_for_gone(process: str, de
     assert [one.gone for one in look(made).pods] in ([True], [])
 
 
-def test_names_that_this_process_has_allotted_are_told_as_long_as_status_has_them() -> None:
+def test_names_that_this_process_has_allotted_are_reported_as_long_as_status_has_them() -> None:
     made = stage()
     memory = made.observer.memory(look(made).uid)
     memory.allotted |= {"digits-0", "digits-1"}
@@ -496,7 +496,7 @@ def test_names_that_this_process_has_allotted_are_told_as_long_as_status_has_the
     assert look(made).allotted == ("digits-0",)
 
 
-def test_the_names_of_spares_are_told_and_their_pods_missed_as_those_of_the_next_members_are() -> None:
+def test_the_names_of_spares_are_reported_and_their_pods_missed_as_those_of_the_next_members_are() -> None:
     made = stage()
     memory, uid = made.observer.memory(look(made).uid), look(made).uid
     memory.allotted |= {"digits-x-0", "digits-x-1"}
@@ -508,7 +508,7 @@ def test_the_names_of_spares_are_told_and_their_pods_missed_as_those_of_the_next
     assert [(pod.name, pod.gone) for pod in seen.pods] == [("digits-x-0", True)]
 
 
-def test_a_signal_that_the_table_does_not_have_or_that_no_job_may_change_is_told() -> None:
+def test_a_signal_that_the_table_does_not_have_or_that_no_job_may_change_is_reported() -> None:
     made = stage()
     chosen = {"karpentr": "Ignore", "karpenter": "Ignore", "node-silence": "Ignore"}
     made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update(disruption={"signals": chosen}))
@@ -535,7 +535,7 @@ def test_rows_of_the_configuration_are_in_the_snapshot_and_decide_what_is_read_o
     assert not change.matters
 
 
-def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
+def test_fields_of_a_newer_crd_are_left_out_and_reported_once_for_each_generation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = stage()
@@ -559,7 +559,7 @@ def test_fields_of_a_newer_crd_are_left_out_and_told_once_for_each_generation(
 
 
 @pytest.mark.parametrize(("field", "value"), [("replicas", "many"), ("checkpoint", None), ("checkpoint", {"later": 1})])
-def test_a_spec_that_cannot_be_read_is_told_and_not_guessed(field: str, value: Any) -> None:
+def test_a_spec_that_cannot_be_read_is_reported_and_not_guessed(field: str, value: Any) -> None:
     made = stage()
     made.cluster.change(JOBS, *KEY, lambda raw: raw["spec"].update({field: value, "fromTheFuture": 1}))
     with pytest.raises(UserError, match=rf"ns/digits: field {field}.*matching CRD"):
@@ -695,7 +695,7 @@ def test_a_word_of_a_person_on_the_job_is_a_reason_to_look_at_it() -> None:
     assert current.intent.cause == "the job's annotation perdure.dev/vacate names node n1"
 
 
-def test_what_is_to_be_vacated_and_is_neither_a_node_nor_a_member_is_told() -> None:
+def test_a_name_to_vacate_that_is_neither_a_node_nor_a_member_is_reported() -> None:
     made = Stage()
     made.node("n1")
     made.apply()

@@ -196,7 +196,7 @@ def test_only_a_controller_owns_a_pod() -> None:
 
 
 @pytest.mark.parametrize("changed", [LABEL_JOB, LABEL_UID])
-def test_a_pod_without_a_label_of_its_job_is_told_apart(changed: str) -> None:
+def test_a_pod_without_a_label_of_its_job_is_distinguished(changed: str) -> None:
     owner = {"kind": "TrainingJob", "name": "digits", "uid": "u", "controller": True}
     metadata: Json = {"name": "p", "uid": "1", "labels": names.labels("digits", "u"), "ownerReferences": [owner]}
     raw: Json = {"metadata": metadata}

@@ -86,16 +86,16 @@ def test_a_nodes_folder_is_the_same_for_every_namespace() -> None:
 
 
 @pytest.mark.parametrize("volume", [{"emptyDir": {}}, {"ephemeral": {}}, {}])
-def test_what_only_one_pod_has_is_nobody_elses(volume: dict[str, Any]) -> None:
+def test_what_only_one_pod_has_is_shared_with_no_other(volume: dict[str, Any]) -> None:
     assert file(volume) is None
 
 
-def test_a_folder_that_is_on_no_volume_is_nobody_elses() -> None:
+def test_a_folder_on_no_volume_is_shared_with_no_other() -> None:
     assert file(claim("one"), "/elsewhere") is None
     assert file(claim("one"), "/ckpts") is None
 
 
-def test_volumes_of_other_kinds_are_told_apart_by_what_they_say() -> None:
+def test_volumes_of_other_kinds_are_distinguished_by_their_fields() -> None:
     server = {"nfs": {"server": "s", "path": "/export"}}
     assert file(server) == file(server, namespace="another")
     drive = {"csi": {"driver": "d", "volumeAttributes": {"a": "1"}}}

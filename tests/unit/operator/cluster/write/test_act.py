@@ -122,7 +122,7 @@ def test_status_comes_first_and_events_last() -> None:
     assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
 
 
-def test_nothing_is_written_after_a_status_that_somebody_else_has_changed() -> None:
+def test_nothing_is_written_after_a_status_that_another_writer_has_changed() -> None:
     desk = Desk()
     seen = desk.snapshot()
     desk.cluster.change(JOBS, "ns", "digits", lambda raw: raw["spec"].update(replicas=3))
@@ -238,7 +238,7 @@ def member(desk: Desk, number: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", ["member", None])
-def test_a_role_that_somebody_has_changed_meanwhile_is_a_conflict(role: str | None) -> None:
+def test_a_role_that_was_changed_meanwhile_is_a_conflict(role: str | None) -> None:
     desk = Desk()
     pod, seen = member(desk), desk.snapshot()
     other = {LABEL_ROLE: role} if role else {}
@@ -301,7 +301,7 @@ def test_a_leader_that_may_have_been_deposed_writes_nothing() -> None:
     assert len(desk.cluster.writes) == 2
 
 
-def test_a_name_that_may_have_been_used_is_told_apart_from_one_that_was_refused() -> None:
+def test_a_name_that_may_have_been_used_is_distinguished_from_one_that_was_refused() -> None:
     desk = Desk()
     names = [desk.name(number) for number in range(3)]
     desk.act(CreatePod(name=names[0]), status=TrainingJobStatus(next=NextRun(run=1, members=tuple(names))))
@@ -333,7 +333,7 @@ def test_the_name_of_a_spare_is_this_processes_own_also_once_a_run_has_taken_it(
     assert desk.memory.allotted == {desk.name(0), desk.name(1)}
 
 
-def test_who_refuses_to_let_a_member_be_told_is_remembered_until_it_could_be() -> None:
+def test_a_refused_assignment_is_remembered_until_it_is_accepted() -> None:
     desk = Desk()
     pod = member(desk)
     told = Assign(**pod, role="member", old=STANDBY, new="x")
@@ -401,7 +401,7 @@ def test_a_refusal_that_differs_by_its_requests_id_and_time_keeps_its_words() ->
         assert [one.message for one in desk.memory.refused_deletions.values()] == [shown]
 
 
-def test_labels_that_somebody_has_removed_come_back_with_the_next_patch() -> None:
+def test_removed_labels_come_back_with_the_next_patch() -> None:
     desk = Desk()
     pod, labels = member(desk), names.labels("digits", desk.snapshot().uid)
     seen = desk.snapshot()
@@ -639,7 +639,7 @@ def test_a_budget_is_created_raised_and_deleted() -> None:
     assert desk.snapshot().budget is None
 
 
-def test_a_budget_that_somebody_has_edited_is_put_back_whole() -> None:
+def test_an_edited_budget_is_restored_whole() -> None:
     desk = Desk()
     desk.act(SetBudget(min_available=1))
     other = {"maxUnavailable": "100%", "selector": {}}

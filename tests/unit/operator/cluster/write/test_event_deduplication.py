@@ -23,7 +23,7 @@ def _told(news: EventDeduplicator, *events: Event, at: datetime = NOON, uid: str
     return messages
 
 
-def test_an_event_is_told_once_and_again_after_a_while() -> None:
+def test_an_event_is_reported_once_and_again_after_a_while() -> None:
     news = EventDeduplicator()
     assert _told(news, _planned(1), _planned(1)) == ["run 1"]
     assert _told(news, _planned(1), at=NOON + AGAIN - timedelta(seconds=1)) == []
@@ -43,7 +43,7 @@ def test_of_many_alike_the_last_says_that_others_follow() -> None:
     assert told[-1].startswith("run 9; others like it follow")
 
 
-def test_after_a_while_the_newest_is_told_again() -> None:
+def test_after_a_while_the_newest_is_reported_again() -> None:
     news = EventDeduplicator()
     _told(news, *(_planned(run) for run in range(50)))
     assert _told(news, _planned(50), at=NOON + AGAIN) == ["run 50"]

@@ -116,7 +116,7 @@ def test_a_word_of_something_else_is_ignored(event: on.Event) -> None:
     assert step(uploading(), event) == (uploading(), ())
 
 
-def test_a_save_begins_only_where_nobody_is_busy() -> None:
+def test_a_save_begins_only_where_no_rank_is_busy() -> None:
     busy = after(idle(), on.Agreed(Words(arena=Arena.IN_USE)))
     assert asked(busy, on.HandOut(7, LATER, "cadence")) == ()
     assert asked(after(begin(WRITER, 0), on.Room(True)), on.HandOut(7, LATER, "cadence")) == ()
@@ -266,7 +266,7 @@ def test_a_whole_save_ends_the_turn() -> None:
     assert asked(held, on.Streamed(True)) == (on.Abandon(SAVE), on.Left())
 
 
-def test_nobody_closes_over_an_append_without_an_answer() -> None:
+def test_no_rank_closes_over_an_append_without_an_answer() -> None:
     event = on.Leaves(DURABLE, 0.0, 10.0, 20.0, unanswered=True)
     assert asked(sent(), event) == (on.GiveUp("time is up, and the store has not answered a commit"),)
 

@@ -87,7 +87,7 @@ def test_a_run_dies_at_any_point() -> None:
 
 
 @pytest.mark.parametrize("faults", [NOTHING, {"stream": 1}], ids=name)
-def test_a_save_of_this_very_step_is_made_or_told_to_be_missed(faults: Faults) -> None:
+def test_a_save_of_this_very_step_is_made_or_reported_as_missed(faults: Faults) -> None:
     assert {"occS", "ocsS"} <= holds(Setting(faults, rounds=4, wishes=ALL, firm=1))
 
 

@@ -109,7 +109,7 @@ def test_an_append_without_an_answer_is_sent_again_and_is_one_entry(store: Memor
     assert [word for word in story(store) if word.startswith("Committed")] == ["Committed 1 @10"]
 
 
-def test_an_error_that_nobody_expects_is_an_answer_too(store: MemoryStore) -> None:
+def test_an_unexpected_error_is_an_answer_too(store: MemoryStore) -> None:
     def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
         if verb == "put" and key.startswith(broken):
             raise RuntimeError("a thread cannot be started")

@@ -149,7 +149,7 @@ def test_an_uploader_that_is_killed_is_a_failed_save_and_its_successor_finishes_
     assert bucket.objects == of_a_blocking_save()
 
 
-def test_an_uploader_that_stands_still_keeps_nobody_and_goes_on(
+def test_a_stopped_uploader_holds_no_rank_up_and_continues(
     uploader: Uploader, arena: Arena, bucket: Bucket, act: tuple[str, bool]
 ) -> None:
     hold = bucket.hold(act[0], after=act[1])

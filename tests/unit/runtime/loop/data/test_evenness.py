@@ -75,7 +75,7 @@ def test_a_loader_says_once_what_its_ranks_have_however_many_epochs_they_train()
     assert [UNEVEN in words for words in _told(epochs)] == [True]
 
 
-def test_ranks_with_equal_shares_are_told_nothing() -> None:
+def test_nothing_is_reported_where_ranks_have_equal_shares() -> None:
     loader, epochs = _loader(4)
     _train(loader)
     assert _told(epochs) == []
@@ -105,7 +105,7 @@ def test_an_epoch_smaller_than_a_batch_is_shared_as_it_is() -> None:
 
 
 class TestABatchThatTheJobsSizesAreNotFor:
-    def test_is_told_once_with_what_to_write_where(self) -> None:
+    def test_is_reported_once_with_what_to_write_where(self) -> None:
         loader, epochs = _loader(2, sized_for=6)
         for _ in range(2):
             _train(loader)

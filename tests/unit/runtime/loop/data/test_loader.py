@@ -138,7 +138,7 @@ def test_the_session_is_told_of_every_batch_before_it_is_drawn() -> None:
     assert epochs.told[-2:] == ["handed 21", "end"]
 
 
-def test_a_loop_that_is_left_is_told_and_may_be_followed_by_another() -> None:
+def test_a_loop_that_is_left_is_reported_and_may_be_followed_by_another() -> None:
     epochs = Epochs()
     one = loader(epochs=epochs)
     for _ in one:
@@ -201,7 +201,7 @@ def test_a_second_pass_in_one_epoch_is_a_mistake_that_is_named() -> None:
         iter(one)
 
 
-def test_what_nobody_steps_on_may_be_walked_again() -> None:
+def test_batches_that_no_step_consumed_may_be_walked_again() -> None:
     one = loader()
     assert len(list(one)) == len(list(one)) == 3
 
@@ -237,7 +237,7 @@ def warnings(epochs: Epochs) -> list[str]:
     ],
     ids=["cycle", "cycle-of-zip", "map-of-cycle"],
 )
-def test_a_loader_that_is_repeated_by_cycle_is_told_once(around: Callable[[Loader], Iterator[Any]]) -> None:
+def test_a_loader_that_is_repeated_by_cycle_is_reported_once(around: Callable[[Loader], Iterator[Any]]) -> None:
     epochs = Epochs()
     one = loader(epochs=epochs)
     for _ in zip(range(8), around(one), strict=False):
@@ -250,7 +250,7 @@ def test_a_loader_that_is_repeated_by_cycle_is_told_once(around: Callable[[Loade
     [lambda one: one, lambda one: zip(one, range(3), strict=True), lambda one: itertools.zip_longest(range(9), one)],
     ids=["itself", "zip", "zip_longest"],
 )
-def test_a_loader_whose_batches_come_once_is_not_told(around: Callable[[Loader], Iterator[Any]]) -> None:
+def test_a_loader_whose_batches_come_once_is_not_reported(around: Callable[[Loader], Iterator[Any]]) -> None:
     epochs = Epochs()
     one = loader(epochs=epochs)
     for _ in around(one):
@@ -268,7 +268,7 @@ def test_a_loader_whose_batches_come_once_is_not_told(around: Callable[[Loader],
     ],
     ids=["from-0", "zip-from-0", "from-the-index", "none"],
 )
-def test_a_count_that_begins_anew_in_a_resumed_epoch_is_told(
+def test_a_count_that_starts_over_in_a_resumed_epoch_is_reported(
     count: Callable[[Loader], Iterator[Any]], said: bool
 ) -> None:
     epochs = Epochs()

@@ -93,7 +93,7 @@ def test_a_declared_drop_last_leaves_the_tail_out_and_records_it() -> None:
     assert plan.cursor(0, 96)["dropped"] == 4
 
 
-def test_a_cursor_of_an_earlier_epoch_begins_the_epoch_anew() -> None:
+def test_a_cursor_of_an_earlier_epoch_starts_the_epoch_over() -> None:
     plan = SamplingPlan("train", 100, 10)
     assert plan.resume(plan.cursor(epoch=3, consumed=50), epoch=4) == 0
 
@@ -162,7 +162,7 @@ def test_ten_million_samples_take_next_to_no_memory() -> None:
     assert most < 16 << 20
 
 
-def test_a_loader_is_given_what_the_shares_hold_and_placeholders_are_told_apart() -> None:
+def test_a_loader_is_given_what_the_shares_hold_and_placeholders_are_distinguished() -> None:
     shares = SamplingPlan("train", 9, 4).shares(0, 0, 3, 4)
     given = list(BatchIds(shares))
     assert given[:2] == [list(share.ids) for share in shares][:2]

@@ -64,7 +64,7 @@ def test_every_sink_hears_everything_in_order() -> None:
     assert one.heard == other.heard == LIFE
 
 
-def test_a_sink_that_fails_harms_nobody_and_is_complained_of_once() -> None:
+def test_a_failing_sink_does_no_harm_and_is_reported_once() -> None:
     listener, complaints = Listener(), list[str]()
     events = Events(Broken(), listener, complain=complaints.append)
     for event in LIFE:
@@ -73,14 +73,14 @@ def test_a_sink_that_fails_harms_nobody_and_is_complained_of_once() -> None:
     assert complaints == ["Broken cannot pass on what happens, training goes on: RuntimeError('disk full')"]
 
 
-def test_a_complaint_that_fails_harms_nobody_either() -> None:
+def test_a_report_of_it_that_fails_does_no_harm_either() -> None:
     def complain(_: str) -> None:
         raise OSError("stderr is closed")
 
     Events(Broken(), complain=complain).tell(Resumed(0))
 
 
-def test_whoever_wants_the_process_to_end_is_not_stopped_by_a_sink() -> None:
+def test_an_exit_of_the_process_is_not_stopped_by_a_sink() -> None:
     class Interrupted:
         def take(self, _: Event) -> None:
             raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_whoever_wants_the_process_to_end_is_not_stopped_by_a_sink() -> None:
         Events(Interrupted()).tell(Resumed(0))
 
 
-def test_only_the_first_ending_is_told() -> None:
+def test_only_the_first_ending_is_reported() -> None:
     listener = Listener()
     events = Events(listener)
     events.tell(Exiting(ExitKind.CHECKPOINTED, 481))
@@ -125,7 +125,7 @@ def test_the_agent_is_told_what_it_decides_by_and_nothing_after_the_ending(pipe:
     ]
 
 
-def test_without_an_agent_nobody_is_told() -> None:
+def test_without_an_agent_nothing_is_sent() -> None:
     sink = AgentPipe(None)
     for event in LIFE:
         sink.take(event)
