@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import graphlib
 import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 import yaml
 
@@ -59,6 +61,15 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
         if (root / path).exists()
     }
     assert named - found == set()
+
+
+@pytest.mark.parametrize("package", ["perdure", "perdure_operator"])
+def test_no_module_imports_itself_through_others_not_even_for_type_checkers(package: str) -> None:
+    graph = grimp.build_graph(package, exclude_type_checking_imports=False, cache_dir=None)
+    order = graphlib.TopologicalSorter(
+        {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    )
+    order.prepare()  # CycleError names the modules
 
 
 def test_the_session_has_the_names_of_a_plain_script_and_no_logic_beyond_them() -> None:

@@ -17,17 +17,8 @@ from typing import Any, Final
 from perdure.checkpoint import tensors
 from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background.machine import State, begin, step
-from perdure.checkpoint.background.state import (
-    Carried,
-    Words,
-    carried,
-    may_hand_over,
-    reduced,
-    renewed,
-    stands,
-    unanswered,
-    words,
-)
+from perdure.checkpoint.background.state import Carried, carried, may_hand_over, renewed, stands, unanswered, words
+from perdure.checkpoint.background.vector import Words, reduced
 from perdure.checkpoint.checkpointer import Left
 from perdure.errors import PerdureError, StorageError, StorageRefused, in_words
 from perdure.log.position import Position

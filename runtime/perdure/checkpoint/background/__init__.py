@@ -10,8 +10,8 @@ uploader   that process
 uploading  the trainer's side of it: orders, words, its end
 copies     the arena and that process as the machine sees them, by numbers and events
 rank0      rank 0's requests to the store, in a thread
-machine    who decides: one per rank. Its values are in events and state, its rules in this_rank (copy, upload, arena),
-           agreeing (the words of all ranks), committing (rank 0) and leaving (the time that is left)
+machine    who decides: one per rank. Its values are in events, vector and state, its rules in this_rank (copy, upload,
+           arena), agreeing (the words of all ranks), committing (rank 0) and leaving (the time that is left)
 
 The machine is pure. The shell of saves drives it:
 

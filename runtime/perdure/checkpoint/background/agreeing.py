@@ -6,25 +6,14 @@ from dataclasses import replace
 
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
-from perdure.checkpoint.background.state import (
-    Answer,
-    Arena,
-    Commit,
-    Mode,
-    Outcome,
-    Part,
-    State,
-    Step,
-    Words,
-    stay,
-    then,
-)
+from perdure.checkpoint.background.state import Answer, Commit, Mode, Outcome, Part, State, Step, stay, then
 from perdure.checkpoint.background.this_rank import let_go
+from perdure.checkpoint.background.vector import ArenaUse, Words
 
 
 def heard(state: State, words: Words) -> Step:
     """What all ranks say together has been read."""
-    state = replace(state, busiest=Arena(words.arena))
+    state = replace(state, busiest=ArenaUse(words.arena))
     save, answer = state.save, Answer.unpack(words.committed)
     if save is None:
         return stay(state)
@@ -67,7 +56,7 @@ def told(state: State) -> Step:
         save = done.save
         actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why))
         state = replace(state, outcome=None)
-    if state.busiest is Arena.FENCED and state.mode is not Mode.LEFT:
+    if state.busiest is ArenaUse.FENCED and state.mode is not Mode.LEFT:
         actions.append(StopFenced(state.fenced))
         state = replace(state, mode=Mode.LEFT)
     return state, tuple(actions)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from perdure.checkpoint.background.state import Words
+from perdure.checkpoint.background.vector import Words
 
 
 class Wish(StrEnum):

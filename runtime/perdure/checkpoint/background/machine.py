@@ -31,19 +31,9 @@ from perdure.checkpoint.background.events import (
     Wish,
 )
 from perdure.checkpoint.background.leaving import leave, streamed
-from perdure.checkpoint.background.state import (
-    Arena,
-    Firm,
-    Mode,
-    Part,
-    State,
-    Step,
-    begin,
-    name_of,
-    stay,
-    then,
-)
+from perdure.checkpoint.background.state import Firm, Mode, Part, State, Step, begin, name_of, stay, then
 from perdure.checkpoint.background.this_rank import PartEvent, begin_copy, step_part
+from perdure.checkpoint.background.vector import ArenaUse
 
 __all__ = ["State", "Step", "begin", "step"]
 
@@ -105,14 +95,14 @@ def _wanted(state: State, event: HandOut) -> Step:
     firm = Firm(wish, event.step, reason, event.same)
     if state.save is None and wish is Wish.NOW:
         return _streams(state, firm)
-    if state.save is None and state.busiest is not Arena.IN_USE:
+    if state.save is None and state.busiest is not ArenaUse.IN_USE:
         return _begins(state, firm)
     return stay(state) if wish is Wish.LATER else stay(state, mode=Mode.STANDS, firm=firm)
 
 
 def _begins(state: State, firm: Firm) -> Step:
     """All ranks begin a save. Nothing is under way, and no arena is in use."""
-    if firm.wish is Wish.NOW or state.busiest is Arena.NONE:
+    if firm.wish is Wish.NOW or state.busiest is ArenaUse.NONE:
         return _streams(state, firm)
     number = state.number + 1
     save = Save(number, name_of(state.writer, number), firm.step, firm.reason)
@@ -150,7 +140,7 @@ def _stands(state: State, firm: Firm, *, committed: bool, late: bool) -> Step:
         return stay(state, missed, mode=Mode.TRAINS, firm=None, owed=firm.reason) if late else stay(state)
     if committed and firm.same:
         return stay(state, mode=Mode.TRAINS, firm=None)
-    if state.busiest is Arena.IN_USE and firm.wish is not Wish.NOW:
+    if state.busiest is ArenaUse.IN_USE and firm.wish is not Wish.NOW:
         # Nothing is under way, so a blocking save is in nobody's way.
         return _streams(state, firm) if late else stay(state)
     return _begins(state, firm)

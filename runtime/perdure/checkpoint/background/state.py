@@ -7,24 +7,15 @@ other half is this rank's own. Called by the machine; the shell asks only the fu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Final
 
 from perdure.checkpoint.background.events import Action, Save, Wish
+from perdure.checkpoint.background.vector import ArenaUse, Words
 
 _SEQ_BITS: Final = 40
 _NAME_CHARACTERS: Final = 16
-
-
-class Arena(IntEnum):
-    """What a rank says of its arena. The greatest of all ranks counts."""
-
-    FREE = 0
-    IN_USE = 1
-    NONE = 2  # no room for one, or a reader of it cannot be ended: saves stream
-    FENCED = 3  # another run owns the log: no more saves at all
 
 
 class Part(StrEnum):
@@ -56,35 +47,6 @@ class Mode(StrEnum):
     STOPPED = "stopped"  # in the stop of a hand-over: nothing is begun here
     LEAVES = "leaves"
     LEFT = "left"
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a rank says, or what all of them say together."""
-
-    durable: int = 0
-    """The highest number whose part is durable; of all ranks the least."""
-    failed: int = 0
-    """The highest number that has failed; of all ranks the greatest."""
-    arena: int = Arena.FREE
-    """See Arena; of all ranks the greatest."""
-    committed: int = 0
-    """The last commit that rank 0 has in the log, packed; 0 on all other ranks."""
-
-    def vector(self) -> tuple[int, int, int, int]:
-        """The words as integers whose greatest count."""
-        return -self.durable, self.failed, self.arena, self.committed
-
-    @classmethod
-    def read(cls, vector: Sequence[int]) -> Words:
-        """The words from such integers."""
-        durable, failed, arena, committed = vector
-        return cls(-durable, failed, arena, committed)
-
-
-def reduced(every: Iterable[Words]) -> Words:
-    """What all ranks say together."""
-    return Words.read([max(column) for column in zip(*(words.vector() for words in every), strict=True)])
 
 
 @dataclass(frozen=True)
@@ -154,7 +116,7 @@ class State:
     """Agreed: it is durable on all ranks, so rank 0 commits it."""
     outcome: Outcome | None = None
     """Agreed: how the last save ended, until the next place where the ranks are told."""
-    busiest: Arena = Arena.IN_USE
+    busiest: ArenaUse = ArenaUse.IN_USE
     """Agreed: what all ranks said of their arenas, as last read. Nothing is known before the first vector."""
     owed: str = ""
     """Agreed: the reason of a save that failed, was dropped or could not be made, and is to be made again."""
@@ -250,13 +212,13 @@ def name_of(writer: str, number: int) -> str:
 def words(state: State) -> Words:
     """What this rank says now."""
     if state.fenced:
-        arena = Arena.FENCED
+        arena = ArenaUse.FENCED
     elif state.broken or not state.room:
-        arena = Arena.NONE
+        arena = ArenaUse.NONE
     else:
         # Also after it has released the arena an uploader has work to do, and takes no other order.
         busy = state.arena or state.dying or state.part in (Part.UPLOADING, Part.HELD)
-        arena = Arena.IN_USE if busy else Arena.FREE
+        arena = ArenaUse.IN_USE if busy else ArenaUse.FREE
     return Words(state.durable, state.failed, arena, state.answer)
 
 

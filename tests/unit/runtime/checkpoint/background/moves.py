@@ -7,19 +7,17 @@ from dataclasses import dataclass
 
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.state import (
-    Arena,
     Carried,
-    Words,
     begin,
     carried,
     may_hand_over,
-    reduced,
     renewed,
     stands,
     unanswered,
     under_way,
     words,
 )
+from perdure.checkpoint.background.vector import ArenaUse, Words, reduced
 from tests.unit.runtime.checkpoint.background.small import (
     EMPTY,
     FAULTS,
@@ -132,7 +130,7 @@ def _hand_out(setting: Setting, world: World, rank: int, wish: on.Wish | None) -
     owed = world.ranks[rank].owed
     world = setting.after(world, rank, on.HandOut(step, wish, "due" if wish else "", same))
     one = world.ranks[rank]
-    free = world.read is not None and world.read[2] in (Arena.FREE, Arena.NONE)
+    free = world.read is not None and world.read[2] in (ArenaUse.FREE, ArenaUse.NONE)
     if owed and one.owed and free and one.place == "trains" and not stands(setting.state(world, rank)):
         raise Broken("owed: a save that has failed is not made again")
     return world

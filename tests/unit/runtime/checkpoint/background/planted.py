@@ -9,8 +9,9 @@ from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.agreeing import drop
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.machine import State, Step, step
-from perdure.checkpoint.background.state import Arena, Commit, Mode, Outcome, Part, stay, then
+from perdure.checkpoint.background.state import Commit, Mode, Outcome, Part, stay, then
 from perdure.checkpoint.background.this_rank import fail
+from perdure.checkpoint.background.vector import ArenaUse
 from tests.unit.runtime.checkpoint.background.small import Setting
 
 React = Callable[[State, on.Event], Step]
@@ -51,7 +52,7 @@ def _a_process_that_died_says_failed(state: State, event: on.Event) -> Step:
 
 def _starts_by_its_own_arena(state: State, event: on.Event) -> Step:
     if isinstance(event, on.HandOut):
-        own = Arena.IN_USE if state.arena else Arena.FREE
+        own = ArenaUse.IN_USE if state.arena else ArenaUse.FREE
         return step(replace(state, busiest=own), event)
     return step(state, event)
 

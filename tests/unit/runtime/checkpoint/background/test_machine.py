@@ -7,27 +7,25 @@ import pytest
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.machine import State, begin, step
 from perdure.checkpoint.background.state import (
-    Arena,
     Carried,
-    Words,
     carried,
     may_hand_over,
     name_of,
     quiet,
-    reduced,
     renewed,
     stands,
     unanswered,
     under_way,
     words,
 )
+from perdure.checkpoint.background.vector import ArenaUse, Words, reduced
 
 WRITER = "w"
 NAME = name_of(WRITER, 1)
 SAVE = on.Save(1, NAME, 7, "cadence")
 LATER, THIS_STEP, NOW = on.Wish.LATER, on.Wish.THIS_STEP, on.Wish.NOW
 NOBODY = Words()
-DURABLE = Words(durable=1, arena=Arena.IN_USE)
+DURABLE = Words(durable=1, arena=ArenaUse.IN_USE)
 FAILED = Words(failed=1)
 
 
@@ -100,10 +98,10 @@ def test_all_ranks_tell_of_the_commit_by_rank_0s_word() -> None:
 
 def test_words_are_integers_whose_greatest_count() -> None:
     said = Words(
-        durable=3, failed=2, arena=Arena.IN_USE, committed=words(after(sent(), on.Appended(NAME, 9))).committed
+        durable=3, failed=2, arena=ArenaUse.IN_USE, committed=words(after(sent(), on.Appended(NAME, 9))).committed
     )
     assert Words.read(said.vector()) == said
-    assert reduced([said, Words(durable=2, failed=4)]) == Words(2, 4, Arena.IN_USE, said.committed)
+    assert reduced([said, Words(durable=2, failed=4)]) == Words(2, 4, ArenaUse.IN_USE, said.committed)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +115,20 @@ def test_a_word_of_something_else_is_ignored(event: on.Event) -> None:
 
 
 def test_a_save_begins_only_where_no_rank_is_busy() -> None:
-    busy = after(idle(), on.Agreed(Words(arena=Arena.IN_USE)))
+    busy = after(idle(), on.Agreed(Words(arena=ArenaUse.IN_USE)))
     assert asked(busy, on.HandOut(7, LATER, "cadence")) == ()
     assert asked(after(begin(WRITER, 0), on.Room(True)), on.HandOut(7, LATER, "cadence")) == ()
 
 
 def test_a_save_streams_where_a_rank_has_no_arena() -> None:
-    without = after(idle(), on.Agreed(Words(arena=Arena.NONE)))
+    without = after(idle(), on.Agreed(Words(arena=ArenaUse.NONE)))
     assert asked(without, on.HandOut(7, LATER, "cadence")) == (on.Stream("cadence"),)
 
 
 def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
     failed, actions = step(uploading(), on.Failed(NAME, "refused"))
     assert actions == (on.Kill(1),)
-    assert words(failed) == Words(failed=1, arena=Arena.IN_USE)
+    assert words(failed) == Words(failed=1, arena=ArenaUse.IN_USE)
     assert words(after(failed, on.Ended(1))) == FAILED
     told = after(failed, on.Ended(1), on.Agreed(FAILED))
     assert asked(after(failed, on.Ended(1)), on.Agreed(FAILED)) == (on.Abandon(SAVE),)
@@ -156,8 +154,8 @@ def test_a_save_whose_uploaders_have_died_says_why() -> None:
 
 def test_an_uploader_that_cannot_be_reaped_costs_the_arena() -> None:
     stuck = after(uploading(), on.Late(NAME), on.Stuck(1))
-    assert words(stuck) == Words(failed=1, arena=Arena.NONE)
-    assert words(after(stuck, on.Ended(1), on.Room(True))).arena == Arena.NONE
+    assert words(stuck) == Words(failed=1, arena=ArenaUse.NONE)
+    assert words(after(stuck, on.Ended(1), on.Room(True))).arena == ArenaUse.NONE
 
 
 def test_an_arena_that_is_not_released_by_the_deadline_is_freed() -> None:
@@ -170,7 +168,7 @@ def test_a_sent_append_is_given_up_only_where_another_run_owns_the_log() -> None
     for event in (on.Late(NAME), on.NotPrepared(NAME, "x"), on.Failed(NAME, "x"), on.Agreed(DURABLE)):
         assert unanswered(after(sent(), on.Released(NAME, 1), event))
     fenced = after(sent(), on.Fenced(NAME, "run 3"))
-    assert words(fenced).arena == Arena.FENCED
+    assert words(fenced).arena == ArenaUse.FENCED
     assert asked(after(fenced, on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced("run 3"),)
     assert asked(after(durable(1), on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced(""),)
 
@@ -202,7 +200,7 @@ def test_a_hand_over_drops_what_is_not_being_committed() -> None:
     assert actions == (on.Abandon(SAVE), on.Kill(1))
     newer = renewed(over, "w2", 1)
     assert (newer.owed, newer.dropped) == ("cadence", True)
-    assert words(newer) == Words(arena=Arena.IN_USE)
+    assert words(newer) == Words(arena=ArenaUse.IN_USE)
     newer = after(newer, on.Ended(1), on.Agreed(NOBODY))
     begun, actions = step(newer, on.HandOut(7))
     assert actions == (on.Copy(on.Save(1, name_of("w2", 1), 7, "cadence")),)
