@@ -34,21 +34,21 @@ def pod(
     name: str,
     *,
     apart: bool = False,
-    beside: bool = False,
+    away_from_members: bool = False,
     avoid: tuple[str, ...] = (),
     kept: KeptTemplate | None = None,
     priority_class: str = "",
 ) -> Json:
     """A new member: a standby with the agent in front of the user's command.
 
-    `apart` keeps it off nodes with a former member of the job. `beside` prefers nodes without a member, and `avoid`
-    nodes other than these. `kept` replaces the job's template, `priority_class` the template's class.
+    `apart` keeps it off nodes with a former member of the job. `away_from_members` prefers nodes without a member, and
+    `avoid` nodes other than these. `kept` replaces the job's template, `priority_class` the template's class.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     annotations = body["metadata"]["annotations"]
     annotations |= marks(job.spec.disruption.autoscaler, wire.Role.STANDBY)
     annotations.setdefault(names.ANNOTATION_CONTAINER, str(body["spec"]["containers"][0].get("name", "")))
-    if beside:
+    if away_from_members:
         body["spec"]["affinity"] = _prefer_apart_from_members(job, body["spec"].get("affinity") or {})
     if avoid:
         body["spec"]["affinity"] = _prefer_other_nodes(avoid, body["spec"].get("affinity") or {})

@@ -46,10 +46,10 @@ def _wanted(draft: Draft) -> int:
     names = {member.name for plan in plans for member in plan.members} if plans else set(draft.next_members)
     in_place = any(plan.takes_over for plan in plans)
     # Pods that are about to get the label count beside those that have it and may live, for whatever reason they do.
-    beside = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
+    counted = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
     # The next run is planned in the round in which the last leaver has ended: its budget has to exist by then.
     following = len(draft.next_members) if draft.intent and draft.intent.leave else 0
-    count = max(len(labelled), len(beside | names), following)
+    count = max(len(labelled), len(counted | names), following)
     return count + len(draft.snapshot.foreign_pods) if names else 0
 
 

@@ -90,8 +90,9 @@ def create(draft: Draft) -> Draft:
     new = (pod.model_copy(update={"name": name, "priority_class": classes.get(name, "")}) for name in members)
     draft = draft.act("a member of the next run", *new)
     theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
-    beside = (CreatePod(name=name, apart=apart, beside=True, kept=kept, priority_class=theirs) for name in spares)
-    draft = draft.act("a spare", *beside)  # after the members: they come first where a quota is short
+    spare = CreatePod(name="", apart=apart, away_from_members=True, kept=kept, priority_class=theirs)
+    others = (spare.model_copy(update={"name": name}) for name in spares)
+    draft = draft.act("a spare", *others)  # after the members: they come first where a quota is short
     return draft.because(f"creating {', '.join((*members, *spares))}") if members or spares else draft
 
 

@@ -68,7 +68,7 @@ class CreatePod(Step):
     name: str
     apart: bool = False
     """On no node that has a former of the job, because no taint keeps pods off it."""
-    beside: bool = False
+    away_from_members: bool = False
     """Preferably on a node without a member of the job, because it would be lost with that one."""
     avoid: tuple[str, ...] = ()
     """Preferably on none of these nodes, where its predecessors failed."""

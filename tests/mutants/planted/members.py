@@ -135,7 +135,7 @@ MEMBERS: Final = (
     Mutant(
         "the budget is lowered before labels are gone",
         _BUDGET,
-        "count = max(len(labelled), len(beside | names), following)",
+        "count = max(len(labelled), len(counted | names), following)",
         "count = len(names)",
         ("scale", "drain"),
     ),

@@ -70,8 +70,8 @@ MOVING: Final = (
     Mutant(
         "joiners get their label before the budget counts them",
         _BUDGET,
-        "beside = labelled if in_place else {name",
-        "beside = set() if in_place else {name",
+        "counted = labelled if in_place else {name",
+        "counted = set() if in_place else {name",
         ("drain", "scale"),
     ),
     Mutant(

@@ -203,7 +203,7 @@ class Writes:
             job,
             action.name,
             apart=action.apart,
-            beside=action.beside,
+            away_from_members=action.away_from_members,
             avoid=action.avoid,
             kept=kept,
             priority_class=action.priority_class,

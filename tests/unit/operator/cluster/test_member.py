@@ -90,7 +90,7 @@ def test_a_spare_keeps_off_members_where_it_can() -> None:
     raw = template()
     raw["spec"]["affinity"] = given
     seen = snapshot(spec=TrainingJobSpec.model_validate(job(template=raw)["spec"]))
-    affinity = member.pod(seen, NAME, beside=True)["spec"]["affinity"]
+    affinity = member.pod(seen, NAME, away_from_members=True)["spec"]["affinity"]
     assert affinity["nodeAffinity"] == {}
     assert set(affinity["podAntiAffinity"]) == {"preferredDuringSchedulingIgnoredDuringExecution"}
     first, mine = affinity["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]

@@ -91,7 +91,7 @@ class TestKeepingThem:
     def test_they_are_made_for_nodes_without_a_member(self) -> None:
         here = _begun(2)
         made = [action for plan in here.history for action in plan.actions if isinstance(action, CreatePod)]
-        assert [(one.name, one.beside) for one in made] == [
+        assert [(one.name, one.away_from_members) for one in made] == [
             (here.name(0), False),
             (here.name(1), False),
             (here.name(2), True),
