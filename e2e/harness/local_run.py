@@ -156,11 +156,12 @@ def free_port() -> int:
     """A free port of this machine that the kernel assigns to no connection meanwhile: gloo's own sockets would take it
     before it is used.
 
-    Never the same one twice, because its first owner may not listen yet. Nor one that another process of the tests was
-    assigned, because all of them draw from one seed.
+    Never the same one twice, because its first owner may not listen yet, and never one of another process of the tests.
     """
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = range(20000, 30000)[int(worker.removeprefix("gw")) :: int(workers)]
     while True:
-        port = random.SystemRandom().randrange(20000, 30000)
+        port = random.SystemRandom().choice(own)
         if port in GIVEN:
             continue
         with socket.socket() as held, contextlib.suppress(OSError):
