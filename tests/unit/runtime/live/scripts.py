@@ -73,9 +73,10 @@ def train(
     wait_for_end: bool = False,
     count_in: Sequence[int] = (),
     data: int = 5,
+    leaves_at: int | None = None,
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
-    with `wait_for_end` until it has come to nothing.
+    with `wait_for_end` until it has come to nothing; at step `leaves_at` until it has to leave for it.
 
     With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
     offers, and the steps at which they come. In the runs `count_in` threads and files are counted. `data` is the
@@ -126,6 +127,7 @@ def train(
                         ended.once.wait(60)
                     else:
                         take_part(session, wait_at, offers)
+                    await_exit(session, leaves_at)
                     session.step()
                     scheduler.step()
         except Exit:
@@ -206,6 +208,21 @@ def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) 
         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
     if (session.steps_done == wait_at and perdure.progress(session).run == 1) or session.steps_done in offers:
         await_ready(session._core)
+
+
+def await_exit(session: Session, at: int | None) -> None:
+    """At this step of run 1: returns once a hand-over has failed for which this rank has to save and leave.
+
+    Otherwise the training may be done before that.
+    """
+    if (session.steps_done, perdure.progress(session).run) != (at, 1):
+        return
+    handing, deadline = session._core.boundary.handing, time.monotonic() + 60
+    handing.look()
+    while not handing.exit_wanted:
+        if time.monotonic() > deadline:
+            raise TimeoutError("no hand-over has failed")
+        time.sleep(0.01)
 
 
 def await_ready(core: Core) -> None:

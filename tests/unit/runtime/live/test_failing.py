@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure.wire import AttemptRecord, HandoverWord
-from tests.unit.runtime.live.jobs import WAIT, Job, by_rank
+from tests.unit.runtime.live.jobs import WAIT, WAIT_AT, Job, by_rank
 from tests.unit.runtime.live.nursery import Nursery
 
 REPLACED = (2, (1,), (1,))
@@ -43,7 +43,7 @@ def undisturbed(nursery: Nursery) -> dict[int, Any]:
 def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
     nursery: Nursery, undisturbed: dict[int, Any]
 ) -> None:
-    job = Job(nursery, "own-group", 2, group=True).offered(2, (0, 1), (0, 1), wait=False).begin()
+    job = Job(nursery, "own-group", 2, group=True, leaves_at=WAIT_AT).offered(2, (0, 1), (0, 1), wait=False).begin()
     results = job.end()
     assert by_rank(results) == undisturbed
     ended = [line for line in job.trace if line.get("event") == "handover-ended"]
@@ -57,7 +57,11 @@ def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
 
 
 def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
-    job = Job(nursery, "kept", 2, script="variants.keeping").offered(2, (0, 1), (0, 1), wait=False).begin()
+    job = (
+        Job(nursery, "kept", 2, script="variants.keeping", leaves_at=WAIT_AT)
+        .offered(2, (0, 1), (0, 1), wait=False)
+        .begin()
+    )
     results = job.end()
     ended = [line for line in job.trace if line.get("event") == "handover-ended"]
     assert {(line["rank"], line["word"]) for line in ended} == {(0, "restart"), (1, "restart")}
@@ -67,7 +71,7 @@ def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
 
 def test_newcomers_that_have_long_been_warm_wait_for_the_save_of_the_older_run(nursery: Nursery) -> None:
     slow = str(nursery.folder / "slow-new0.log"), "waiting to open the log: run 1 has not ended"
-    job = Job(nursery, "slow", 2, script="variants.keeping", slow=slow)
+    job = Job(nursery, "slow", 2, script="variants.keeping", slow=slow, leaves_at=WAIT_AT)
     job.offered(2, (0, 1), (0, 1), wait=False, started=time.monotonic() - 2 * WAIT).begin()
     assert set(job.end()["old0"]) == {"left"}
     assert slow[1] in job.output("new0")
@@ -84,7 +88,7 @@ def test_a_script_that_needs_a_group_before_the_first_batch_is_told_what_to_do(n
 
 @pytest.mark.parametrize("makes", ["a mesh", "a group, a mesh", "a group by name, a mesh"])
 def test_a_newcomer_that_makes_a_device_mesh_begins_with_the_others_in_place(nursery: Nursery, makes: str) -> None:
-    job = Job(nursery, f"makes {makes}", 2, script="variants.meshed", makes=makes)
+    job = Job(nursery, f"makes {makes}", 2, script="variants.meshed", makes=makes, leaves_at=WAIT_AT)
     results = job.offered(2, (0, 1), (0, 1), wait=False).begin().end()
     assert [set(results[name]) for name in ("old0", "old1")] == [{"left"}, {"left"}]
     assert results["new0"]["weights"] == results["new1"]["weights"]

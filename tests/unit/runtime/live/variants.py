@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
-from tests.unit.runtime.live.scripts import BATCH, Ended, await_ready, dataset, digest, network, take_part
+from tests.unit.runtime.live.scripts import BATCH, Ended, await_exit, await_ready, dataset, digest, network, take_part
 
 UNFROZEN = {"registered late": 0, "registered meanwhile": 1}
 """By kind, the epoch in which an optimizer is made and registered; each has six steps, behind which ranks change."""
@@ -280,7 +280,7 @@ def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any
         return {"rank": session.rank}
 
 
-def meshed(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any]:
+def meshed(root: str, *, makes: str, leaves_at: int | None = None, wait_at: int | None = None) -> dict[str, Any]:
     """It makes a device mesh before its first batch, or its newcomers alone make a process group, or both: `makes`."""
     torch.set_num_threads(1)
     ended = Ended()
@@ -295,6 +295,7 @@ def meshed(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, An
             for _ in session.epochs(3):
                 for _ in plain(kit):
                     kit.step()
+                    await_exit(session, leaves_at)
                     if session.steps_done == wait_at:
                         ended.once.wait(60)
                     session.step()
@@ -320,7 +321,9 @@ class SlowToSave:
         """Nothing to do."""
 
 
-def keeping(root: str, *, slow: tuple[str, str] | None = None, wait_at: int | None = None) -> dict[str, Any]:
+def keeping(
+    root: str, *, slow: tuple[str, str] | None = None, leaves_at: int | None = None, wait_at: int | None = None
+) -> dict[str, Any]:
     """It keeps the group of all ranks, and does not even use it; `slow` are the file and the text of SlowToSave."""
     torch.set_num_threads(1)
     ended = Ended()
@@ -334,6 +337,7 @@ def keeping(root: str, *, slow: tuple[str, str] | None = None, wait_at: int | No
             for _ in session.epochs(3):
                 for _ in plain(kit):
                     kit.step()
+                    await_exit(session, leaves_at)
                     session.step()
         except Exit:
             return {"left": session.steps_done}
