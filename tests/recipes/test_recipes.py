@@ -246,7 +246,7 @@ def test_a_recipe_whose_second_rank_is_replaced_while_it_trains_ends_as_if_nothi
 
 
 @pytest.mark.parametrize(("recipe", "own"), OWN_IN_STEPS.items())
-def test_steps_that_use_each_ranks_own_statistics_are_told_so_once(recipe: str, own: str, theatre: Theatre) -> None:
+def test_steps_that_use_each_ranks_own_statistics_are_reported_once(recipe: str, own: str, theatre: Theatre) -> None:
     whole = theatre.play_on(2, recipe, "whole")
     stays, leaves, comes = theatre.move(recipe, "moved", 3)
     assert [one.status for one in (*whole, stays, leaves, comes)] == [0] * 5, stays.output + comes.output

@@ -398,11 +398,7 @@ def test_a_refusal_is_forgotten_once_its_object_is_there_whatever_created_it() -
 
 
 def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
-    made = stage()
-    seen = look(made)
-    name = f"digits-{seen.uid[:4]}-0"
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
-    create_pod(made, name, owner=seen.uid)
+    made, seen, name = _with_a_pod()
     refusal = Refusal(pod=name, kind=RefusalKind.PATCH_REFUSED, message="denied")
     made.observer.memory(seen.uid).refusals[name] = refusal
     assert look(made).refusals == (refusal,)
@@ -412,11 +408,7 @@ def test_a_refused_change_of_a_pod_is_forgotten_once_the_pod_is_gone() -> None:
 
 def test_a_refused_change_is_forgotten_when_its_time_is_over_without_another_try() -> None:
     """Admission may allow it by now."""
-    made = stage()
-    seen = look(made)
-    name = f"digits-{seen.uid[:4]}-0"
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
-    create_pod(made, name, owner=seen.uid)
+    made, seen, name = _with_a_pod()
     memory = made.observer.memory(seen.uid)
     for seconds, left in ((1, [name]), (0, [])):
         until = seen.now + timedelta(seconds=seconds)
@@ -425,11 +417,7 @@ def test_a_refused_change_is_forgotten_when_its_time_is_over_without_another_try
 
 
 def test_a_refused_deletion_is_forgotten_once_the_pod_is_deleted_or_without_another_try() -> None:
-    made = stage()
-    seen = look(made)
-    name = f"digits-{seen.uid[:4]}-0"
-    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
-    create_pod(made, name, owner=seen.uid)
+    made, seen, name = _with_a_pod()
     uid = next(pod.uid for pod in look(made).pods if pod.name == name)
     memory = made.observer.memory(seen.uid)
 
@@ -444,6 +432,16 @@ def test_a_refused_deletion_is_forgotten_once_the_pod_is_deleted_or_without_anot
     assert refused(1) == [name]
     made.cluster.change(PODS, "ns", name, lambda raw: raw["metadata"].update(deletionTimestamp="2026-08-01T12:00:00Z"))
     assert refused(1) == []
+
+
+def _with_a_pod() -> tuple[Stage, Snapshot, str]:
+    """A job that has made one pod: the job as it was seen before, and the pod's name."""
+    made = stage()
+    seen = look(made)
+    name = f"digits-{seen.uid[:4]}-0"
+    made.cluster.change(JOBS, *KEY, lambda raw: raw.update(status=naming(name)))
+    create_pod(made, name, owner=seen.uid)
+    return made, seen, name
 
 
 def _losing_its_label(made: Stage, name: str) -> None:
