@@ -1,8 +1,9 @@
 """examples/digits/train.py as it is, but not too fast, and saying each step: `python paced.py train.py ...`.
 
-Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and from their PACE_HOLDS-th step on so much,
-by PACE_HOLD_SECONDS, that they are still there when what a scenario does to them takes effect, however busy the machine
-is. A scenario that has seen enough creates the file UNPACED in every member, and none is slowed down any more.
+Only the first PACED_RUNS runs are slowed down, by PACE_SECONDS a step, and after their PACE_HOLDS-th step so much, by
+PACE_HOLD_SECONDS, that they are still there when what a scenario does to them takes effect, however busy the machine
+is. PACE_HOLDS=13,0 means: the first run after its 13th step, the later ones from their first. A scenario that has seen
+enough creates the file UNPACED in every member, and none is slowed down any more.
 
 With PACE_RECORDED=1 a step is on record before it is said: of a trainer that is killed at once the last second's steps
 would be in no trace.
@@ -26,7 +27,7 @@ import perdure
 from perdure.session.session import Session
 
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
-PACE_HOLDS = int(os.environ.get("PACE_HOLDS", "30"))
+PACE_HOLDS = [int(steps) for steps in os.environ.get("PACE_HOLDS", "30").split(",")]
 PACE_HOLD_SECONDS = float(os.environ.get("PACE_HOLD_SECONDS", "3"))
 PACED_RUNS = int(os.environ.get("PACED_RUNS", "1"))
 PACE_RECORDED = os.environ.get("PACE_RECORDED") == "1"
@@ -58,7 +59,8 @@ class Paced(Session):
             self._core.run.trace.flush()
         print(f"PACE run {self.run}: {self.here} steps", flush=True)
         if self.run <= PACED_RUNS and not UNPACED.exists():
-            self.rest(PACE_HOLD_SECONDS if self.here > PACE_HOLDS else PACE_SECONDS)
+            holds = PACE_HOLDS[min(self.run, len(PACE_HOLDS)) - 1]
+            self.rest(PACE_HOLD_SECONDS if self.here > holds else PACE_SECONDS)
 
     def rest(self, seconds: float) -> None:
         """Between two steps."""
