@@ -420,12 +420,8 @@ def other_sums(state: State) -> dict[str, int]:
 
 def whole_of(sums: Sums) -> Total:
     """One total checksum of each."""
-    replicas = [(list(ranks), _checksum(found)) for ranks, found in sorted(sums.replicas.items())]
-    return _checksum(sums.shared), _checksum(sums.other), replicas
-
-
-def _checksum(sums: Mapping[str, int]) -> int:
-    return int(crc64nvme("".join(f"{name} {sums[name]} " for name in sorted(sums)).encode()))
+    replicas = [(list(ranks), tensors.digest(found)) for ranks, found in sorted(sums.replicas.items())]
+    return tensors.digest(sums.shared), tensors.digest(sums.other), replicas
 
 
 def _first_different(by_rank: Sequence[Mapping[str, int]]) -> tuple[int, str]:

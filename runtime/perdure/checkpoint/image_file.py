@@ -1,6 +1,7 @@
 """An image as bytes: a whole state in one file, laid out like a shard, with a commit's text beside it.
 
-    magic (8) · size of the body (8) · size of the header (8) · checksum of the header (8) · body · header (JSON)
+    magic (8) · FORMAT (8) · size of the body (8) · size of the header (8) · checksum of the header (8) · body ·
+    header (JSON)
 
 The magic is written last, so a file that begins with it is complete. Knows no tensors. Written by a session that has
 lost a peer, read by the next one.
@@ -27,7 +28,10 @@ from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.wire.channel import IMAGE_MAGIC
 
-_NUMBERS: Final = struct.Struct("<QQQ")
+FORMAT: Final = 1
+"""An agent outlives its trainers, and the next one may be of another version."""
+
+_NUMBERS: Final = struct.Struct("<QQQQ")
 _BODY: Final = len(IMAGE_MAGIC) + _NUMBERS.size
 
 
@@ -63,7 +67,8 @@ def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], b
         body = {**asdict(label), "items": [asdict(item) for item in staged.items], "blocks": sums}
         header = json.dumps({**body, "objects": staged.objects, "state": staged.state}).encode()
         _put(file, memoryview(header), at)
-        _put(file, memoryview(_NUMBERS.pack(staged.size, len(header), crc64nvme(header))), len(IMAGE_MAGIC))
+        numbers = _NUMBERS.pack(FORMAT, staged.size, len(header), crc64nvme(header))
+        _put(file, memoryview(numbers), len(IMAGE_MAGIC))
         if not stands():
             os.ftruncate(file, 0)
             return False
@@ -77,7 +82,7 @@ class Image:
     """An image that was left, verified."""
 
     def __init__(self, path: Path) -> None:
-        """Corrupt if it was changed or is incomplete; OSError if it cannot be read."""
+        """Corrupt if it was changed, is incomplete, or has another format; OSError if it cannot be read."""
         file = os.open(path, os.O_RDONLY)
         try:
             self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
@@ -87,7 +92,9 @@ class Image:
             os.close(file)
         if bytes(self._bytes[: len(IMAGE_MAGIC)]) != IMAGE_MAGIC or len(self._bytes) < _BODY:
             raise Corrupt(f"the image at {path} is not whole")
-        self.size, length, crc = _NUMBERS.unpack_from(self._bytes, len(IMAGE_MAGIC))
+        number, self.size, length, crc = _NUMBERS.unpack_from(self._bytes, len(IMAGE_MAGIC))
+        if number != FORMAT:
+            raise Corrupt(f"the image at {path} has format {number}, and this version of perdure reads {FORMAT}")
         header = self._bytes[_BODY + self.size : _BODY + self.size + length]
         if crc64nvme(header) != crc:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")

@@ -180,6 +180,11 @@ def checksum(tensor: Tensor) -> int:
     return total
 
 
+def digest(sums: Mapping[str, int]) -> int:
+    """One checksum of all, from each one's, by name."""
+    return int(crc64nvme("".join(f"{name} {sums[name]} " for name in sorted(sums)).encode()))
+
+
 def weighted_sum(tensor: Tensor) -> int:
     """The elements' bits as integers, each multiplied by an odd number for its place, modulo 2**64.
 

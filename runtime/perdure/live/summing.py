@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from awscrt.checksums import crc64nvme
 from torch import Tensor
 
 from perdure.checkpoint import tensors
@@ -50,9 +49,11 @@ class Summing:
 
     def _add_up(self) -> None:
         try:
-            for name, tensor in sorted(self._named.items()):
+            sums: dict[str, int] = {}
+            for name, tensor in self._named.items():
                 if self._stopped.is_set():
                     return
-                self._sum = int(crc64nvme(f"{name} {tensors.checksum(tensor)} ".encode(), self._sum))
+                sums[name] = tensors.checksum(tensor)
+            self._sum = tensors.digest(sums)
         except Exception as error:  # noqa: BLE001 - `__exit__` raises it
             self._error = error

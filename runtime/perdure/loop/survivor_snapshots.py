@@ -29,7 +29,6 @@ from perdure.console import say
 from perdure.errors import PerdureError
 from perdure.group.peers import Peers
 from perdure.host.memory import free_memory
-from perdure.log.entry import checksum
 from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
@@ -354,5 +353,4 @@ def _hook(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
 
 def _sum_of(state: State) -> str:
     """A checksum of what is equal on all ranks."""
-    sums = [f"{name} {tensors.checksum(tensor)}" for name, tensor in sorted(state.shared.items())]
-    return checksum("\n".join(sums).encode())
+    return f"{tensors.digest({name: tensors.checksum(tensor) for name, tensor in state.shared.items()}):016x}"

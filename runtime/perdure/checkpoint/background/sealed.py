@@ -2,7 +2,8 @@
 
     label (a page) · the shard's bytes · the rest of the part (JSON)
 
-A label stands in it only while it holds a whole part. No torch, no NumPy: the process that uploads has neither.
+The label is magic (8) · FORMAT (8) · size of the seal (8) · checksum of the seal (8) · seal (JSON). A label stands in
+it only while it holds a whole part. No torch, no NumPy: the process that uploads has neither.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from perdure.log.position import Position
 PAGE_BYTES: Final = 4096
 """Of the label, so that a shard begins on a page of its own."""
 
+FORMAT: Final = 1
+
 _MAGIC: Final = b"PERDUREA"
-_NUMBERS: Final = struct.Struct("<QQ")
+_NUMBERS: Final = struct.Struct("<QQQ")
 _LABEL: Final = len(_MAGIC) + _NUMBERS.size
 
 
@@ -52,7 +55,7 @@ class Seal:
 
 def write_label(seal: Seal) -> bytes:
     text = json.dumps(asdict(seal)).encode()
-    label = _MAGIC + _NUMBERS.pack(len(text), crc64nvme(text)) + text
+    label = _MAGIC + _NUMBERS.pack(FORMAT, len(text), crc64nvme(text)) + text
     if len(label) > PAGE_BYTES:
         raise ValueError(f"the label of save {seal.name} has {len(label)} bytes, there is room for {PAGE_BYTES}")
     return label.ljust(PAGE_BYTES, b"\0")
@@ -66,11 +69,13 @@ def write_rest(staged: Staged, position: Position) -> bytes:
 
 
 def read_seal(fd: int) -> Seal | None:
-    """What an arena holds; None for nothing."""
+    """What an arena holds; None for nothing. Corrupt if it is of another format."""
     page = os.pread(fd, PAGE_BYTES, 0)
     if len(page) < PAGE_BYTES or not page.startswith(_MAGIC):
         return None
-    length, crc = _NUMBERS.unpack_from(page, len(_MAGIC))
+    number, length, crc = _NUMBERS.unpack_from(page, len(_MAGIC))
+    if number != FORMAT:
+        raise Corrupt(f"the arena has format {number}, and this version of perdure reads {FORMAT}")
     text = page[_LABEL : _LABEL + length]
     if crc64nvme(text) != crc:
         return None

@@ -14,7 +14,7 @@ import torch
 
 from perdure.checkpoint.background import arena as arenas
 from perdure.checkpoint.background.arena import Arena, room_for
-from perdure.checkpoint.background.sealed import PAGE_BYTES, read_part, read_seal
+from perdure.checkpoint.background.sealed import FORMAT, PAGE_BYTES, read_part, read_seal
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.state import State
 from perdure.checkpoint.upload import BLOCK_BYTES, put_part
@@ -93,6 +93,14 @@ def test_it_holds_nothing_from_the_first_byte_of_the_next_part_on_until_the_last
     seal = read_seal(arena.fd)
     assert seal
     assert seal.name == "bb"
+
+
+def test_an_arena_of_another_format_is_refused(arena: Arena) -> None:
+    filled(arena, LARGE)
+    magic = 8
+    os.pwrite(arena.fd, (FORMAT + 1).to_bytes(8, "little"), magic)
+    with pytest.raises(Corrupt, match=f"has format {FORMAT + 1}, and this version of perdure reads {FORMAT}"):
+        read_seal(arena.fd)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,0 +1,27 @@
+"""An image of another format is refused in words, whatever else is in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure.checkpoint.image_file import FORMAT, Image, Label, write_image
+from perdure.checkpoint.stage import stage
+from perdure.errors import Corrupt
+from perdure.log.images import Stamp
+from perdure.wire.channel import IMAGE_MAGIC
+from tests.unit.runtime.checkpoint.world import UID, position, state
+
+
+def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.touch()
+    label = Label(Stamp(UID, 1, 17, 0, 1), position(17), "a", (), None)
+    assert write_image(path, label, stage(state(17), 0, 1), lambda: True)
+    assert Image(path).label == label
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), (FORMAT + 1).to_bytes(8, "little"), len(IMAGE_MAGIC))
+    with pytest.raises(Corrupt, match=f"has format {FORMAT + 1}, and this version of perdure reads {FORMAT}"):
+        Image(path)
