@@ -1,5 +1,7 @@
 """No time in status is ahead of now: a leader must not wait out the difference to the clock of an earlier one.
 
+Except in `history`, which no wait counts from.
+
 Operators use the API server's time (see `cluster.clock`). So this is about a server's clock that was set back, and
 about times that an operator wrote before it knew the server's.
 """
@@ -7,13 +9,27 @@ about times that an operator wrote before it knew the server's.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from perdure_operator.api.status import CurrentRun, GangRest, Growth, Intent, NextRun, PreviousRun, Spares
+from perdure_operator.api.model import Model
+from perdure_operator.api.status import (
+    CurrentRun,
+    GangRest,
+    Growth,
+    Intent,
+    MemberOutcome,
+    NextRun,
+    PreviousRun,
+    Replacements,
+    RunPlan,
+    Spares,
+)
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, PULLING_SECONDS, longest_gang_pause, patience
 from perdure_operator.decide.sizing import growth_seconds, longest_rest
 from perdure_operator.state.snapshot import Snapshot
+
+_Value = TypeVar("_Value", bound=Model)
 
 
 def correct_times(draft: Draft) -> Draft:
@@ -23,7 +39,7 @@ def correct_times(draft: Draft) -> Draft:
         current=_of_current(status.current, now, draft.snapshot) if status.current else None,
         previous=_of_previous(status.previous, now) if status.previous else None,
         next=_of_next(status.next, now) if status.next else None,
-        failures=_past(status.failures, now, "last_time"),
+        failures=_past(status.failures, now, "code_time", "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
         root_problem=_past(status.root_problem, now, "time") if status.root_problem else None,
         spares=_of_spares(status.spares, now) if status.spares else None,
@@ -34,12 +50,13 @@ def correct_times(draft: Draft) -> Draft:
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
         given_up=min(status.given_up, now) if status.given_up else None,
         start_time=min(status.start_time, now) if status.start_time else None,
+        completion_time=min(status.completion_time, now) if status.completion_time else None,
+        conditions=tuple(_past(one, now, "last_transition_time") for one in status.conditions),
     )
 
 
 def _of_spares(spares: Spares, now: datetime) -> Spares:
-    row = spares.replacements
-    return spares.model_copy(update={"replacements": _past(row, now, "last_time")}) if row else spares
+    return spares.model_copy(update={"replacements": _of_row(spares.replacements, now)})
 
 
 def _of_growth(growth: Growth, draft: Draft) -> Growth:
@@ -54,10 +71,13 @@ def _of_gang(gang: GangRest, draft: Draft) -> GangRest:
 
 
 def _of_previous(previous: PreviousRun, now: datetime) -> PreviousRun:
-    return previous.model_copy(update={"intent": _of_intent(previous.intent, now)})
+    fields = {"intent": _of_intent(previous.intent, now), "outcomes": _of_outcomes(previous.outcomes, now)}
+    return previous.model_copy(update={**fields, "replacements": _of_row(previous.replacements, now)})
 
 
 def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> CurrentRun:
+    fields = {"plan": _of_plan(current.plan, now), "outcomes": _of_outcomes(current.outcomes, now)}
+    current = current.model_copy(update={**fields, "replacements": _of_row(current.replacements, now)})
     intent = current.intent
     if intent is None:
         return current
@@ -82,12 +102,26 @@ def _of_intent(intent: Intent, now: datetime) -> Intent:
 
 
 def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
-    old, enough, upcoming = upcoming.replacements, upcoming.enough, _past(upcoming, now, "in_vain_since")
-    upcoming = upcoming.model_copy(update={"enough": _past(enough, now, "since")}) if enough else upcoming
-    return upcoming.model_copy(update={"replacements": _past(old, now, "last_time")}) if old else upcoming
+    enough, plan, upcoming = upcoming.enough, upcoming.plan, _past(upcoming, now, "in_vain_since")
+    fields: dict[str, Any] = {"enough": _past(enough, now, "since") if enough else None}
+    fields |= {"plan": _of_plan(plan, now) if plan else None, "replacements": _of_row(upcoming.replacements, now)}
+    return upcoming.model_copy(update=fields)
 
 
-def _past(value: Any, now: datetime, *fields: str) -> Any:
+def _of_plan(plan: RunPlan, now: datetime) -> RunPlan:
+    """Members have no time of it, so they read the same plan."""
+    return _past(plan, now, "assigned_time")
+
+
+def _of_outcomes(outcomes: tuple[MemberOutcome, ...], now: datetime) -> tuple[MemberOutcome, ...]:
+    return tuple(_past(one, now, "time") for one in outcomes)
+
+
+def _of_row(row: Replacements | None, now: datetime) -> Replacements | None:
+    return _past(row, now, "last_time") if row else None
+
+
+def _past(value: _Value, now: datetime, *fields: str) -> _Value:
     """The value, with none of these fields ahead of now."""
     ahead = {name: now for name in fields if (time := getattr(value, name)) is not None and time > now}
     return value.model_copy(update=ahead) if ahead else value

@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure_operator.api.status import Intent
 from perdure_operator.decide.draft import Draft, clock, later
-from perdure_operator.decide.facts import asked_at, node_lost, own, patience
+from perdure_operator.decide.facts import asked_at, node_lost, own, patience, stands_still
 from perdure_operator.decide.plans import request
 from perdure_operator.decide.signals import leave_when_evicted
 from perdure_operator.state.decision import Answer
@@ -110,15 +110,26 @@ def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str
         words = f"{pod.name} was asked at {clock(asked)} to save and leave, and is deleted at {clock(deadline)}"
         return words, ends if ends > draft.now else deadline
     if current is None or all(member.uid != pod.uid for member in current.plan.members):
-        return f"{pod.name} is in no run: another pod takes its place", None
+        return _in_no_run(draft, pod), None
     intent, seconds = current.intent, _needs(draft, draft.snapshot.spec.disruption.exit_timeout_seconds)
     if intent is None or not intent.prepare:
         begins = later(draft.now, patience(draft.snapshot, intent.disruption) if intent else 0)
         return f"{pod.name} is about to be replaced", later(begins, seconds)
-    trains = f"{pod.name} trains on while another pod starts that takes its place"
+    meanwhile = "waits, as its run has lost a member," if stands_still(draft) else "trains on"
+    moves = f"{pod.name} {meanwhile} while another pod starts that takes its place"
     if intent.ready_by is None:
-        return f"{trains}, without a time limit", None
-    return f"{trains}, until {clock(intent.ready_by)} at the latest", later(intent.ready_by, seconds)
+        return f"{moves}, without a time limit", None
+    return f"{moves}, until {clock(intent.ready_by)} at the latest", later(intent.ready_by, seconds)
+
+
+def _in_no_run(draft: Draft, pod: PodView) -> str:
+    plan = draft.status.next.plan if draft.status.next else None
+    if draft.status.finished_at:
+        return f"the job is finished: {pod.name} is deleted if it does not end by itself"
+    if plan and any(member.uid == pod.uid for member in plan.members):
+        known = f"once it is known whether run {plan.run} has taken over"
+        return f"{pod.name} was offered run {plan.run}: another pod takes its place {known}"
+    return f"{pod.name} is in no run, and is deleted"
 
 
 def _needs(draft: Draft, limit: int) -> float:

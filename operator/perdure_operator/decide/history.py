@@ -1,5 +1,7 @@
-"""Maintains `status.history`: how each of the newest runs took over from the one before it. It is for people; no
-decision reads it.
+"""Maintains `status.history`: how each of the newest runs took over from the one before it.
+
+It is for people. The operator itself reads it for what a run cost, and for whether a run without evidence has taken
+over.
 
 `begin` adds an entry when its run becomes the current one. `learn_from` completes it from the outcomes of members,
 which report what the takeover cost.

@@ -174,7 +174,7 @@ def _fill(draft: Draft) -> Draft:
     offered = _offered(draft)
     if draft.snapshot.deleting or draft.blocked or (current.intent and not offered):
         return draft
-    begun = _begins(draft, offered, CHANGED_SECONDS) if offered else _begins(draft, current.plan, BEGINNING_SECONDS)
+    begun = _begins(offered, CHANGED_SECONDS) if offered else _begins(current.plan, BEGINNING_SECONDS)
     pauses = (begun, paused_until(draft), backoff_until(draft.status.failures))
     if until := max((until for until in pauses if until and draft.now < until), default=None):
         return draft.wake(until).because(f"the next spares are created at {clock(until)}")
@@ -187,7 +187,6 @@ def _offered(draft: Draft) -> RunPlan | None:
     return draft.status.next.plan if draft.status.next else None
 
 
-def _begins(draft: Draft, plan: RunPlan, seconds: int) -> datetime | None:
-    """When the run gets new spares; None at once, if a clock was set back since its plan: all its members are warm."""
-    planned = plan.assigned_time
-    return later(planned, seconds) if planned and planned <= draft.now else None
+def _begins(plan: RunPlan, seconds: int) -> datetime | None:
+    """When the run of this plan gets new spares; None at once, if an older operator has not noted the plan's time."""
+    return later(plan.assigned_time, seconds) if plan.assigned_time else None

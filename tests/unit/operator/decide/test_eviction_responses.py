@@ -17,7 +17,7 @@ from perdure_operator.state.decision import Answer, DeletePod
 from perdure_operator.state.snapshot import EvictionView, NodeCondition
 from tests.support import evictions
 from tests.support.evictions import Json
-from tests.support.jobs import PATIENT, START, Job, job, leaves
+from tests.support.jobs import PATIENT, START, Job, deletes, job, leaves
 
 FIRST = "digits-ab12-0"
 SECOND = "digits-ab12-1"
@@ -162,7 +162,25 @@ class TestStandby:
     def test_a_member_whose_run_has_not_begun_is_replaced_and_it_is_said(self) -> None:
         here = asked(job().starting(world=2), FIRST).settle()
         assert here.names() == ["0", "1", "2"]
-        assert said(here).message == f"{FIRST} is in no run: another pod takes its place"
+        assert said(here).message == f"{FIRST} is in no run, and is deleted"
+
+    def test_nothing_takes_the_place_of_one_that_a_suspended_job_lets_go(self) -> None:
+        here = asked(job().starting(world=2).spec(suspend=True), FIRST)
+        (answer,) = answers(here)
+        assert answer.message == f"{FIRST} is in no run, and is deleted"
+        assert FIRST in deletes(here.plan())
+
+    def test_nor_of_one_of_a_finished_job(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=20, commit=(4, 20)).settle()
+        here = asked(here, SECOND)
+        (answer,) = answers(here)
+        assert answer.message == f"the job is finished: {SECOND} is deleted if it does not end by itself"
+        assert deletes(here.after(3600).plan()) == [SECOND]
+
+    def test_a_newcomer_has_been_offered_a_run(self) -> None:
+        here = job(disruption=PATIENT).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()
+        (answer,) = answers(asked(here, "digits-ab12-2"))
+        assert answer.message.startswith("digits-ab12-2 was offered run 2: another pod takes its place ")
 
 
 class TestAnswer:
@@ -186,6 +204,13 @@ class TestAnswer:
         here = here.ended(FIRST, ExitKind.HANDED_OVER, step=7).step()
         assert said(here).completed is not None
         assert said(here).message == f"{FIRST} has ended"
+
+    def test_a_member_of_a_run_that_stands_still_is_not_said_to_train(self) -> None:
+        here = job(disruption=PATIENT).running(world=3).exited(1, code=137).settle()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_LOST
+        (answer,) = answers(asked(here, FIRST))
+        assert answer.message.startswith(f"{FIRST} waits, as its run has lost a member, while another pod starts ")
 
     def test_completion_comes_before_the_pod_is_deleted(self) -> None:
         here = asked(job().running(world=2), FIRST).settle().after(1).settle().after(1)
