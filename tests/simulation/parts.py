@@ -29,7 +29,7 @@ async def put_part(access: Access, folder: str, run: int, position: Position, pl
     rank, world = place
     data = f"{run} {position.step} {rank}".encode()
     key, crc = objects.shard_key(folder, rank, world), entry.checksum(data)
-    shard = manifest.Shard(key, len(data), crc, SHARD_BLOCK, (crc,), ())
+    shard = manifest.ShardObject(key, len(data), crc, SHARD_BLOCK, (crc,), ())
     index = manifest.index_body(manifest.Index(rank, shard, None, None))
     await access.perform(Call("put", key, data))
     text = manifest.write_index(index, run, position)

@@ -24,7 +24,7 @@ from perdure.errors import (
     StorageError,
 )
 from perdure.wire import ErrorKind, ExitKind, Failure, Leave, Train
-from perdure.wire.channel import Attached, Committed, Exiting, Imaged, Opened, Report, Request, Stepped
+from perdure.wire.channel import Attached, CommitDone, Exiting, Imaged, Report, Request, SessionOpened, StepDone
 from perdure.wire.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
@@ -223,7 +223,7 @@ class Process:
 
     def _ended_with(self, status: int, tail: str) -> None:
         if self._told_step is not None and self._step > self._told_step:
-            self._tell_agent(Stepped(self._step))
+            self._tell_agent(StepDone(self._step))
         self._ended(status, tail)
 
     # the process
@@ -277,13 +277,13 @@ class Process:
         self.membership = Membership(settings, gang, seat, checkpoints)
         await checkpoints.open(self._give_up, self._held)
         self._opened = True
-        self._tell(Opened(self._run))
+        self._tell(SessionOpened(self._run))
         rescued, of = await checkpoints.inherit()  # before it trains, or ends
         self._before_first_step = True
         self._act_before_first_step()
         await self._restore(gang, checkpoints)
         self._restored = True
-        begun = Opened(self._run, checkpoints.commit, rescued, of, step=self._step)
+        begun = SessionOpened(self._run, checkpoints.commit, rescued, of, step=self._step)
         if checkpoints.behind:
             commit, why = checkpoints.behind
             begun = replace(begun, behind=commit, behind_why=why)
@@ -485,14 +485,14 @@ class Process:
         self._before_first_step, self._step = False, step
         if self._told_step is None:
             self._told_step = step
-            self._tell(Stepped(step))
+            self._tell(StepDone(step))
 
     async def _save(self, checkpoints: Checkpoints, reason: str, *, final: bool) -> None:
         begun = self.host.monotonic()
         await checkpoints.save(reason, final=final)
         self.save_seconds = self.host.monotonic() - begun
         if checkpoints.commit:
-            self._tell(Committed(checkpoints.commit))
+            self._tell(CommitDone(checkpoints.commit))
 
     async def _save_periodically(self, gang: Gang, checkpoints: Checkpoints, reason: str) -> None:
         try:

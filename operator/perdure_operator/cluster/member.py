@@ -12,7 +12,7 @@ import json
 from typing import Any, Final
 
 from perdure import wire
-from perdure.wire import Env, ResumeFrom, Wanted
+from perdure.wire import CommitSelector, Env, ResumeFrom
 from perdure_operator.api import names
 from perdure_operator.api.marks import marks
 from perdure_operator.api.spec import Checkpoint, From
@@ -238,7 +238,7 @@ def _with_node_name(spec: Json) -> Json:
 def _from(chosen: From | None) -> str | None:
     if chosen is None:
         return None
-    wanted = Wanted(chosen.epoch, chosen.step, chosen.seq, chosen.pin)
+    wanted = CommitSelector(chosen.epoch, chosen.step, chosen.seq, chosen.pin)
     return ResumeFrom(wanted, chosen.uri).write()
 
 

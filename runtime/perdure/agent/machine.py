@@ -65,16 +65,16 @@ from perdure.wire import (
 )
 from perdure.wire.channel import (
     Attached,
-    Committed,
+    CommitDone,
     Exiting,
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Report,
     Resulted,
     SaveFailed,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
     Voting,
 )
@@ -225,13 +225,13 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
     match report:
         case Attached(pid, live, why, images):
             return replace(process, attached=True, pid=pid, live=live, live_why=why, images=images)
-        case Opened(opened, resumed, rescued, of):
+        case SessionOpened(opened, resumed, rescued, of):
             rescue = Rescue(opened, rescued, of) if rescued else process.rescue
             known = replace(process, attached=True, highest=max(process.highest, opened), rescue=rescue)
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
-        case Stepped(step, epoch):
+        case StepDone(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
-        case Committed(commit, goal):
+        case CommitDone(commit, goal):
             return replace(process, commit=commit, goal=goal, unsaved=None)
         case SaveFailed() | Resulted():
             return _told_of_keeping(process, report)
@@ -250,7 +250,7 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
 
 def _begun(state: State, run: int, report: Report) -> State:
     """Record where a run began, by the first report of its processes."""
-    if not isinstance(report, Opened) or report.run != run or report.step is None:
+    if not isinstance(report, SessionOpened) or report.run != run or report.step is None:
         return state
     if any(one.run == run for one in state.begun):
         return state
@@ -276,7 +276,7 @@ def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Pr
 def _of_images(state: State, process: Process, report: Report) -> Noted:
     """Forget older images once the run has restored a commit or made a step."""
     match report:
-        case Opened(resumed=CommitRef()) | Stepped() if state.keeps_images:
+        case SessionOpened(resumed=CommitRef()) | StepDone() if state.keeps_images:
             return replace(state, keeps_images=False, image_of=0), [ForgetImages()]
         case Imaged(step, why):
             left = f"an image of step {step}" if step is not None else f"no image: {why}"

@@ -18,7 +18,7 @@ from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 
 BATCH_BYTES: Final = 256 * 1024 * 1024
 PIECE_ELEMENTS: Final = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ class Side:
     name: str
 
     @classmethod
-    def read(cls, uri: str, wanted: Wanted, environ: Mapping[str, str]) -> Side:
+    def read(cls, uri: str, wanted: CommitSelector, environ: Mapping[str, str]) -> Side:
         """The commit of this root that is meant. UserError if there is none, Corrupt if its manifest is damaged."""
         store = open_store(uri, environ)
         found = find(store, wanted)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
-from perdure.checkpoint.manifest import Shard
+from perdure.checkpoint.manifest import ShardObject
 from perdure.checkpoint.upload import combine
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
@@ -31,7 +31,9 @@ class Span(Protocol):
         ...
 
 
-def read_blocks(store: Store, shard: Shard, spans: Iterable[Span] | None = None) -> Iterator[tuple[int, memoryview]]:
+def read_blocks(
+    store: Store, shard: ShardObject, spans: Iterable[Span] | None = None
+) -> Iterator[tuple[int, memoryview]]:
     """The start and bytes of each block, in order. The bytes are valid until the next block is requested.
 
     With `spans`, only blocks that hold a byte of any of them. Corrupt names what is damaged, with the found
@@ -64,7 +66,7 @@ def read_blocks(store: Store, shard: Shard, spans: Iterable[Span] | None = None)
                 future.cancel()
 
 
-def _holding(shard: Shard, spans: Iterable[Span]) -> list[int]:
+def _holding(shard: ShardObject, spans: Iterable[Span]) -> list[int]:
     """The numbers of the blocks that hold a byte of any of them."""
     size = shard.block_bytes
     return sorted({number for span in spans for number in range(span.start // size, -(-span.end // size))})
@@ -75,7 +77,7 @@ def _first(waiting: deque[tuple[int, Future[memoryview]]]) -> tuple[int, memoryv
     return start, future.result()
 
 
-def _block(store: Store, shard: Shard, start: int, buffer: memoryview) -> memoryview:
+def _block(store: Store, shard: ShardObject, start: int, buffer: memoryview) -> memoryview:
     length = min(shard.block_bytes, shard.size - start)
     last = start + length == shard.size
     try:
@@ -95,6 +97,6 @@ def _block(store: Store, shard: Shard, start: int, buffer: memoryview) -> memory
     return data
 
 
-def _names(shard: Shard, start: int, end: int) -> str:
+def _names(shard: ShardObject, start: int, end: int) -> str:
     names = [item.name for item in shard.items if item.start < end and item.end > start]
     return ", ".join([*names[:3], "..."] if len(names) > 3 else names) or "no tensor"

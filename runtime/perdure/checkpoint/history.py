@@ -18,7 +18,7 @@ from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.pins import Pins, pins_after
 from perdure.log.reader import EveryCommit, Head, Log
 from perdure.store import Store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 
 NAMED: Final = 5
 """How many commits an error lists."""
@@ -74,13 +74,13 @@ def history(store: Store) -> list[Listed]:
     return list(_listed(log, head))
 
 
-def find(store: Store, wanted: Wanted) -> Listed:
+def find(store: Store, wanted: CommitSelector) -> Listed:
     """The newest commit that fits. UserError, with the existing ones, if there is none."""
     found = history(store)
     return choose(found, wanted, store.uri)
 
 
-def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
+def choose(listed: Sequence[Listed], wanted: CommitSelector, where: str) -> Listed:
     """The first of `listed` that fits. UserError, with some of those in `where`, if there is none."""
     fitting = [one for one in listed if _fits(one.commit, wanted)]
     if found := next(iter(sorted(fitting, key=lambda one: one.commit.bypassed)), None):
@@ -95,7 +95,7 @@ def choose(listed: Sequence[Listed], wanted: Wanted, where: str) -> Listed:
     )
 
 
-def _fits(commit: Commit, wanted: Wanted) -> bool:
+def _fits(commit: Commit, wanted: CommitSelector) -> bool:
     if wanted.epoch is not None and not commit.between_epochs:
         return False
     if wanted.pin is not None:

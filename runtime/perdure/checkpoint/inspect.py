@@ -24,7 +24,7 @@ from perdure.log.members import fetch_members
 from perdure.log.pins import Pins, pins_after
 from perdure.log.reader import EveryCommit, Head, Log, Slot
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
         )
 
 
-def show(uri: str, wanted: Wanted, environ: Mapping[str, str], *, tensors: bool = False) -> Iterator[Line]:
+def show(uri: str, wanted: CommitSelector, environ: Mapping[str, str], *, tensors: bool = False) -> Iterator[Line]:
     """One commit, the newest if none is wanted: position, members, size, and with `tensors` each tensor. One line."""
     store = open_store(uri, environ)
     slot, committed = _newest(store, uri) if not wanted.given else _chosen(store, wanted)
@@ -233,6 +233,6 @@ def _newest(store: Store, uri: str) -> tuple[Slot, Committed]:
     raise UserError(f"{uri} has no commit: nothing to show")
 
 
-def _chosen(store: Store, wanted: Wanted) -> tuple[Slot, Committed]:
+def _chosen(store: Store, wanted: CommitSelector) -> tuple[Slot, Committed]:
     found = find(store, wanted)
     return Log(store).linked(found.commit.seq), found.event

@@ -18,7 +18,7 @@ from perdure.checkpoint.boxes import is_sharded
 from perdure.checkpoint.cells import Read, reads
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, Shard, fetch_manifest
+from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, ShardObject, fetch_manifest
 from perdure.checkpoint.state import Loaded, State, Unusable
 from perdure.errors import Corrupt
 from perdure.group.collectives import on_all, on_rank0
@@ -143,7 +143,7 @@ def _fill(store: Store, manifest: Manifest, places: Mapping[Key, Tensor], *, par
             _read_shard(store, index.shard, own, partly=partly)
 
 
-def _read_shard(store: Store, shard: Shard, wanted: Iterable[Read], *, partly: bool) -> None:
+def _read_shard(store: Store, shard: ShardObject, wanted: Iterable[Read], *, partly: bool) -> None:
     waiting = deque(sorted((read for read in wanted if read.end > read.start), key=lambda read: read.start))
     begun: list[Read] = []
     for start, block in read_blocks(store, shard, list(waiting) if partly else None):

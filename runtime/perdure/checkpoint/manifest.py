@@ -71,7 +71,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardObject:
     """One rank's tensors: a safetensors object."""
 
     key: str
@@ -87,7 +87,7 @@ class Index:
     """One rank's part of a commit."""
 
     rank: int
-    shard: Shard
+    shard: ShardObject
     state: Any
     """This rank's own state, encoded."""
     objects: Any
@@ -215,7 +215,7 @@ def _index(body: Mapping[str, Any]) -> Index:
     shard = body["shard"]
     items = tuple(read_item(item) for item in shard["items"])
     blocks = tuple(map(str, shard["blocks"]))
-    found = Shard(shard["key"], int(shard["size"]), shard["crc"], int(shard["block_bytes"]), blocks, items)
+    found = ShardObject(shard["key"], int(shard["size"]), shard["crc"], int(shard["block_bytes"]), blocks, items)
     return Index(int(body["rank"]), found, body["state"], body["objects"])
 
 

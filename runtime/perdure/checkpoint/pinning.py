@@ -12,14 +12,14 @@ from perdure.checkpoint.retention import LITTER_SECONDS
 from perdure.errors import StorageError, UserError
 from perdure.log.kept import deletion_marks, put_pin, read_kept, release_pin, remove_pin
 from perdure.store import Store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 
 DELETION_SECONDS: Final = 30.0
 """How long to wait for a process that is about to delete the commit. A deletion is a handful of requests."""
 LOOK_SECONDS: Final = 1.0
 
 
-def pin(store: Store, wanted: Wanted, *, seconds: float = DELETION_SECONDS) -> Iterator[Line]:
+def pin(store: Store, wanted: CommitSelector, *, seconds: float = DELETION_SECONDS) -> Iterator[Line]:
     """Pin the commit, the newest if none is wanted. One line. Pinning again changes nothing.
 
     Raises:
@@ -44,7 +44,7 @@ def pin(store: Store, wanted: Wanted, *, seconds: float = DELETION_SECONDS) -> I
     yield _line(found, "pinned: no training deletes it until `perdure unpin`", pinned=True)
 
 
-def unpin(store: Store, wanted: Wanted) -> Iterator[Line]:
+def unpin(store: Store, wanted: CommitSelector) -> Iterator[Line]:
     """Give the commit back to retention, which deletes it next time if it is old enough. One line.
 
     Raises:

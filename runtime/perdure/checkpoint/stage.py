@@ -21,7 +21,7 @@ from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import State
 from perdure.checkpoint.upload import Staged
 from perdure.layout.box import Box
-from perdure.layout.plan import Wanted, plan
+from perdure.layout.plan import TensorDemand, plan
 
 _ALIGNMENT: Final = 8
 _ALL: Final = Box((), ())
@@ -74,11 +74,11 @@ def share_out(named: Mapping[str, Tensor], world: int) -> list[list[tuple[str, B
     return written
 
 
-def _wanted(name: str, tensor: Tensor, world: int) -> Wanted:
+def _wanted(name: str, tensor: Tensor, world: int) -> TensorDemand:
     if not boxes.is_sharded(tensor):
-        return Wanted.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
+        return TensorDemand.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
     holders = boxes.holders(tensor)
-    return Wanted(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
+    return TensorDemand(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
 
 
 def _piece(name: str, tensor: Tensor, box: Box, held: Mapping[str, Sequence[boxes.Held]]) -> Piece:

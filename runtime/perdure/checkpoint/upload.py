@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from awscrt.checksums import combine_crc64nvme
 
-from perdure.checkpoint.manifest import Index, Item, Shard, index_body, refer_to, write_index, write_manifest
+from perdure.checkpoint.manifest import Index, Item, ShardObject, index_body, refer_to, write_index, write_manifest
 from perdure.log.entry import ManifestRef, checksum
 from perdure.log.objects import index_key, manifest_key, shard_key
 from perdure.log.position import Position
@@ -63,7 +63,7 @@ def put_part(store: Store, folder: str, staged: Staged, run: int, position: Posi
 def index_of(staged: Staged, key: str, sums: Sequence[str]) -> dict[str, Any]:
     """The index of a part whose shard is written under `key`, and whose blocks have these checksums."""
     crc = combine(sums, staged.size, BLOCK_BYTES)
-    shard = Shard(key, staged.size, crc, BLOCK_BYTES, tuple(sums), staged.items)
+    shard = ShardObject(key, staged.size, crc, BLOCK_BYTES, tuple(sums), staged.items)
     return index_body(Index(staged.rank, shard, staged.state, staged.objects))
 
 

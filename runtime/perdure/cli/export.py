@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 
 from perdure.errors import UserError
 from perdure.session.loading import load
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 
 WEIGHTS = "model.safetensors"
 """The name that Hugging Face's `from_pretrained` looks for in a folder."""
@@ -38,7 +38,7 @@ class Format(StrEnum):
     """A folder for `torch.distributed.checkpoint.load`."""
 
 
-def export(uri: str, wanted: Wanted, name: str, to: Path, form: Format) -> str:
+def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) -> str:
     """Write the state_dict that the object registered as `name` has in a commit; returns what was written, in words.
 
     Raises:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perdure.agent.state import AgentSettings
     from perdure.checkpoint.inspect import Line
     from perdure.store import Store
-    from perdure.wire import Wanted
+    from perdure.wire import CommitSelector
 
 
 INSPECTIONS: Final = {
@@ -280,15 +280,15 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
-def _named(text: str) -> tuple[str, Wanted]:
+def _named(text: str) -> tuple[str, CommitSelector]:
     """A root's URI and the commit that is meant: ROOT, whose newest it is, or ROOT@ENTRY."""
-    from perdure.wire import Wanted  # noqa: PLC0415
+    from perdure.wire import CommitSelector  # noqa: PLC0415
     from perdure.wire.settings import as_uri  # noqa: PLC0415
 
     root, at, entry = text.rpartition("@")
     if root and at and entry.isascii() and entry.isdigit() and not Path(text).is_dir():
-        return as_uri(root), Wanted(seq=int(entry))
-    return as_uri(text), Wanted()
+        return as_uri(root), CommitSelector(seq=int(entry))
+    return as_uri(text), CommitSelector()
 
 
 def _describe(options: argparse.Namespace) -> int:

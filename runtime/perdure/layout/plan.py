@@ -18,7 +18,7 @@ Holders = Mapping[Box, Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TensorDemand:
     """A tensor to move: which holders have which of its boxes, and which destinations need which."""
 
     name: str
@@ -51,7 +51,7 @@ class Missing(ValueError):
     """No source holds a box that a destination needs."""
 
 
-def plan(wanted: Iterable[Wanted]) -> tuple[Move, ...]:
+def plan(wanted: Iterable[TensorDemand]) -> tuple[Move, ...]:
     """The moves, sorted: every needed element comes exactly once, and destinations with equal needs get equal plans.
 
     If several sources hold a box, the one with the fewest bytes to send so far sends it, the lowest number among
@@ -68,7 +68,7 @@ def plan(wanted: Iterable[Wanted]) -> tuple[Move, ...]:
     return tuple(sorted(moves))
 
 
-def _cells(tensor: Wanted) -> Iterator[tuple[int, str, int, Box, Sequence[int]]]:
+def _cells(tensor: TensorDemand) -> Iterator[tuple[int, str, int, Box, Sequence[int]]]:
     """The needed boxes, cut where what one source holds ends: bytes, name, destination, box, and who can send it."""
     for box, destinations in tensor.destinations.items():
         for cell, holders in _held(box, tensor.sources):

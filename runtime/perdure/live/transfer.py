@@ -28,7 +28,7 @@ from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
 from perdure.layout.messages import Message, messages
-from perdure.layout.plan import Move, Wanted, plan
+from perdure.layout.plan import Move, TensorDemand, plan
 from perdure.live.protocol.parties import Attempt
 
 SMALL_BYTES: Final = 64 * 1024
@@ -99,9 +99,9 @@ def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
     newcomers = [party.number for party in attempt.newcomers]
     named = {f"{item.part}/{item.name}": item for item in items}
     moves = plan(
-        Wanted.whole(name, item.shape, item.size, range(attempt.world), newcomers)
+        TensorDemand.whole(name, item.shape, item.size, range(attempt.world), newcomers)
         if item.part == SHARED
-        else Wanted.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
+        else TensorDemand.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
         for name, item in named.items()
     )
     links = itertools.groupby(moves, key=lambda move: (move.source, move.destination))

@@ -42,7 +42,7 @@ from perdure.state.userstate import UserState
 from perdure.state.wrapping import Replica, spread, spread_now
 from perdure.store import Store, open_store
 from perdure.wire import AttemptRecord, ExitKind
-from perdure.wire.channel import Committed, Exiting, Resulted, SaveFailed
+from perdure.wire.channel import CommitDone, Exiting, Resulted, SaveFailed
 from perdure.wire.settings import Settings
 
 OWN_VALUES: Final = "session"
@@ -200,7 +200,7 @@ class Run:
     def tell_commit(self, *, goal: bool = False) -> None:
         """Reports the newest commit to the agent and the hooks. `goal`: it is the last one of the training."""
         if self.checkpointer.commit:
-            self.tell(Committed(self.checkpointer.commit, goal))
+            self.tell(CommitDone(self.checkpointer.commit, goal))
             with rng.untouched():  # a resumed run does not commit here
                 self.hooks.run(HookName.COMMITTED, self.checkpointer.made)
 

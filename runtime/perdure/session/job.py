@@ -25,7 +25,7 @@ from perdure.session.boundary import Boundary
 from perdure.session.loop_exit import Departure, departure, loop
 from perdure.state.collecting import collected
 from perdure.wire import ExitKind
-from perdure.wire.channel import Committed
+from perdure.wire.channel import CommitDone
 
 _TRAINED: Final[set[tuple[str, int | None]]] = set()
 """What sessions of this process have trained to a goal: roots, with the number of the run that the process began in."""
@@ -397,7 +397,7 @@ class EpochLoops:
         if not progress.saved and self._saves_goal():
             run.tell_commit(goal=True)
         elif run.checkpointer.commit:
-            run.tell(Committed(run.checkpointer.commit, goal=True))
+            run.tell(CommitDone(run.checkpointer.commit, goal=True))
         if self._trained:
             _TRAINED.add((run.store.uri, self._began_in))
         self._release_requests()

@@ -27,7 +27,7 @@ from perdure.state import modules, optimizers
 from perdure.state.merging import parts_of
 from perdure.state.pending_state import LATE
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from perdure.wire.settings import as_uri
 
 _HIDDEN: Final = {OWN_STOPPING, LATE}
@@ -83,7 +83,7 @@ def load(
     environment.
     """
     store = open_store(as_uri(uri), os.environ)
-    listed = find(store, Wanted(epoch, step, seq, pin))
+    listed = find(store, CommitSelector(epoch, step, seq, pin))
     where = f"entry {listed.commit.seq} of {store.uri}"
     with _named(where, store, listed):
         manifest = fetch_manifest(store, listed.event)

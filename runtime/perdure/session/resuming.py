@@ -30,7 +30,7 @@ from perdure.loop.telemetry.trace import StoreTrace, TraceLines
 from perdure.state.merging import parts_of, with_own
 from perdure.state.rng import going_on, of_lost_rank, of_other_world
 from perdure.wire import CommitRef
-from perdure.wire.channel import Opened
+from perdure.wire.channel import SessionOpened
 
 NOTHING_REGISTERED: Final = (
     "no model and no optimizer is registered, so none is saved: a resumed run would go on with new weights; "
@@ -44,7 +44,7 @@ def resume(run: Run, *, seed: int) -> None:
     inheritance = Inheritance(run.peers, settings.held_image)
     opening = open_run(settings, run.store, run.peers, lambda: give_up(run), inheritance.offers)
     _begin(run, opening)
-    run.tell(Opened(opening.run))
+    run.tell(SessionOpened(opening.run))
     run.requests.before_first_step(lambda: stop_without_step(run))
     with run.timings.part("restore"):
         lost_world = None
@@ -71,7 +71,7 @@ def resume(run: Run, *, seed: int) -> None:
             run.checkpointer.begin_with(loaded.position, f"from {opening.origin.uri}", settings.rendezvous)
         run.images.begin()
     rescued_of, behind = opening.image.run if opening.image else 0, loaded.behind if loaded else None
-    begun = Opened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of, run.progress.step)
+    begun = SessionOpened(opening.run, run.checkpointer.commit, opening.rescued, rescued_of, run.progress.step)
     run.tell(replace(begun, behind=behind.commit, behind_why=behind.why) if behind else begun)
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()

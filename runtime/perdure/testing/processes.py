@@ -25,7 +25,7 @@ from perdure.agent.environ import OF_A_RUN
 from perdure.agent.stderr_tail import Tail
 from perdure.errors import PerdureError, UserError
 from perdure.wire import CLEAN, Env, ExitKind
-from perdure.wire.channel import Committed, Exiting, Report, Resulted, Stepped, read_report
+from perdure.wire.channel import CommitDone, Exiting, Report, Resulted, StepDone, read_report
 from perdure.wire.settings import as_uri
 
 TIMEOUT_SECONDS: Final = 300.0
@@ -203,7 +203,7 @@ class _Running:
         reports = [report for line in _whole(self.reports).splitlines() if (report := read_report(line))]
         output = _whole(self.output).decode(errors="replace")
         ending = next((report for report in reports if isinstance(report, Exiting)), None)
-        steps = [report.step for report in reports if isinstance(report, Stepped | Exiting)]
+        steps = [report.step for report in reports if isinstance(report, StepDone | Exiting)]
         results = [report.result for report in reports if isinstance(report, Resulted)]
         outcome = None if self.timed_out else _outcome(ending, reports, status)
         return Rank(
@@ -221,7 +221,7 @@ def _outcome(ending: Exiting | None, reports: Sequence[Report], status: int) -> 
     """The outcome that the rank reported. Without one: completed if it committed the goal and exited with 0."""
     if ending:
         return ending.outcome
-    goal = any(isinstance(report, Committed) and report.goal for report in reports)
+    goal = any(isinstance(report, CommitDone) and report.goal for report in reports)
     return ExitKind.COMPLETED if goal and status == 0 else ExitKind.FAILED
 
 

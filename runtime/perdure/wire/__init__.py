@@ -73,7 +73,7 @@ from perdure.wire.reading import (
     read_commit,
 )
 from perdure.wire.result import RESULT_BYTES, read_result, write_result
-from perdure.wire.wanted import ResumeFrom, Wanted, read_resume_from
+from perdure.wire.wanted import CommitSelector, ResumeFrom, read_resume_from
 
 __all__ = [
     "ANNOTATION_ASSIGNMENT",
@@ -101,6 +101,7 @@ __all__ = [
     "AttemptRecord",
     "Beginning",
     "CommitRef",
+    "CommitSelector",
     "Completion",
     "ContractError",
     "Env",
@@ -121,7 +122,6 @@ __all__ = [
     "Train",
     "Unsaved",
     "UnsupportedVersion",
-    "Wanted",
     "read_assignment",
     "read_attempt",
     "read_commit",

@@ -165,7 +165,7 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Opened:
+class SessionOpened:
     """This process's Session has read in the log that its run is open."""
 
     run: int
@@ -183,7 +183,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Stepped:
+class StepDone:
     """One more optimizer step is done."""
 
     step: int
@@ -192,7 +192,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitDone:
     """A commit of this run is in the log. If the process is killed, steps after it are lost."""
 
     commit: CommitRef
@@ -282,9 +282,9 @@ class Exiting:
 
 Report = (
     Attached
-    | Opened
-    | Stepped
-    | Committed
+    | SessionOpened
+    | StepDone
+    | CommitDone
     | SaveFailed
     | Resulted
     | Voting
@@ -296,9 +296,9 @@ Report = (
 )
 _KINDS: Final[Mapping[str, type[Report]]] = {
     "attached": Attached,
-    "opened": Opened,
-    "step": Stepped,
-    "committed": Committed,
+    "opened": SessionOpened,
+    "step": StepDone,
+    "committed": CommitDone,
     "save-failed": SaveFailed,
     "result": Resulted,
     "voting": Voting,
@@ -322,7 +322,7 @@ def write_report(fd: int, report: Report) -> None:
 
 
 def write_step(fd: int, step: int, epoch: int) -> None:
-    """Sends a Stepped, once for each step. The next one repeats it, so this never waits."""
+    """Sends a StepDone, once for each step. The next one repeats it, so this never waits."""
     try:
         os.write(fd, _step_line(step, epoch).encode())
     except OSError:
@@ -368,7 +368,7 @@ def _written(fd: int, line: bytes) -> bool:
 
 def _line(report: Report) -> str:
     """The report's line. An error's tail loses its middle if the line would exceed PIPE_BUF."""
-    if type(report) is Stepped:  # the only one in each step, with numbers alone
+    if type(report) is StepDone:  # the only one in each step, with numbers alone
         return _step_line(report.step, report.epoch)
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     for name in body.keys() & {"why", "behind_why"}:

@@ -11,7 +11,7 @@ from perdure.errors import UserError
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CommitSelector:
     """One of these, or none: then the newest commit is meant."""
 
     epoch: int | None = None
@@ -49,7 +49,7 @@ class Wanted:
 class ResumeFrom:
     """Where a training should begin, instead of the newest commit of its own root."""
 
-    wanted: Wanted
+    wanted: CommitSelector
     uri: str | None = None
     """Another root than its own."""
 
@@ -59,14 +59,14 @@ class ResumeFrom:
 
 
 def read_resume_from(given: Mapping[str, Any]) -> ResumeFrom:
-    """A wish with the keys `uri`, and one of those of Wanted. UserError for any other, or none."""
-    names = [field.name for field in fields(Wanted)]
+    """A wish with the keys `uri`, and one of those of CommitSelector. UserError for any other, or none."""
+    names = [field.name for field in fields(CommitSelector)]
     if not isinstance(given, Mapping) or not given or not given.keys() <= {"uri", *names}:
         raise UserError(f"resume_from is {given!r}: give one of {', '.join(names)}, and uri for another root")
     uri = given.get("uri")
     if uri is not None and not (isinstance(uri, str) and uri):
         raise UserError(f"resume_from: uri is {uri!r}: give a folder or s3://bucket/prefix")
-    wanted = Wanted(**{name: given.get(name) for name in names})
+    wanted = CommitSelector(**{name: given.get(name) for name in names})
     if uri is None and not wanted.given:
         raise UserError(f"resume_from names no commit: give one of {', '.join(names)}, or uri for another root")
     return ResumeFrom(wanted, uri)

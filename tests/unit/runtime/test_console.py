@@ -13,7 +13,7 @@ from perdure.console import LOGGER, fall_silent, in_bytes, say, speak_as, warn
 from perdure.loop.telemetry.events import Leaving
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.wire import CommitRef
-from perdure.wire.channel import Committed, Opened
+from perdure.wire.channel import CommitDone, SessionOpened
 
 
 @pytest.fixture(autouse=True)
@@ -30,23 +30,23 @@ def _untouched() -> Iterator[None]:
 
 def test_a_line_names_the_run_and_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
     sink = LogLines(run=None, rank=0)
-    for event in (Opened(3), Leaving(480, "node n1 is cordoned"), Committed(CommitRef(7, 480))):
+    for event in (SessionOpened(3), Leaving(480, "node n1 is cordoned"), CommitDone(CommitRef(7, 480))):
         sink.take(event)
     assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480, leaving: node n1 is cordoned\n"
 
 
 def test_a_save_while_training_goes_on_is_logged_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     sink = LogLines(run=3, rank=0)
-    sink.take(Committed(CommitRef(6, 470)))
+    sink.take(CommitDone(CommitRef(6, 470)))
     LOGGER.setLevel(logging.DEBUG)
-    sink.take(Committed(CommitRef(7, 480)))
+    sink.take(CommitDone(CommitRef(7, 480)))
     assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480\n"
 
 
 def test_rank_0_speaks_for_all(capsys: pytest.CaptureFixture[str]) -> None:
     sink = LogLines(run=3, rank=1)
     sink.take(Leaving(480, "node n1 is cordoned"))
-    sink.take(Committed(CommitRef(7, 480)))
+    sink.take(CommitDone(CommitRef(7, 480)))
     warn("the trace cannot be written")
     assert capsys.readouterr().err == "perdure run 3 rank 1: the trace cannot be written\n"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.manifest import Shard, write_index
+from perdure.checkpoint.manifest import ShardObject, write_index
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged, combine, index_of, summed
 from perdure.errors import Corrupt
 from perdure.log.objects import index_key, shard_key
@@ -27,7 +27,7 @@ def put_shard(store: Store, folder: str, staged: Staged, expected: str) -> tuple
     try:
         store.put_stream(key, _verified(staged, sums, expected), staged.size, if_absent=True)
     except KeyExists:
-        _compare(store, Shard(key, staged.size, expected, BLOCK_BYTES, tuple(sums), staged.items))
+        _compare(store, ShardObject(key, staged.size, expected, BLOCK_BYTES, tuple(sums), staged.items))
     return tuple(sums)
 
 
@@ -56,7 +56,7 @@ def _verified(staged: Staged, sums: list[str], expected: str) -> Iterator[memory
         yield block
 
 
-def _compare(store: Store, shard: Shard) -> None:
+def _compare(store: Store, shard: ShardObject) -> None:
     """Corrupt unless this very shard is in the store. Reads it where the store knows no checksums."""
     info = store.head(shard.key)
     if info is None or info.size != shard.size or (info.crc or shard.crc) != shard.crc:

@@ -15,14 +15,14 @@ from typing import Protocol
 from perdure.console import warn
 from perdure.wire.channel import (
     Attached,
-    Committed,
+    CommitDone,
     Exiting,
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Resulted,
     SaveFailed,
+    SessionOpened,
     TookOver,
     Voting,
 )
@@ -103,11 +103,11 @@ class Measured:
 
 Event = (
     Attached
-    | Opened
+    | SessionOpened
     | Resumed
     | Stepped
     | Evaluating
-    | Committed
+    | CommitDone
     | Reported
     | SaveFailed
     | Resulted

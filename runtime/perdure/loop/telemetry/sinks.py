@@ -9,14 +9,14 @@ from perdure.loop.telemetry.events import Evaluating, Event, Leaving, Reported, 
 from perdure.wire import channel
 from perdure.wire.channel import (
     Attached,
-    Committed,
+    CommitDone,
     Exiting,
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Resulted,
     SaveFailed,
+    SessionOpened,
     TookOver,
     Voting,
 )
@@ -39,8 +39,8 @@ class AgentPipe:
         match event:
             case (
                 Attached()
-                | Opened()
-                | Committed()
+                | SessionOpened()
+                | CommitDone()
                 | SaveFailed()
                 | Resulted()
                 | Voting()
@@ -70,7 +70,7 @@ class LogLines:
         if type(event) is Stepped:  # of each step, so without a match
             return
         match event:
-            case Opened(run):
+            case SessionOpened(run):
                 speak_as(run, self._rank)
             case TookOver(run, rank, world, step):
                 self._rank = rank
@@ -84,7 +84,7 @@ class LogLines:
                 say(f"step {step}, epoch {epoch}: {said}")
             case Leaving(_, cause):
                 self._leaving = f", leaving: {cause}"
-            case Committed(commit) if self._rank == 0:
+            case CommitDone(commit) if self._rank == 0:
                 # While training continues a save is no news, so its level is lower.
                 level = logging.INFO if self._leaving else logging.DEBUG
                 say(f"saved step {commit.step}{self._leaving}", level)

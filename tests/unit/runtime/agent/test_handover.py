@@ -38,7 +38,17 @@ from perdure.wire import (
     Train,
     read_handover,
 )
-from perdure.wire.channel import Attached, Committed, Exiting, HandoverEnded, Imaged, Opened, Stepped, TookOver, Voting
+from perdure.wire.channel import (
+    Attached,
+    CommitDone,
+    Exiting,
+    HandoverEnded,
+    Imaged,
+    SessionOpened,
+    StepDone,
+    TookOver,
+    Voting,
+)
 from tests.unit.runtime.agent.member import TRAINER, Member
 from tests.unit.runtime.agent.test_machine import COMMIT, GONE, ONE, TWO, Pod, attached, importing, reported, told
 
@@ -60,7 +70,9 @@ RESTARTS = reported(HandoverEnded(2, HandoverWord.RESTART, "limit"))
 def living(*, live: bool = True) -> Pod:
     """Run 1 trains, in a Session that looks for offers."""
     pod = importing()
-    pod.sees(reported(Attached(41, live, "" if live else "DTensor")), reported(Opened(1)), reported(Stepped(120)))
+    pod.sees(
+        reported(Attached(41, live, "" if live else "DTensor")), reported(SessionOpened(1)), reported(StepDone(120))
+    )
     return pod
 
 
@@ -99,7 +111,7 @@ class TestAnOffer:
     def test_is_no_request(self, assignment: Train | Leave) -> None:
         pod = offered(assignment)
         assert stage_of(pod.state) is AgentStage.OFFERED
-        assert pod.sees(reported(Stepped(121)), after=30) == ()
+        assert pod.sees(reported(StepDone(121)), after=30) == ()
 
     def test_of_one_who_does_not_look_for_it_is_a_request(self) -> None:
         assert [type(action) for action in living(live=False).sees(AssignmentRead(STAYS))] == [Ask]
@@ -147,7 +159,7 @@ class TestAnOffer:
 class TestAVote:
     def test_is_acknowledged_each_time_and_needs_no_step(self) -> None:
         pod = importing()
-        pod.sees(reported(Attached(41, live=True)), reported(Opened(1)), AssignmentRead(STAYS), VOTES)
+        pod.sees(reported(Attached(41, live=True)), reported(SessionOpened(1)), AssignmentRead(STAYS), VOTES)
         assert pod.sees(VOTES) == (Acknowledge(1, 2),)
         assert pod.sees(Tick(), after=1e6) == ()
 
@@ -216,7 +228,7 @@ class TestTheWord:
         assert pod.sees(WENT) == ()
         assert stage_of(pod.state) is AgentStage.STEPPED
         assert due(pod.state) is None
-        pod.sees(reported(Committed(COMMIT)), reported(Stepped(130)))
+        pod.sees(reported(CommitDone(COMMIT)), reported(StepDone(130)))
         outcome = told(pod, ExitKind.COMPLETED).outcome(GONE)
         assert (outcome.run, outcome.step, outcome.opened) == (2, 130, 2)
         assert outcome.handovers == (HandoverRecord(2, HandoverWord.GO, parts={"pause": 0.05}),)
@@ -286,7 +298,7 @@ class TestTheWord:
     def test_of_one_process_is_the_word_of_all(self) -> None:
         pod = importing(TWO)
         for rank in (0, 1):
-            pod.sees(reported(Attached(41 + rank, live=True), rank), reported(Opened(1), rank))
+            pod.sees(reported(Attached(41 + rank, live=True), rank), reported(SessionOpened(1), rank))
         block = replace(BLOCK, world=4)
         pod.sees(AssignmentRead(replace(STAYS, world=4, handover=block)), reported(Voting(1, 2), 0), WENT)
         assert pod.sees(reported(Voting(1, 2), 1)) == (Acknowledge(1, 2),)

@@ -54,15 +54,15 @@ from perdure.wire import (
 )
 from perdure.wire.channel import (
     Attached,
-    Committed,
+    CommitDone,
     Exiting,
     Imaged,
     Imaging,
-    Opened,
     Report,
     Resulted,
     SaveFailed,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
 )
 
@@ -122,7 +122,7 @@ def attached(settings: AgentSettings = ONE) -> Pod:
 
 def opened(settings: AgentSettings = ONE) -> Pod:
     pod = attached(settings)
-    pod.sees(reported(Opened(1)))
+    pod.sees(reported(SessionOpened(1)))
     return pod
 
 
@@ -131,7 +131,7 @@ def training(settings: AgentSettings = ONE, *, images: bool = False) -> Pod:
     pod = opened(settings)
     if images:
         pod.sees(reported(Attached(41, images=True)))
-    pod.sees(reported(Stepped(120)))
+    pod.sees(reported(StepDone(120)))
     return pod
 
 
@@ -209,7 +209,7 @@ class TestMakingWay:
 
     def test_of_two_processes_one_that_has_failed_is_no_reason_to_cut_the_others_end(self) -> None:
         pod = training(TWO)
-        pod.sees(reported(Stepped(120), 1), AssignmentRead(LEAVE2))
+        pod.sees(reported(StepDone(120), 1), AssignmentRead(LEAVE2))
         pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120), 0), ProcessEnded(1, 1))
         assert pod.sees(MakesWay(0)) == ()
         assert pod.outcome(GONE).outcome is ExitKind.FAILED
@@ -225,7 +225,7 @@ class TestMakingWay:
 
     def test_all_processes_of_a_member_make_way(self) -> None:
         pod = training(TWO)
-        pod.sees(reported(Stepped(120), 1), AssignmentRead(RUN2))
+        pod.sees(reported(StepDone(120), 1), AssignmentRead(RUN2))
         for rank in (0, 1):
             pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120), rank))
         assert pod.sees(MakesWay(1)) == ()
@@ -426,7 +426,7 @@ class TestNewerRuns:
 
     def test_but_not_where_it_has(self) -> None:
         pod = alone()
-        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Opened(2, COMMIT)))
+        pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(SessionOpened(2, COMMIT)))
         pod.sees(SigtermReceived())
         pod.sees(Tick(), after=2.1)
         assert not any(isinstance(one, CommitImage) for one in pod.sees(ProcessEnded(0, -9)))
@@ -475,7 +475,7 @@ class TestNewerRuns:
 
     def test_a_pod_whose_processes_differ_gets_the_images_that_there_are(self) -> None:
         pod = training(TWO, images=True)
-        pod.sees(reported(Stepped(120), 1))
+        pod.sees(reported(StepDone(120), 1))
         (ask,) = pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
         assert isinstance(ask, Ask)
         assert ask.image
@@ -483,16 +483,16 @@ class TestNewerRuns:
 
     def test_one_without_a_step_has_nothing_to_leave(self) -> None:
         pod = importing()
-        pod.sees(reported(Attached(41, images=True)), reported(Opened(1)))
+        pod.sees(reported(Attached(41, images=True)), reported(SessionOpened(1)))
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
 
-    @pytest.mark.parametrize("told", [Opened(2, COMMIT), Stepped(121)], ids=["restored", "trains"])
+    @pytest.mark.parametrize("told", [SessionOpened(2, COMMIT), StepDone(121)], ids=["restored", "trains"])
     def test_an_image_is_let_go_once_the_run_after_it_has_restored_or_trains(self, told: Report) -> None:
         pod = training(images=True)
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Imaged(120)), ProcessEnded(0, -9))
-        assert pod.sees(reported(Opened(2))) == ()
+        assert pod.sees(reported(SessionOpened(2))) == ()
         assert pod.sees(reported(told)) == (ForgetImages(),)
-        assert pod.sees(reported(Stepped(122))) == ()
+        assert pod.sees(reported(StepDone(122))) == ()
 
     def test_its_outcome_tells_the_newest_result_whatever_it_ends_of(self) -> None:
         pod = training()
@@ -507,22 +507,22 @@ class TestNewerRuns:
         pod.sees(reported(SaveFailed(1, "no route")), reported(SaveFailed(2, "no space left")))
         assert pod.outcome(ProcessEnded(0, -9)).unsaved == Unsaved(2, "no space left")
         pod = training()
-        pod.sees(reported(SaveFailed(1, "no route")), reported(Committed(COMMIT)))
+        pod.sees(reported(SaveFailed(1, "no route")), reported(CommitDone(COMMIT)))
         assert pod.outcome(ProcessEnded(0, -9)).unsaved is None
 
     def test_its_outcome_tells_what_the_run_has_begun_with(self) -> None:
         pod = training()
-        pod.sees(reported(Opened(3, COMMIT, rescued=13, rescued_of=1)), reported(TookOver(4, 0, 2, 130)))
+        pod.sees(reported(SessionOpened(3, COMMIT, rescued=13, rescued_of=1)), reported(TookOver(4, 0, 2, 130)))
         assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).rescue == Rescue(3, 13, 1)
 
     def test_its_outcome_tells_where_runs_have_begun_and_how_far_those_before_them_had_come(self) -> None:
         """No living member may know both ends of the repeated steps."""
         pod = training()
-        pod.sees(reported(Opened(1, COMMIT, step=100)), reported(Stepped(120)))
+        pod.sees(reported(SessionOpened(1, COMMIT, step=100)), reported(StepDone(120)))
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
-        pod.sees(reported(Opened(2)))
-        begun = Opened(2, COMMIT, step=100, behind=CommitRef(9, 110), behind_why="shard-00000 is missing")
-        pod.sees(reported(begun), reported(Stepped(101)))
+        pod.sees(reported(SessionOpened(2)))
+        begun = SessionOpened(2, COMMIT, step=100, behind=CommitRef(9, 110), behind_why="shard-00000 is missing")
+        pod.sees(reported(begun), reported(StepDone(101)))
         outcome = told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0))
         assert outcome.begun == (Beginning(1, 100), Beginning(2, 100, 1, 120))
         assert outcome.skipped_commit == SkippedCommit(2, 10, "commit 9 of step 110: shard-00000 is missing")
@@ -531,7 +531,7 @@ class TestNewerRuns:
         pod = training()
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), ProcessEnded(0, -9))
         pod.sees(AssignmentRead(replace(RUN3, rank=0, lost=(1, 2))), ProcessEnded(0, -9))
-        pod.sees(reported(Opened(3, COMMIT, step=100)))
+        pod.sees(reported(SessionOpened(3, COMMIT, step=100)))
         assert told(pod, ExitKind.COMPLETED).outcome(ProcessEnded(0, 0)).begun == (Beginning(3, 100, 1, 120),)
 
     def test_a_trainer_killed_because_its_run_is_lost_has_stopped(self) -> None:
@@ -541,7 +541,7 @@ class TestNewerRuns:
 
     def test_a_run_that_is_not_the_lost_one_is_asked_to_save(self) -> None:
         pod = Pod()
-        pod.sees(AssignmentRead(RUN2), reported(Stepped(5)))
+        pod.sees(AssignmentRead(RUN2), reported(StepDone(5)))
         assert [type(action) for action in pod.sees(AssignmentRead(replace(RUN3, lost=(1,))))] == [Ask]
 
     def test_seconds_count_from_first_sight(self) -> None:
@@ -575,7 +575,7 @@ class TestNewerRuns:
 
     def test_the_next_run_knows_of_the_commit_that_was_made_after_its_plan(self) -> None:
         pod = training()
-        pod.sees(AssignmentRead(RUN2), reported(Committed(COMMIT)))
+        pod.sees(AssignmentRead(RUN2), reported(CommitDone(COMMIT)))
         found = pod.sees(reported(Exiting(ExitKind.CHECKPOINTED, 120, COMMIT)), GONE)
         assert found == (Start(replace(RUN2, floor=COMMIT)),)
 
@@ -610,7 +610,7 @@ class TestWhatARequestDoes:
     def test_a_session_whose_entry_was_on_its_way_has_two_seconds_from_then_on_to_close_its_run(self) -> None:
         pod = attached()
         pod.sees(AssignmentRead(LEAVE2))
-        assert pod.sees(reported(Opened(1)), after=1.5) == ()
+        assert pod.sees(reported(SessionOpened(1)), after=1.5) == ()
         assert due(pod.state) == 1003.5
 
     def test_a_session_that_attaches_long_after_the_request_is_killed_at_once(self) -> None:
@@ -634,13 +634,13 @@ class TestWhatARequestDoes:
     def test_a_first_step_that_meets_the_request_gives_the_full_seconds(self) -> None:
         pod = opened()
         pod.sees(AssignmentRead(LEAVE2))
-        assert pod.sees(reported(Stepped(1)), after=1) == ()
+        assert pod.sees(reported(StepDone(1)), after=1) == ()
         assert due(pod.state) == 1600.0
 
     def test_a_run_opened_after_the_request_has_two_seconds_for_its_first_step_too(self) -> None:
         pod = importing()
         pod.sees(AssignmentRead(LEAVE2))
-        assert pod.sees(reported(Opened(1)), after=10) == ()
+        assert pod.sees(reported(SessionOpened(1)), after=10) == ()
         assert due(pod.state) == 1012.0
 
     @pytest.mark.parametrize("event", [SigtermReceived(), AssignmentRead(LEAVE2), AssignmentRead(RUN2)])
@@ -658,7 +658,7 @@ class TestWhatARequestDoes:
         pod = opened()
         pod.sees(AssignmentRead(LEAVE2))
         pod.sees(Tick(), after=2)
-        pod.sees(reported(Stepped(1)))
+        pod.sees(reported(StepDone(1)))
         assert pod.outcome(ProcessEnded(0, -9)).outcome is ExitKind.STOPPED
 
     def test_a_trainer_with_a_step_has_the_full_seconds_and_then_is_killed(self) -> None:
@@ -671,18 +671,18 @@ class TestWhatARequestDoes:
 
     def test_an_exit_timeout_tells_the_last_commit(self) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT)), reported(Stepped(125)), AssignmentRead(replace(LEAVE2, seconds=0)))
+        pod.sees(reported(CommitDone(COMMIT)), reported(StepDone(125)), AssignmentRead(replace(LEAVE2, seconds=0)))
         outcome = pod.outcome(ProcessEnded(0, -9))
         assert (outcome.outcome, outcome.step, outcome.commit) == (ExitKind.EXIT_TIMEOUT, 125, COMMIT)
 
     def test_a_killed_trainer_was_in_the_epoch_of_its_last_step(self) -> None:
         pod = training()
-        pod.sees(reported(Stepped(125, 3)))
+        pod.sees(reported(StepDone(125, 3)))
         assert pod.outcome(ProcessEnded(0, -9)).epoch == 3
 
     def test_an_ending_tells_the_epoch_that_its_last_step_has_finished(self) -> None:
         pod = training()
-        pod.sees(reported(Stepped(125, 3)))
+        pod.sees(reported(StepDone(125, 3)))
         assert told(pod, ExitKind.COMPLETED, epoch=4).outcome(GONE).epoch == 4
 
     def test_a_command_without_a_session_is_asked_with_the_full_seconds(self) -> None:
@@ -813,12 +813,12 @@ class TestWhenATrainerHasEnded:
         self, status: int, outcome: ExitKind
     ) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT, goal=True)))
+        pod.sees(reported(CommitDone(COMMIT, goal=True)))
         assert pod.outcome(replace(GONE, status=status)).outcome is outcome
 
     def test_a_loop_after_the_goal_of_another_has_a_goal_of_its_own(self) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT, goal=True)), reported(Committed(COMMIT)))
+        pod.sees(reported(CommitDone(COMMIT, goal=True)), reported(CommitDone(COMMIT)))
         assert pod.outcome(GONE).outcome is ExitKind.FAILED
 
     def test_a_pipe_does_not_hide_that_memory_was_short(self) -> None:
@@ -854,7 +854,7 @@ class TestWhenATrainerHasEnded:
 
     def test_the_commit_resumed_from_is_reported_without_a_newer_one(self) -> None:
         pod = importing()
-        pod.sees(reported(Opened(1, COMMIT)))
+        pod.sees(reported(SessionOpened(1, COMMIT)))
         outcome = pod.outcome(ProcessEnded(0, -9))
         assert (outcome.commit, outcome.step) == (COMMIT, 120)
 
@@ -903,7 +903,7 @@ class TestACompletedTrainerIsNotAsked:
 class TestWhatSigkillDoesNotEnd:
     def test_a_killed_trainer_that_does_not_end_is_given_up_with_its_outcome(self) -> None:
         pod = training()
-        pod.sees(reported(Committed(COMMIT)), AssignmentRead(replace(RUN2, seconds=0)))
+        pod.sees(reported(CommitDone(COMMIT)), AssignmentRead(replace(RUN2, seconds=0)))
         assert due(pod.state) == 1030.0
         assert pod.sees(Tick(), after=29) == ()
         assert pod.outcome(Tick(), after=1) == Outcome(ExitKind.EXIT_TIMEOUT, 1, 0, step=120, commit=COMMIT, opened=1)
@@ -1019,7 +1019,7 @@ class TestSeveralProcesses:
         pod = opened(TWO)
         pod.sees(ProcessEnded(1, -11, "segfault"), AssignmentRead(LEAVE2))
         assert due(pod.state) == 1002.0
-        pod.sees(reported(Stepped(1)), after=1)
+        pod.sees(reported(StepDone(1)), after=1)
         assert due(pod.state) == 1005.0
 
     def test_an_own_failure_is_reported_before_its_consequences(self) -> None:
@@ -1079,8 +1079,8 @@ assignments = st.one_of(
 )
 reports = st.one_of(
     st.just(Attached(41)),
-    st.builds(Opened, run=runs),
-    st.builds(Stepped, step=st.integers(0, 9)),
+    st.builds(SessionOpened, run=runs),
+    st.builds(StepDone, step=st.integers(0, 9)),
     st.builds(Exiting, outcome=st.sampled_from(ExitKind), step=st.integers(0, 9)),
 )
 happenings = st.one_of(

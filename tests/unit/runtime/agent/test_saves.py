@@ -10,7 +10,7 @@ import pytest
 
 from perdure.agent.state import Ask, AskForSave, AssignmentRead, SigtermReceived
 from perdure.wire import ExitKind, Handover, HandoverWord, Train
-from perdure.wire.channel import Attached, HandoverEnded, Stepped, TookOver
+from perdure.wire.channel import Attached, HandoverEnded, StepDone, TookOver
 from tests.unit.runtime.agent.member import TRAINER, Member
 from tests.unit.runtime.agent.test_machine import RUN1, Pod, attached, importing, reported
 
@@ -24,7 +24,7 @@ def asking(save: int, train: Train = RUN1) -> AssignmentRead:
 
 def training() -> Pod:
     pod = attached()
-    pod.sees(reported(Stepped(3)))
+    pod.sees(reported(StepDone(3)))
     return pod
 
 
@@ -77,7 +77,7 @@ class TestWhatItDoes:
 class TestAHandOver:
     def _offered(self) -> Pod:
         pod = importing()
-        pod.sees(reported(Attached(41, live=True)), reported(Stepped(3)))
+        pod.sees(reported(Attached(41, live=True)), reported(StepDone(3)))
         pod.sees(AssignmentRead(NEXT))
         return pod
 

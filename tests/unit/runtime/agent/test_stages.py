@@ -43,9 +43,9 @@ from perdure.wire.channel import (
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Report,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
     Voting,
 )
@@ -108,8 +108,8 @@ WAYS = (
 )
 COLUMNS: dict[type[Report], str] = {
     Attached: "attached",
-    Opened: "opened",
-    Stepped: "step",
+    SessionOpened: "opened",
+    StepDone: "step",
     Voting: "voting",
     TookOver: "took over",
     HandoverEnded: "did not",

@@ -16,9 +16,9 @@ from perdure.wire import CommitRef, Env, ExitKind
 from perdure.wire.channel import (
     Attached,
     Exiting,
-    Opened,
     Report,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
     Voting,
     read_offer,
@@ -45,7 +45,7 @@ def tell(**what: object) -> None:
 
 
 def train(step: int = 5) -> None:
-    report(Attached(os.getpid()), Opened(RUN, CommitRef(3, 4)), Stepped(step))
+    report(Attached(os.getpid()), SessionOpened(RUN, CommitRef(3, 4)), StepDone(step))
     tell(training=RUN, rank=int(os.environ["RANK"]))
 
 
@@ -134,7 +134,7 @@ def orphan() -> None:
 
 def goes_over() -> None:
     """Takes no step by itself: the time between the offer and the word belongs to the agent."""
-    report(Attached(os.getpid(), live=True), Opened(RUN), Stepped(5))
+    report(Attached(os.getpid(), live=True), SessionOpened(RUN), StepDone(5))
     tell(training=RUN)
     path = Path(os.environ[Env.HANDOVER_FILE])
     while (offer := read_offer(path)) is None:
@@ -172,7 +172,7 @@ def out_of_memory() -> None:
 
 def resumed() -> None:
     """Dies before its first step."""
-    report(Attached(os.getpid()), Opened(RUN), Opened(RUN, CommitRef(3, 72)))
+    report(Attached(os.getpid()), SessionOpened(RUN), SessionOpened(RUN, CommitRef(3, 72)))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -248,7 +248,7 @@ def first_rank_leaves_a_worker() -> None:
 def flooding() -> None:
     """Reports far more than a pipe holds while its agent stands still."""
     os.kill(os.getppid(), signal.SIGSTOP)
-    report(*(Stepped(step) for step in range(5000)))
+    report(*(StepDone(step) for step in range(5000)))
     tell(flooded=RUN)
     os.kill(os.getppid(), signal.SIGCONT)
 

@@ -38,9 +38,9 @@ from perdure.wire.channel import (
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Report,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
     Voting,
 )
@@ -183,8 +183,8 @@ class World:
     def _reports(self, state: State, trainer: Trainer) -> Iterator[Report]:
         yield Attached(41, self.live, images=self.images)
         if self.opens:
-            yield Opened(trainer.run)
-        yield Stepped(7)
+            yield SessionOpened(trainer.run)
+        yield StepDone(7)
         if self.images:
             yield Imaging(2_000_000_000)
             yield Imaged(7)

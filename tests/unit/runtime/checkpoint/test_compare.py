@@ -19,7 +19,7 @@ from perdure.cli.main import main
 from perdure.errors import Corrupt
 from perdure.group.peers import Solo
 from perdure.store import open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from tests.unit.runtime.checkpoint.world import on_ranks, opened, position, save, save_solo
 
 PACKED = torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
@@ -56,7 +56,7 @@ def root(folder: Path, named: Mapping[str, Tensor], objects: Any = None, own: An
 
 def told(one: str, other: str, *, tensors_only: bool = False) -> tuple[list[str], Mapping[str, Any]]:
     """The lines of the differences, and what the summary says."""
-    sides = (Side.read(uri, Wanted(), {}) for uri in (one, other))
+    sides = (Side.read(uri, CommitSelector(), {}) for uri in (one, other))
     left, right = sides
     _, *lines, last = list(diff(left, right, tensors_only=tensors_only))
     return [line.text for line in lines], last.data

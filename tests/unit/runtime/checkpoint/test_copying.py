@@ -16,7 +16,7 @@ from perdure.errors import Corrupt, LogLost, UserError
 from perdure.log.reader import Log
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from perdure.wire.settings import Member
 from tests.support.store import Died, MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import UID, load_solo, opened, position, save_solo, story, writer
@@ -48,7 +48,7 @@ def test_a_copy_has_every_object_that_counts_and_is_whole(source: MemoryStore, t
     assert {key: target.get(key) for key in target.list("")} == {key: source.get(key) for key in counted}
     states = [line.data.get("state") for line in inspect.verify(target.uri, {})]
     assert states == [None, "whole", "whole", "retired"]
-    (shown,) = inspect.show(target.uri, Wanted(), {})
+    (shown,) = inspect.show(target.uri, CommitSelector(), {})
     assert "rank 0 ran in digits-0 on n1" in shown.text
 
 

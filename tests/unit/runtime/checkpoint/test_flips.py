@@ -16,7 +16,7 @@ from perdure.errors import Corrupt, PerdureError
 from perdure.log.reader import Log
 from perdure.log.writer import Writer
 from perdure.store import open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from perdure.wire.settings import Member
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.background.parts import FOLDER, INDEX, POSITION, SHARD, filled
@@ -30,7 +30,7 @@ DATA = bytes(range(256)) * 32
 def said(uri: str) -> str:
     """What `perdure verify` and `perdure show` say."""
     told: list[str] = []
-    for lines in (inspect.verify(uri, {}), inspect.show(uri, Wanted(), {})):
+    for lines in (inspect.verify(uri, {}), inspect.show(uri, CommitSelector(), {})):
         try:
             told.extend(line.text for line in lines)
         except PerdureError as error:

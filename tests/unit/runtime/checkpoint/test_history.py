@@ -14,7 +14,7 @@ from perdure.log.entry import key_of
 from perdure.log.position import Position
 from perdure.log.writer import Writer
 from perdure.store import Store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.test_save_load import save_by
 from tests.unit.runtime.checkpoint.world import opened, save, save_solo, state
@@ -82,15 +82,15 @@ def test_an_entry_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
 @pytest.mark.parametrize(
     ("wanted", "seq"),
     [
-        (Wanted(), 7),
-        (Wanted(epoch=1), 3),
-        (Wanted(epoch=2), 7),
-        (Wanted(step=15), 4),
-        (Wanted(step=20), 7),
-        (Wanted(seq=5), 5),
+        (CommitSelector(), 7),
+        (CommitSelector(epoch=1), 3),
+        (CommitSelector(epoch=2), 7),
+        (CommitSelector(step=15), 4),
+        (CommitSelector(step=20), 7),
+        (CommitSelector(seq=5), 5),
     ],
 )
-def test_the_newest_that_is_meant_is_found(store: Store, wanted: Wanted, seq: int) -> None:
+def test_the_newest_that_is_meant_is_found(store: Store, wanted: CommitSelector, seq: int) -> None:
     assert find(store, wanted).commit.seq == seq
 
 
@@ -98,15 +98,15 @@ def test_the_newest_that_is_meant_is_found(store: Store, wanted: Wanted, seq: in
     ("wanted", "words"),
     [
         (
-            Wanted(epoch=3),
+            CommitSelector(epoch=3),
             r"memory: has no commit of epoch 3: there are entry 7 \(step 20, epoch 2\), .*entry 4 \(step",
         ),
-        (Wanted(epoch=0), r"no commit of epoch 0: .*entry 2 \(step 5, epoch 0 and a part\)"),
-        (Wanted(step=11), "no commit of step 11"),
-        (Wanted(seq=6), "no commit of seq 6"),
+        (CommitSelector(epoch=0), r"no commit of epoch 0: .*entry 2 \(step 5, epoch 0 and a part\)"),
+        (CommitSelector(step=11), "no commit of step 11"),
+        (CommitSelector(seq=6), "no commit of seq 6"),
     ],
 )
-def test_what_there_is_not_is_said_with_what_there_is(store: Store, wanted: Wanted, words: str) -> None:
+def test_what_there_is_not_is_said_with_what_there_is(store: Store, wanted: CommitSelector, words: str) -> None:
     with pytest.raises(UserError, match=words):
         find(store, wanted)
 
@@ -117,7 +117,7 @@ def test_an_error_names_few_of_many_commits() -> None:
     for step in range(1, 10):
         save_solo(store, log_writer, step)
     with pytest.raises(UserError, match=r"\(step 5, epoch 0\), and 4 older ones;"):
-        find(store, Wanted(step=77))
+        find(store, CommitSelector(step=77))
 
 
 def test_a_root_without_a_log_or_a_commit_is_reported_as_such(store: MemoryStore) -> None:
@@ -127,7 +127,7 @@ def test_a_root_without_a_log_or_a_commit_is_reported_as_such(store: MemoryStore
     opened(empty)
     assert history(empty) == []
     with pytest.raises(UserError, match="has no commit: no run has saved anything there yet"):
-        find(empty, Wanted())
+        find(empty, CommitSelector())
     for key in store.list("log/"):
         del store.objects[key]
     with pytest.raises(LogLost, match=r"has checkpoints, such as data/1/10-.* and no log"):
@@ -147,8 +147,8 @@ def test_a_root_without_a_log_or_a_commit_is_reported_as_such(store: MemoryStore
 )
 def test_what_can_name_no_commit_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Wanted(**given)
+        CommitSelector(**given)
 
 
 def test_the_first_of_a_list_that_fits_is_chosen(store: Store) -> None:
-    assert choose(history(store)[1:], Wanted(step=20), "here").commit.seq == 5
+    assert choose(history(store)[1:], CommitSelector(step=20), "here").commit.seq == 5

@@ -17,7 +17,7 @@ from perdure.errors import Corrupt, UserError
 from perdure.log.reader import Log
 from perdure.log.writer import Writer
 from perdure.store import open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from perdure.wire.settings import Member
 from tests.unit.runtime.checkpoint.world import UID, opened, position, save_solo
 
@@ -73,15 +73,15 @@ def test_an_empty_root_is_reported_as_empty(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="has no log: nothing was ever trained here"):
             list(command(uri, {}))
     with pytest.raises(UserError, match="has no commit"):
-        list(inspect.show(uri, Wanted(), {}))
+        list(inspect.show(uri, CommitSelector(), {}))
 
 
 def test_the_newest_commit_is_shown_and_its_tensors_where_they_are_asked_for(uri: str) -> None:
-    (line,) = inspect.show(uri, Wanted(), {})
+    (line,) = inspect.show(uri, CommitSelector(), {})
     assert line.text.splitlines()[0] == "commit 3 of run 1: step 20, epoch 0"
     assert "by 1 rank: test\n" in line.text
     assert "shared half" not in line.text
-    (longer,) = inspect.show(uri, Wanted(), {}, tensors=True)
+    (longer,) = inspect.show(uri, CommitSelector(), {}, tensors=True)
     assert "shared half bfloat16 [33] from cpu, 66 bytes at " in longer.text
     assert "replicated running_mean float32 [4] from cpu, 16 bytes at " in longer.text
     data = json.loads(longer.printed(as_json=True))
@@ -98,11 +98,11 @@ def test_a_commit_is_chosen_by_its_number_and_one_that_is_not_there_is_named(tmp
     log_writer = opened(store)
     for step in (10, 20):
         save_solo(store, log_writer, step, pin="best" if step == 10 else None)
-    (line,) = inspect.show(uri, Wanted(seq=2), {})
+    (line,) = inspect.show(uri, CommitSelector(seq=2), {})
     assert line.text.startswith("commit 2 of run 1: step 10, epoch 0\n")
     assert "by 1 rank: test, pinned as best\n" in line.text
     with pytest.raises(UserError, match="no commit of seq 7: there are entry 3"):
-        list(inspect.show(uri, Wanted(seq=7), {}))
+        list(inspect.show(uri, CommitSelector(seq=7), {}))
 
 
 def test_the_newest_commit_is_shown_as_damaged_and_no_older_one_instead(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_newest_commit_is_shown_as_damaged_and_no_older_one_instead(tmp_path
         save_solo(store, log_writer, step)
     store.delete([key for key in store.list("data/1/20-") if key.endswith("manifest.json")])
     with pytest.raises(Corrupt, match=r"data/1/20-.* is missing"):
-        list(inspect.show(uri, Wanted(), {}))
+        list(inspect.show(uri, CommitSelector(), {}))
 
 
 def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_a_commit_is_shown_with_the_members_of_its_run(tmp_path: Path) -> None:
     log_writer = Writer(Log(store), uid=UID, run=1)
     log_writer.try_open(2, wait_over=True, members=[Member("digits-0", "n1"), Member("digits-1")])
     save_solo(store, log_writer, 10)
-    text = texts(inspect.show(uri, Wanted(), {}))
+    text = texts(inspect.show(uri, CommitSelector(), {}))
     assert text[4:6] == ["rank 0 ran in digits-0 on n1", "rank 1 ran in digits-1"]
     (named,) = (line for line in texts(inspect.log(uri, {})) if "Opened" in line)
     key = named.rpartition(" members=")[2]
     store.delete([key])
-    assert f"members: {key} is missing" in texts(inspect.show(uri, Wanted(), {}))
+    assert f"members: {key} is missing" in texts(inspect.show(uri, CommitSelector(), {}))
 
 
 def test_a_whole_root_is_verified_and_a_damaged_one_reported(uri: str) -> None:
@@ -146,9 +146,9 @@ def test_a_whole_root_is_verified_and_a_damaged_one_reported(uri: str) -> None:
 
 def test_reading_a_log_needs_no_torch(uri: str) -> None:
     program = (
-        "import sys; from perdure.checkpoint import inspect; from perdure.wire import Wanted; "
+        "import sys; from perdure.checkpoint import inspect; from perdure.wire import CommitSelector; "
         "list(inspect.log(sys.argv[1], {})); "
-        "list(inspect.show(sys.argv[1], Wanted(), {})); list(inspect.verify(sys.argv[1], {})); "
+        "list(inspect.show(sys.argv[1], CommitSelector(), {})); list(inspect.verify(sys.argv[1], {})); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program, uri], check=False).returncode == 0

@@ -23,11 +23,11 @@ from perdure.cli.main import main
 from perdure.errors import StorageError, UserError
 from perdure.log.kept import mark_deletion, read_kept
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from tests.support.store import Died, MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo
 
-FIRST = Wanted(step=1)
+FIRST = CommitSelector(step=1)
 DEADLINE = 30
 
 
@@ -67,7 +67,7 @@ def test_a_commit_that_is_pinned_outlives_those_around_it_until_it_is_unpinned()
 def test_pins_do_not_count_among_those_that_are_kept() -> None:
     store = MemoryStore()
     writer = saved(store, range(1, 6))
-    list(pin(store, Wanted(step=4)))
+    list(pin(store, CommitSelector(step=4)))
     retire(store, writer, 2)
     assert whole(store) == [5, 4]
     save_solo(store, writer, 6)
@@ -78,8 +78,8 @@ def test_pins_do_not_count_among_those_that_are_kept() -> None:
 def test_a_commit_that_was_unpinned_while_it_is_among_the_newest_goes_in_its_turn() -> None:
     store = MemoryStore()
     writer = saved(store)
-    list(pin(store, Wanted()))
-    list(unpin(store, Wanted()))
+    list(pin(store, CommitSelector()))
+    list(unpin(store, CommitSelector()))
     retire(store, writer, 1)
     assert whole(store) == [3]
     save_solo(store, writer, 4)
@@ -120,7 +120,7 @@ def test_a_pin_of_the_script_is_not_taken_for_one_by_hand() -> None:
 def test_a_start_takes_no_retired_commit_above_a_pinned_one_for_damaged(capsys: pytest.CaptureFixture[str]) -> None:
     store = MemoryStore()
     writer = saved(store, range(1, 6))
-    list(pin(store, Wanted(step=2)))
+    list(pin(store, CommitSelector(step=2)))
     retire(store, writer, 1)
     store.delete([key for key in store.list("data/1/5-") if key.endswith("manifest.json")])
     loaded = load_solo(store, writer)
@@ -156,7 +156,7 @@ def test_what_is_pinned_and_lost_is_damage(tmp_path: Path, capsys: pytest.Captur
     store = open_store(f"file://{tmp_path}/root", {})
     writer = saved(store)
     list(pin(store, FIRST))
-    list(pin(store, Wanted(step=2)))
+    list(pin(store, CommitSelector(step=2)))
     retire(store, writer, 1)
     store.delete([key for key in store.list("data/1/2-") if key.endswith("manifest.json")])
     assert main(["verify", f"{tmp_path}/root"]) == 1

@@ -16,7 +16,7 @@ from perdure.errors import Fenced, StorageError, StorageRefused, UserError
 from perdure.log.entry import key_of
 from perdure.store import Store, open_store
 from perdure.store.file import INCOMING
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, story
 
@@ -395,10 +395,10 @@ def test_the_first_commit_of_each_so_many_steps_is_kept(
     log_writer = trained(store, steps)
     assert kept(store) == expected
     assert {line.data.get("state") for line in verify(store.uri, {})} == {None, "whole", "retired"}
-    unpin(store, Wanted(step=expected[0])).__next__()
+    unpin(store, CommitSelector(step=expected[0])).__next__()
     retire(store, log_writer, 2, keep_every=30)
     assert kept(store) == expected, "the setting still keeps it"
-    unpin(store, Wanted(step=expected[0])).__next__()
+    unpin(store, CommitSelector(step=expected[0])).__next__()
     retire(store, log_writer, 2)
     assert kept(store) == expected[1:]
 

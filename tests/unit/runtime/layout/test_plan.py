@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.layout.box import Box
-from perdure.layout.plan import Missing, Move, Wanted, plan
+from perdure.layout.plan import Missing, Move, TensorDemand, plan
 from perdure.layout.sharding import Layout, Placement, Replicate, Shard, StridedShard
 
 
@@ -38,17 +38,17 @@ def layouts(draw: st.DrawFn, dims: int) -> tuple[tuple[int, ...], list[Placement
 
 
 @st.composite
-def resharded(draw: st.DrawFn) -> tuple[tuple[int, ...], Wanted]:
+def resharded(draw: st.DrawFn) -> tuple[tuple[int, ...], TensorDemand]:
     """A tensor that lies somehow on one mesh and is needed somehow on another one."""
     shape = tuple(draw(st.lists(st.integers(0, 9), max_size=3)))
     sources, destinations = (holders(shape, *draw(layouts(len(shape)))) for _ in range(2))
-    return shape, Wanted("w", draw(st.sampled_from([1, 2, 8])), sources, destinations)
+    return shape, TensorDemand("w", draw(st.sampled_from([1, 2, 8])), sources, destinations)
 
 
 @given(resharded())
 @settings(max_examples=400, deadline=None)
 def test_each_element_that_is_needed_arrives_once_from_one_who_holds_it(
-    case: tuple[tuple[int, ...], Wanted],
+    case: tuple[tuple[int, ...], TensorDemand],
 ) -> None:
     shape, wanted = case
     numbers = np.arange(math.prod(shape)).reshape(shape)
@@ -72,7 +72,7 @@ def test_each_element_that_is_needed_arrives_once_from_one_who_holds_it(
 @given(resharded(), st.sets(st.integers(0, 7)))
 @settings(max_examples=300, deadline=None)
 def test_any_placements_can_be_changed_into_any_others_if_every_element_has_a_holder_left(
-    case: tuple[tuple[int, ...], Wanted], lost: set[int]
+    case: tuple[tuple[int, ...], TensorDemand], lost: set[int]
 ) -> None:
     shape, wanted = case
     left = {box: [rank for rank in ranks if rank not in lost] for box, ranks in wanted.sources.items()}
@@ -81,7 +81,7 @@ def test_any_placements_can_be_changed_into_any_others_if_every_element_has_a_ho
     for found, boxes in ((has, held), (needs, wanted.destinations)):
         for box in boxes:
             found[slices(box)] = True
-    asked = Wanted("w", wanted.element_bytes, held, wanted.destinations)
+    asked = TensorDemand("w", wanted.element_bytes, held, wanted.destinations)
     if (needs & ~has).any():
         with pytest.raises(Missing, match="w: no source holds"):
             plan([asked])
@@ -94,16 +94,16 @@ def test_any_placements_can_be_changed_into_any_others_if_every_element_has_a_ho
 @given(st.lists(resharded(), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_the_order_in_which_tensors_and_holders_are_named_makes_no_difference(
-    cases: list[tuple[tuple[int, ...], Wanted]],
+    cases: list[tuple[tuple[int, ...], TensorDemand]],
 ) -> None:
-    def backwards(of: Wanted, name: str) -> Wanted:
+    def backwards(of: TensorDemand, name: str) -> TensorDemand:
         turned = [
             {box: ranks[::-1] for box, ranks in reversed(list(held.items()))} for held in (of.sources, of.destinations)
         ]
-        return Wanted(name, of.element_bytes, *turned)
+        return TensorDemand(name, of.element_bytes, *turned)
 
     named = [(f"w{number}", wanted) for number, (_, wanted) in enumerate(cases)]
-    forwards = [Wanted(name, one.element_bytes, one.sources, one.destinations) for name, one in named]
+    forwards = [TensorDemand(name, one.element_bytes, one.sources, one.destinations) for name, one in named]
     assert plan(forwards) == plan([backwards(one, name) for name, one in reversed(named)])
 
 
@@ -112,7 +112,7 @@ def test_the_order_in_which_tensors_and_holders_are_named_makes_no_difference(
 def test_those_who_hold_the_same_share_the_bytes_up_to_one_tensor(sizes: list[int], world: int, needing: int) -> None:
     named = {f"w{number}": size for number, size in enumerate(sizes)}
     receivers = range(100, 100 + needing)
-    moves = plan([Wanted.whole(name, (size,), size, range(world), receivers) for name, size in named.items()])
+    moves = plan([TensorDemand.whole(name, (size,), size, range(world), receivers) for name, size in named.items()])
     assert Counter((move.name, move.destination) for move in moves) == Counter(itertools.product(named, receivers))
     loads = Counter(dict.fromkeys(range(world), 0))
     for move in moves:
@@ -122,32 +122,32 @@ def test_those_who_hold_the_same_share_the_bytes_up_to_one_tensor(sizes: list[in
 
 def test_the_largest_are_shared_out_first() -> None:
     sizes = {"a": 1, "b": 1, "c": 2}
-    moves = plan([Wanted.whole(name, (size,), size, [0, 1], [7]) for name, size in sizes.items()])
+    moves = plan([TensorDemand.whole(name, (size,), size, [0, 1], [7]) for name, size in sizes.items()])
     assert [(move.source, move.name) for move in moves] == [(0, "c"), (1, "a"), (1, "b")]
 
 
 def test_the_moves_are_sorted_by_source_destination_and_name() -> None:
-    moves = plan([Wanted.whole(name, (2,), 8, [0, 1], [8, 7]) for name in "ba"])
+    moves = plan([TensorDemand.whole(name, (2,), 8, [0, 1], [8, 7]) for name in "ba"])
     assert list(moves) == sorted(moves)
 
 
 def test_what_does_not_meet_a_box_does_not_cut_it() -> None:
     held = {Box((0, 0), (4, 4)): [0], Box((4, 2), (4, 2)): [1]}
     needed = Box((0, 1), (4, 3))
-    assert plan([Wanted("w", 4, held, {needed: [7]})]) == (Move(0, 7, "w", needed, 48),)
+    assert plan([TensorDemand("w", 4, held, {needed: [7]})]) == (Move(0, 7, "w", needed, 48),)
 
 
 def test_who_holds_more_of_a_box_than_is_needed_sends_only_that() -> None:
-    wanted = Wanted("w", 4, {Box((0, 0), (8, 3)): [0]}, {Box((2, 1), (3, 1)): [7]})
+    wanted = TensorDemand("w", 4, {Box((0, 0), (8, 3)): [0]}, {Box((2, 1), (3, 1)): [7]})
     assert plan([wanted]) == (Move(0, 7, "w", Box((2, 1), (3, 1)), 12),)
 
 
 def test_an_empty_tensor_is_moved_but_no_empty_shard() -> None:
     empty = Box((0, 0), (0, 3))
-    assert plan([Wanted.whole("w", (0, 3), 0, [0, 1], [7])]) == (Move(0, 7, "w", empty, 0),)
-    assert plan([Wanted("w", 4, {Box((0, 0), (2, 3)): [0]}, {empty: [7]})]) == ()
+    assert plan([TensorDemand.whole("w", (0, 3), 0, [0, 1], [7])]) == (Move(0, 7, "w", empty, 0),)
+    assert plan([TensorDemand("w", 4, {Box((0, 0), (2, 3)): [0]}, {empty: [7]})]) == ()
 
 
 def test_a_box_that_no_rank_holds_is_named() -> None:
     with pytest.raises(Missing, match=r"w: no source holds .*\(4,\).* which \[7\] need"):
-        plan([Wanted("w", 4, {Box((0,), (4,)): [0]}, {Box((0,), (6,)): [7]})])
+        plan([TensorDemand("w", 4, {Box((0,), (4,)): [0]}, {Box((0,), (6,)): [7]})])

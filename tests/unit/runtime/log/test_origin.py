@@ -18,7 +18,7 @@ from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import NotYet, Resume, Writer
 from perdure.store import Store, open_store
-from perdure.wire import ResumeFrom, Wanted, read_resume_from
+from perdure.wire import CommitSelector, ResumeFrom, read_resume_from
 from perdure.wire.settings import LOCAL_UID
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
 from tests.unit.runtime.checkpoint.test_retention import kept
@@ -174,9 +174,9 @@ def test_the_list_and_a_choice_tell_what_is_bypassed_from_what_is_not(store: Mem
         (3, 2, False),
         (2, 1, False),
     ]
-    assert find(store, Wanted(step=5)).commit.seq == 10
-    assert find(store, Wanted(step=6)).commit.bypassed
-    assert find(store, Wanted()).commit.seq == 10
+    assert find(store, CommitSelector(step=5)).commit.seq == 10
+    assert find(store, CommitSelector(step=6)).commit.bypassed
+    assert find(store, CommitSelector()).commit.seq == 10
 
 
 def test_going_back_twice_and_forward_again_leaves_one_line(store: MemoryStore) -> None:
@@ -248,7 +248,7 @@ def test_a_run_after_one_that_has_taken_in_nothing_asks_again_what_the_other_roo
     def begun(run: int, **wish: Any) -> int | None:
         wanted = read_resume_from(wish) if wish else None
         log_writer = Writer(
-            Log(store), uid=uid, run=run, resume_from=wanted, find=lambda _: find(other, Wanted()).commit.seq
+            Log(store), uid=uid, run=run, resume_from=wanted, find=lambda _: find(other, CommitSelector()).commit.seq
         )
         resume = log_writer.try_open(1, wait_over=True)
         assert isinstance(resume, Resume)
@@ -276,7 +276,7 @@ def test_a_death_or_a_lost_answer_at_any_call_of_the_opening_leaves_one_line(*, 
                 Log(wrapped),
                 uid="new",
                 run=1,
-                resume_from=ResumeFrom(Wanted(step=2)),
+                resume_from=ResumeFrom(CommitSelector(step=2)),
                 find=lambda wish: find(store, wish.wanted).commit.seq,  # noqa: B023
             )
             try:
@@ -304,7 +304,7 @@ def test_the_log_and_verify_tell_it(tmp_path: Any) -> None:
         "goes back: from entry 3, bypassing what lies between up to entry 5" in line.text
         for line in inspect.log(uri, {})
     )
-    assert "commit 3 of run 1: step 2" in next(inspect.show(uri, Wanted(), {})).text
+    assert "commit 3 of run 1: step 2" in next(inspect.show(uri, CommitSelector(), {})).text
     for step in range(11, 14):
         save_solo(store, log_writer, step)
     retire(store, log_writer, 3)

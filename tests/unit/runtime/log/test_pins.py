@@ -14,7 +14,7 @@ from perdure.log.entry import Committed, key_of, read_entry
 from perdure.log.pins import MOST, Pins, check_pin
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
-from perdure.wire import Wanted
+from perdure.wire import CommitSelector
 from tests.support.store import Died, MemoryStore, dying, failing
 from tests.unit.runtime.checkpoint.test_retention import kept
 from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo
@@ -35,7 +35,7 @@ def test_a_pinned_commit_outlives_those_around_it() -> None:
     log_writer = opened(store)
     step_by_step(store, log_writer, range(1, 9), best=3, first=1)
     assert kept(store) == [1, 3, 7, 8]
-    assert find(store, Wanted(pin="best")).commit.step == 3
+    assert find(store, CommitSelector(pin="best")).commit.step == 3
     assert [one.commit.pins for one in history(store)] == [(), (), ("best",), ("first",)]
 
 
@@ -99,7 +99,7 @@ def test_a_death_at_any_call_leaves_the_pinned_commit_and_the_next_run_retires_w
             retire(mortal, second, KEEP)
         except Died:
             third = opened(store, 3, wait_over=True)
-            moved = find(store, Wanted(pin="best")).commit.step == 6
+            moved = find(store, CommitSelector(pin="best")).commit.step == 6
             step_by_step(store, third, range(7, 11))
             assert kept(store) == [6 if moved else 1, 9, 10], f"call {call}"
         else:
@@ -118,7 +118,7 @@ def test_a_commit_that_landed_although_its_answer_was_lost_has_its_pin(*, after:
             save_solo(log_writer.log.store, log_writer, 1, pin="best")
         except StorageError:
             save_solo(log_writer.log.store, log_writer, 2, pin="best")
-            assert find(store, Wanted(pin="best")).commit.step == 2
+            assert find(store, CommitSelector(pin="best")).commit.step == 2
             retire(store, log_writer, 1)
             assert kept(store) == [2]
         else:

@@ -24,7 +24,7 @@ from perdure.errors import (
 from perdure.loop.reporting import ExitWatch, Reporter, classify, tell_error
 from perdure.loop.telemetry import events
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
-from perdure.wire.channel import Exiting, Stepped, read_report
+from perdure.wire.channel import Exiting, StepDone, read_report
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.8]:5814"
 
@@ -111,7 +111,7 @@ def test_after_the_ending_nothing_more_is_reported(pipe: tuple[int, int]) -> Non
     reporter.tell(Exiting(ExitKind.COMPLETED, 3))
     reporter.tell(Exiting(ExitKind.FAILED, 3))
     reporter.tell(events.Stepped(4, 1))
-    assert told(pipe[0]) == [Stepped(3, 1), Exiting(ExitKind.COMPLETED, 3)]
+    assert told(pipe[0]) == [StepDone(3, 1), Exiting(ExitKind.COMPLETED, 3)]
 
 
 def test_an_uncaught_exception_is_reported_before_it_is_shown(

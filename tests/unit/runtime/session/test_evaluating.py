@@ -17,7 +17,7 @@ import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.wire import ExitKind
-from perdure.wire.channel import Committed, Exiting, Stepped, read_report
+from perdure.wire.channel import CommitDone, Exiting, StepDone, read_report
 from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.test_boundary import EPOCHS, Act, Crash
 from tests.unit.runtime.session.training import Join, Training, samples
@@ -191,9 +191,9 @@ def test_the_agent_is_told_that_there_is_something_to_save_and_that_the_work_is_
     reader, writer = pipe
     only_evaluating(join(REPORT_FD=str(writer)), [])
     told = [read_report(line) for line in os.read(reader, 1 << 16).splitlines()]
-    steps = [report for report in told if isinstance(report, Stepped)]
-    commits = [report for report in told if isinstance(report, Committed)]
-    assert steps == [Stepped(0, 0)]
+    steps = [report for report in told if isinstance(report, StepDone)]
+    commits = [report for report in told if isinstance(report, CommitDone)]
+    assert steps == [StepDone(0, 0)]
     assert [commit.goal for commit in commits] == [True]
     assert isinstance(told[-1], Exiting)
     assert told[-1].outcome is ExitKind.COMPLETED

@@ -20,7 +20,7 @@ from perdure.agent.exit_cause import judge
 from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, Trainer
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
-from perdure.wire.channel import Attached, Exiting, Opened, Report, Stepped, read_report
+from perdure.wire.channel import Attached, Exiting, Report, SessionOpened, StepDone, read_report
 from tests.support.forked import Executed, Forked
 from tests.unit.runtime.records import kinds
 
@@ -98,7 +98,7 @@ def log(folder: Path) -> list[str]:
 def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_path: Path) -> None:
     command = (str(PACED), str(DIGITS), "--epochs", "2")
     with script(tmp_path, *command, environ=STILL_THERE, executed=True) as first:
-        first.until(Stepped)
+        first.until(StepDone)
         first.process.send_signal(signal.SIGINT)
         ending = first.until(Exiting)
         assert isinstance(ending, Exiting)
@@ -108,9 +108,9 @@ def test_on_a_laptop_ctrl_c_saves_and_the_same_command_goes_on_to_the_end(tmp_pa
         assert {"start", "import", "rendezvous", "restore", "agree", "stage", "upload", "commit"} <= set(ending.seconds)
     with script(tmp_path, *command, environ={"PACED_RUNS": "-1"}) as second:
         second.until(Attached)
-        assert second.until(Opened) == Opened(2)
-        assert second.until(Opened) == Opened(2, ending.commit, step=ending.step)
-        assert second.until(Stepped) == Stepped(ending.step + 1, epoch=0)
+        assert second.until(SessionOpened) == SessionOpened(2)
+        assert second.until(SessionOpened) == SessionOpened(2, ending.commit, step=ending.step)
+        assert second.until(StepDone) == StepDone(ending.step + 1, epoch=0)
         end = second.until(Exiting)
         assert isinstance(end, Exiting)
         assert (end.outcome, end.step) == (ExitKind.COMPLETED, 48)
@@ -156,7 +156,7 @@ def test_a_shell_does_not_take_a_training_that_was_interrupted_for_done(tmp_path
 
 def test_a_request_before_the_first_step_closes_the_log_although_the_script_hangs(tmp_path: Path) -> None:
     with script(tmp_path, "-c", STUCK) as stuck:
-        stuck.until(Opened)
+        stuck.until(SessionOpened)
         stuck.process.send_signal(signal.SIGTERM)
         ending = stuck.until(Exiting)
         assert isinstance(ending, Exiting)
@@ -238,7 +238,7 @@ def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_ask
 ) -> None:
     with pair(tmp_path, 1.0) as ranks:
         for rank in ranks:
-            rank.until(Stepped)
+            rank.until(StepDone)
         ranks[1 - asked].process.send_signal(signal.SIGSTOP)
         ranks[asked].process.send_signal(signal.SIGTERM)
         ending = ranks[asked].until(Exiting)
@@ -251,8 +251,8 @@ def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_ask
 def test_a_request_before_the_first_step_is_one_line_on_every_rank(tmp_path: Path) -> None:
     with pair(tmp_path, 60.0, slow_step=0) as ranks:
         for rank in ranks:
-            rank.until(Opened)
-            rank.until(Opened)
+            rank.until(SessionOpened)
+            rank.until(SessionOpened)
         for rank in ranks:
             rank.process.send_signal(signal.SIGTERM)
         for rank in ranks:
@@ -267,7 +267,7 @@ def test_a_request_before_the_first_step_is_one_line_on_every_rank(tmp_path: Pat
 
 def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
     with pair(tmp_path, 3.0, slow_step=3) as ranks:
-        ranks[1].until(Stepped)
+        ranks[1].until(StepDone)
         ranks[1].process.send_signal(signal.SIGTERM)
         for rank in ranks:
             ending = rank.until(Exiting)

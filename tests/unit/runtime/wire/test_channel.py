@@ -25,16 +25,16 @@ from perdure.wire import (
 )
 from perdure.wire.channel import (
     Attached,
-    Committed,
+    CommitDone,
     Exiting,
     HandoverEnded,
     Imaged,
     Imaging,
-    Opened,
     Report,
     Request,
     SaveFailed,
-    Stepped,
+    SessionOpened,
+    StepDone,
     TookOver,
     Voting,
     acknowledge_vote,
@@ -67,11 +67,11 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(SaveFailed, failures=whole, why=st.text(max_size=40)),
     st.builds(HandoverEnded, run=whole, word=st.sampled_from(HandoverWord), why=st.text(max_size=40)),
     st.builds(
-        Opened, run=whole, resumed=st.none() | commits, rescued=whole, rescued_of=whole, step=st.none() | whole,
+        SessionOpened, run=whole, resumed=st.none() | commits, rescued=whole, rescued_of=whole, step=st.none() | whole,
         behind=st.none() | commits, behind_why=st.text(max_size=40),
     ),
-    st.builds(Stepped, step=whole, epoch=st.none() | whole),
-    st.builds(Committed, commit=commits),
+    st.builds(StepDone, step=whole, epoch=st.none() | whole),
+    st.builds(CommitDone, commit=commits),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
@@ -127,7 +127,7 @@ class TestReports:
         assert whole or (tail.startswith(head) and tail.endswith(end) and end != "")
 
     def test_the_end_of_an_interpreter_is_sent_beside_the_reports(self, pipe: tuple[int, int]) -> None:
-        write_report(pipe[1], Stepped(7))
+        write_report(pipe[1], StepDone(7))
         write_unwound(pipe[1])
         write_unwound(pipe[1], range(10**9, 10**9 + 1000))
         step, *unwound = os.read(pipe[0], 65536).splitlines()
@@ -145,10 +145,10 @@ class TestReports:
 
     def test_a_full_pipe_is_no_error_for_the_trainer(self, pipe: tuple[int, int]) -> None:
         for step in range(10_000):
-            write_report(pipe[1], Stepped(step))
+            write_report(pipe[1], StepDone(step))
         lines = os.read(pipe[0], 1 << 20).splitlines()
         assert 0 < len(lines) < 10_000
-        assert [read_report(line) for line in lines] == [Stepped(step) for step in range(len(lines))]
+        assert [read_report(line) for line in lines] == [StepDone(step) for step in range(len(lines))]
 
     def test_an_ending_waits_for_room_in_a_full_pipe(self, pipe: tuple[int, int]) -> None:
         reader, writer = pipe
@@ -175,7 +175,7 @@ class TestReports:
     def test_an_agent_that_is_gone_is_no_error_for_the_trainer(self) -> None:
         reader, writer = os.pipe()
         os.close(reader)
-        write_report(writer, Stepped(1))
+        write_report(writer, StepDone(1))
         os.close(writer)
 
     @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TestReports:
         assert read_report(line) is None
 
     def test_unknown_fields_are_ignored(self) -> None:
-        assert read_report(b'{"report": "step", "step": 5, "loss": 0.1}') == Stepped(5)
+        assert read_report(b'{"report": "step", "step": 5, "loss": 0.1}') == StepDone(5)
 
 
 class TestRequests:
@@ -222,7 +222,7 @@ class TestRequests:
 
 
 def test_a_trainer_that_tells_no_epoch_is_understood() -> None:
-    assert read_report('{"report": "step", "step": 7}') == Stepped(7)
+    assert read_report('{"report": "step", "step": 7}') == StepDone(7)
     assert read_report('{"report": "ending", "outcome": "completed", "step": 7}') == Exiting(ExitKind.COMPLETED, 7)
 
 

@@ -14,7 +14,7 @@ from perdure.errors import UserError
 from perdure.live.liveness import obstacle
 from perdure.loop.run import Run
 from perdure.session.session import Session
-from perdure.wire import CommitRef, Env, ResumeFrom, Train, Wanted
+from perdure.wire import CommitRef, CommitSelector, Env, ResumeFrom, Train
 from perdure.wire.settings import Cadence, Member, read_settings, unknown
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
@@ -131,18 +131,18 @@ def test_a_variable_that_makes_no_sense_is_named(environ: dict[str, str], names:
 
 def test_where_to_begin_is_said_by_the_environment_before_the_script() -> None:
     by_script = read_settings({}, "/own", {"epoch": 3}).resume_from
-    assert by_script == ResumeFrom(Wanted(epoch=3))
+    assert by_script == ResumeFrom(CommitSelector(epoch=3))
     environ = {Env.ROOT: "s3://bucket/own", Env.FROM: '{"uri": "s3://bucket/other", "step": 40}'}
     found = read_settings(environ, None, {"epoch": 3}).resume_from
-    assert found == ResumeFrom(Wanted(step=40), "s3://bucket/other")
+    assert found == ResumeFrom(CommitSelector(step=40), "s3://bucket/other")
     assert read_settings({}).resume_from is None
 
 
 def test_a_root_that_is_named_as_another_one_is_still_its_own() -> None:
-    assert read_settings({}, "/own", {"uri": "file:///own", "seq": 4}).resume_from == ResumeFrom(Wanted(seq=4))
+    assert read_settings({}, "/own", {"uri": "file:///own", "seq": 4}).resume_from == ResumeFrom(CommitSelector(seq=4))
     with pytest.raises(UserError, match="file:///own is this training's own root: name a commit of it"):
         read_settings({}, "/own", {"uri": "/own"})
-    assert read_settings({}, "/own", {"uri": "/other"}).resume_from == ResumeFrom(Wanted(), "file:///other")
+    assert read_settings({}, "/own", {"uri": "/other"}).resume_from == ResumeFrom(CommitSelector(), "file:///other")
 
 
 @pytest.mark.parametrize("text", ["{", '{"epochs": 3}', "[]", '{"epoch": -1}'])

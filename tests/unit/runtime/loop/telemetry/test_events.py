@@ -25,18 +25,18 @@ from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import StoreTrace, TraceLines
 from perdure.store.file import FileStore
 from perdure.wire import CommitRef, ExitKind, channel
-from perdure.wire.channel import Attached, Committed, Exiting, Opened, Report, read_report
+from perdure.wire.channel import Attached, CommitDone, Exiting, Report, SessionOpened, read_report
 
 COMMIT = CommitRef(7, 480)
 LIFE: list[Event] = [
     Attached(41),
     Measured({"import": 3.5}),
-    Opened(3, COMMIT),
+    SessionOpened(3, COMMIT),
     Resumed(480, {"restore": 0.25}),
     Stepped(481, 4, [7, 3]),
     RequestSeen(481, "node n1 is leaving", 1000.0),
     Leaving(481, "node n1 is leaving"),
-    Committed(CommitRef(8, 481)),
+    CommitDone(CommitRef(8, 481)),
     GoalReached(481),
     Exiting(ExitKind.CHECKPOINTED, 481, COMMIT, 3, epoch=4),
 ]
@@ -114,13 +114,13 @@ def told(reader: int) -> list[Report | None]:
 
 def test_the_agent_is_told_what_it_decides_by_and_nothing_after_the_ending(pipe: tuple[int, int]) -> None:
     sink = AgentPipe(pipe[1])
-    for event in [*LIFE, Stepped(482, 4), Committed(COMMIT)]:
+    for event in [*LIFE, Stepped(482, 4), CommitDone(COMMIT)]:
         sink.take(event)
     assert told(pipe[0]) == [
         Attached(41),
-        Opened(3, COMMIT),
-        channel.Stepped(481, 4),
-        Committed(CommitRef(8, 481)),
+        SessionOpened(3, COMMIT),
+        channel.StepDone(481, 4),
+        CommitDone(CommitRef(8, 481)),
         Exiting(ExitKind.CHECKPOINTED, 481, COMMIT, 3, epoch=4),
     ]
 
