@@ -4,227 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
 from perdure_operator.api.spec import TrainingJobSpec
-from perdure_operator.api.status import (
-    Assigned,
-    Condition,
-    CurrentRun,
-    Disruption,
-    Enough,
-    Failures,
-    Floor,
-    GangRest,
-    Growth,
-    HandoverOffer,
-    HistoryEntry,
-    Intent,
-    LiveRefused,
-    LostLog,
-    MemberOutcome,
-    NextRun,
-    Phase,
-    PreviousRun,
-    Replacements,
-    RootProblem,
-    RunPlan,
-    SavesAsked,
-    Spares,
-    Takeover,
-    TrainingJobStatus,
-    Unready,
-    Vacating,
-    Withdrawals,
-)
+from perdure_operator.api.status import Condition, TrainingJobStatus
 from perdure_operator.cluster.member import template_hash
 from perdure_operator.cluster.read import parse
 from perdure_operator.schema import pod
 from perdure_operator.state.snapshot import Snapshot
 from tests.api.conftest import REPOSITORY
 from tests.api.manifests import Json, checkpoint, full, job, template
+from tests.support.full_status import FULL, NOON
 from tests.support.jobs import job as job_builder
 from tests.support.raw import snapshot
 
 pytestmark = pytest.mark.api
-
-NOON = datetime(2026, 11, 21, 12, 0, 0, 250000, tzinfo=UTC)
-
-MOVING = Intent(
-    disruption=Disruption.NODE_LEAVING,
-    cause="n2 is cordoned",
-    nodes=("n2",),
-    since=NOON,
-    newest=NOON,
-    prepare=True,
-    ready_by=NOON,
-    not_before=NOON,
-    fallback_reason="digits-3f2a-4 was not Ready in time",
-    ahead=True,
-    grow_by=NOON,
-    leave=True,
-    seconds=600,
-    lost=(5,),
-    deadline=NOON,
-    deadline_seen=NOON,
-)
-ENDED = MemberOutcome(
-    name="digits-3f2a-3",
-    uid="u3",
-    outcome="failed",
-    run=7,
-    step=120,
-    epoch=3,
-    commit_seq=9,
-    commit_step=100,
-    error_kind="exception",
-    error_name="ValueError",
-    error_tail="ValueError: no",
-    time=NOON,
-    infrastructure=True,
-    unsaved=2,
-    unsaved_why="no space left",
-    pause=0.04,
-    taken_over_by=8,
-    aborted_run=8,
-)
-OFFER = HandoverOffer(run=6, world=2, joins=(0,), leavers=(0,), master="10.0.0.1:29606", limit=300)
-PLAN = RunPlan(
-    run=7,
-    world=2,
-    master="10.0.0.1:29507",
-    cause="n1 is cordoned",
-    seconds=600,
-    wait=615,
-    lost=(5,),
-    floor=Floor(seq=8, step=90),
-    members=(Assigned(name="digits-3f2a-2", uid="u2", rank=0, node="n1"),),
-    leavers=("digits-3f2a-1",),
-    takes_over=6,
-    joins=(0,),
-    handover=OFFER,
-    assigned_time=NOON,
-)
-ROW = Replacements(count=2, last_time=NOON, generation=3, cause="digits-3f2a-4 was deleted", nodes=("n7",))
-STATUS = TrainingJobStatus(
-    observed_generation=3,
-    phase=Phase.VACATING,
-    run=8,
-    epoch=3,
-    result={"accuracy": 0.93, "by class": [0.9, 0.5]},
-    replicas=2,
-    selector="perdure.dev/job=digits",
-    next_member=4,
-    current=CurrentRun(
-        run=7,
-        plan=PLAN,
-        intent=MOVING,
-        outcomes=(ENDED,),
-        unconfirmed=True,
-        saves=2,
-        replacements=ROW,
-        counted=6,
-    ),
-    next=NextRun(
-        run=8,
-        members=("digits-3f2a-4",),
-        enough=Enough(size=2, since=NOON),
-        in_vain_since=NOON,
-        plan=PLAN.model_copy(update={"run": 8}),
-        attempts=1,
-        broken=1,
-        attempted_runs=(7,),
-        fallback_reason="two attempts have failed",
-        steps_lost=3,
-        unreported=True,
-        reached=100,
-        kept=97,
-        disruption=Disruption.NODE_LEAVING,
-        cause="n2 is cordoned",
-        replacements=ROW,
-    ),
-    previous=PreviousRun(
-        run=6,
-        first="digits-3f2a-1",
-        members=PLAN.members,
-        outcomes=(ENDED,),
-        intent=MOVING,
-        replacements=ROW,
-        counted=6,
-    ),
-    how=Takeover.LIVE,
-    history=(
-        HistoryEntry(
-            run=7,
-            size=2,
-            changed=("+digits-3f2a-2", "-digits-3f2a-1"),
-            changes=2,
-            cause="n1 is cordoned",
-            how=Takeover.LIVE,
-            why="nothing is better",
-            pause=0.04,
-            steps_lost=3,
-            steps_in_doubt=2,
-            unreported=True,
-            rescued=4,
-            steps_behind_skipped=5,
-            began=95,
-            reached=100,
-            kept=97,
-            time=NOON,
-        ),
-    ),
-    withdrawals=Withdrawals(count=3, last_time=NOON, nodes=("n1",)),
-    vacate=Vacating(below=3),
-    saves=SavesAsked(shown=("n1 memory-pressure",), count=2, last_time=NOON),
-    spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
-    growth=Growth(attempts=1, until=NOON, generation=3),
-    gang=GangRest(attempts=1, until=NOON, generation=3),
-    live_refused=LiveRefused(template="abc", why="a DeviceMesh of the script's own"),
-    lost=(5,),
-    opened=7,
-    step=100,
-    commit_seq=9,
-    steps_lost=20,
-    steps_in_doubt=2,
-    runs_unreported=1,
-    exit_seconds=12.5,
-    log_lost=LostLog(time=NOON, generation=3, found_step=90, message="the log holds nothing after step 90"),
-    log_looks=1,
-    root_problem=RootProblem(time=NOON, generation=3, damaged=True, count=2, message="entry 9 is torn: restore it"),
-    failures=Failures(
-        code=1,
-        infrastructure=2,
-        code_in_a_row=1,
-        code_seq=7,
-        code_time=NOON,
-        infrastructure_in_a_row=1,
-        last_time=NOON,
-        consecutive=1,
-        out_of_memory=1,
-        out_of_memory_step=90,
-    ),
-    unready=(Unready(node="n2", since=NOON, outage=True, given_up=NOON),),
-    given_up=NOON,
-    start_time=NOON,
-    completion_time=NOON,
-    template_checked="abc",
-    conditions=(
-        Condition(
-            type="Running",
-            status="False",
-            reason="ExitSave",
-            message="digits-3f2a-2 saves until 12:10",
-            last_transition_time=NOON,
-            observed_generation=3,
-        ),
-    ),
-)
-
 
 RICH = template(
     {
@@ -507,14 +304,14 @@ def test_a_job_with_its_checkpoints_on_one_node_cannot_be_scaled(jobs: Jobs) -> 
 
 def test_status_is_written_apart_from_the_spec_and_keeps_every_field_of_the_model(jobs: Jobs) -> None:
     before = jobs.create(job())
-    after = jobs.write_status("digits", STATUS.model_dump(mode="json", by_alias=True, exclude_none=True))
-    assert TrainingJobStatus.model_validate(after["status"]) == STATUS
+    after = jobs.write_status("digits", FULL.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert TrainingJobStatus.model_validate(after["status"]) == FULL
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
 
 
 def test_the_test_above_sets_every_field_of_status() -> None:
-    empty = {path for path, value in _leaves(STATUS.model_dump(mode="json")) if value in (None, "", [])}
+    empty = {path for path, value in _leaves(FULL.model_dump(mode="json")) if value in (None, "", [])}
     assert empty == set()
 
 
@@ -547,7 +344,7 @@ def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> N
         message="no node for digits-ab12-0",
         last_transition_time=NOON,
     )
-    status = STATUS.model_copy(update={"conditions": (waiting,)})
+    status = FULL.model_copy(update={"conditions": (waiting,)})
     jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
     assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "HOW", "STEP", "WHY", "AGE"]
@@ -557,7 +354,7 @@ def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> N
 
 def test_kubectl_describe_shows_what_people_look_for_above_the_operators_memory(jobs: Jobs) -> None:
     conditions = job_builder().running(world=2).now.conditions
-    status = STATUS.model_copy(update={"conditions": conditions})
+    status = FULL.model_copy(update={"conditions": conditions})
     jobs.create(job())
     jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     told = jobs.kubectl("describe", "ptj", "digits").stdout

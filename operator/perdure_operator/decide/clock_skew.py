@@ -37,7 +37,7 @@ def correct_times(draft: Draft) -> Draft:
     status, now = draft.status, draft.now
     return draft.update(
         current=_of_current(status.current, now, draft.snapshot) if status.current else None,
-        previous=_of_previous(status.previous, now) if status.previous else None,
+        previous=_of_previous(status.previous, now, draft.snapshot) if status.previous else None,
         next=_of_next(status.next, now) if status.next else None,
         failures=_past(status.failures, now, "code_time", "last_time"),
         log_lost=_past(status.log_lost, now, "time") if status.log_lost else None,
@@ -70,35 +70,28 @@ def _of_gang(gang: GangRest, draft: Draft) -> GangRest:
     return gang.model_copy(update={"until": min(gang.until, latest)})
 
 
-def _of_previous(previous: PreviousRun, now: datetime) -> PreviousRun:
-    fields = {"intent": _of_intent(previous.intent, now), "outcomes": _of_outcomes(previous.outcomes, now)}
+def _of_previous(previous: PreviousRun, now: datetime, snapshot: Snapshot) -> PreviousRun:
+    fields = {"intent": _of_intent(previous.intent, now, snapshot), "outcomes": _of_outcomes(previous.outcomes, now)}
     return previous.model_copy(update={**fields, "replacements": _of_row(previous.replacements, now)})
 
 
 def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> CurrentRun:
-    fields = {"plan": _of_plan(current.plan, now), "outcomes": _of_outcomes(current.outcomes, now)}
-    current = current.model_copy(update={**fields, "replacements": _of_row(current.replacements, now)})
-    intent = current.intent
-    if intent is None:
-        return current
-    intent = _of_intent(intent, now)
-    if intent.ready_by:
-        latest = later(now, max(patience(snapshot, intent.disruption), PULLING_SECONDS))
-        intent = intent.model_copy(update={"ready_by": min(intent.ready_by, latest)})
-    if intent.grow_by:
-        latest = later(now, growth_seconds(snapshot.spec))
-        intent = intent.model_copy(update={"grow_by": min(intent.grow_by, latest)})
-    if intent.not_before:
-        intent = intent.model_copy(update={"not_before": min(intent.not_before, later(now, PAUSE_AT_MOST_SECONDS))})
-    return current.model_copy(update={"intent": intent})
+    fields: dict[str, Any] = {"plan": _of_plan(current.plan, now), "outcomes": _of_outcomes(current.outcomes, now)}
+    fields["intent"] = _of_intent(current.intent, now, snapshot) if current.intent else None
+    return current.model_copy(update={**fields, "replacements": _of_row(current.replacements, now)})
 
 
-def _of_intent(intent: Intent, now: datetime) -> Intent:
+def _of_intent(intent: Intent, now: datetime, snapshot: Snapshot) -> Intent:
     intent = _past(intent, now, "since", "newest", "deadline_seen")
-    if intent.deadline is None:
-        return intent
-    latest = later(now, intent.seconds + LATE_MARGIN_SECONDS)
-    return intent.model_copy(update={"deadline": min(intent.deadline, latest)})
+    longest = {
+        "ready_by": max(patience(snapshot, intent.disruption), PULLING_SECONDS),
+        "grow_by": growth_seconds(snapshot.spec),
+        "not_before": PAUSE_AT_MOST_SECONDS,
+        "deadline": intent.seconds + LATE_MARGIN_SECONDS,
+    }
+    latest = ((name, at, later(now, longest[name])) for name in longest if (at := getattr(intent, name)) is not None)
+    ahead = {name: bound for name, at, bound in latest if at > bound}
+    return intent.model_copy(update=ahead) if ahead else intent
 
 
 def _of_next(upcoming: NextRun, now: datetime) -> NextRun:

@@ -15,14 +15,17 @@ from perdure.wire import ExitKind
 from perdure_operator.api.model import Model
 from perdure_operator.api.spec import Elastic
 from perdure_operator.decide import Stage, stage_of
+from perdure_operator.decide.clock_skew import correct_times
+from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.handing_over import NEWS_SECONDS
 from perdure_operator.state.snapshot import NodeView
+from tests.support.full_status import FULL, NOON
 from tests.support.jobs import PATIENT, Job, job, raised
 
-BACK_SECONDS = 3 * 86400
+BACK = timedelta(days=3)
 AHEAD = frozenset({"ready_by", "grow_by", "not_before", "deadline", "until"})
 """Times that lie ahead by their meaning."""
-LONGEST_SECONDS = 7200
+LONGEST = timedelta(hours=2)
 """No wait of these jobs is longer."""
 FOR_PEOPLE = frozenset({"history"})
 
@@ -73,18 +76,26 @@ MOMENTS: dict[str, Callable[[], Job]] = {
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
 def test_no_time_in_status_is_ahead_of_now(moment: Callable[[], Job]) -> None:
-    here = moment().after(-BACK_SECONDS).settle()
-    late = here.snapshot.now + timedelta(seconds=LONGEST_SECONDS)
+    here = moment().after(-BACK.total_seconds()).settle()
+    late = here.snapshot.now + LONGEST
     times = dict(_times(here.now))
     assert times
     ahead = {path: at for path, at in times.items() if at > (late if _name(path) in AHEAD else here.snapshot.now)}
     assert ahead == {}
 
 
+def test_no_time_of_a_full_status_is_forgotten() -> None:
+    here = job(disruption=PATIENT)
+    draft = correct_times(Draft(snapshot=here.snapshot.model_copy(update={"now": NOON - BACK}), status=FULL))
+    times = dict(_times(draft.status))
+    assert {path for path, at in times.items() if _name(path) not in AHEAD and at != draft.now} == set()
+    assert {path for path, at in times.items() if at > draft.now + LONGEST} == set()
+
+
 def test_a_run_without_evidence_is_not_waited_for_until_the_clock_is_where_it_was() -> None:
     here = _one_ended()
     assert stage_of(here.now) is Stage.HANDING_OVER
-    here = here.after(-BACK_SECONDS).settle().after(NEWS_SECONDS).settle()
+    here = here.after(-BACK.total_seconds()).settle().after(NEWS_SECONDS).settle()
     assert stage_of(here.now) is not Stage.HANDING_OVER
 
 
