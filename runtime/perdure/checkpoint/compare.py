@@ -17,6 +17,7 @@ from perdure.checkpoint.history import find
 from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest
+from perdure.checkpoint.reading import reading
 from perdure.store import Store, open_store
 from perdure.wire import CommitSelector
 
@@ -32,6 +33,7 @@ class Side:
     """One of the two commits."""
 
     store: Store
+    seq: int
     manifest: Manifest
     name: str
 
@@ -40,7 +42,7 @@ class Side:
         """The commit of this root that is meant. UserError if there is none, Corrupt if its manifest is damaged."""
         store = open_store(uri, environ)
         found = find(store, wanted)
-        return cls(store, fetch_manifest(store, found.event), f"{uri} entry {found.commit.seq}")
+        return cls(store, found.commit.seq, fetch_manifest(store, found.event), f"{uri} entry {found.commit.seq}")
 
     @property
     def items(self) -> dict[str, Item]:
@@ -65,9 +67,10 @@ def diff(left: Side, right: Side, *, tensors_only: bool = False) -> Iterator[Lin
         kinds = [_kind(ours[name]), _kind(theirs[name])]
         yield Line(f"{name}: {kinds[0]} in A, {kinds[1]} in B", {"name": name, "kinds": kinds})
         other += 1
-    for line in _values(left, right, alike):
-        yield line
-        other += 1
+    with reading(left.store, left.seq), reading(right.store, right.seq):
+        for line in _values(left, right, alike):
+            yield line
+            other += 1
     for line in () if tensors_only else _others(left.manifest, right.manifest):
         yield line
         values += 1

@@ -1,4 +1,5 @@
-"""Copies a root into another store: `perdure copy SOURCE TARGET`. Nothing of the source is changed.
+"""Copies a root into another store: `perdure copy SOURCE TARGET`. Nothing of the source is changed; while a commit
+is read, its training keeps it.
 
 The log is copied last, oldest entry first. An unfinished target has checkpoints and no log, and no training begins on
 it; or it ends at an older commit. The same command finishes it.
@@ -12,9 +13,10 @@ from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.history import history
 from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
+from perdure.checkpoint.reading import reading
 from perdure.errors import Corrupt, UserError
 from perdure.log.entry import Committed, key_of
-from perdure.log.kept import PREFIX
+from perdure.log.kept import pin_keys
 from perdure.log.objects import index_key
 from perdure.log.reader import Head, Log
 from perdure.store import KeyExists, NoSuchKey, Store
@@ -41,7 +43,8 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
         about = {"seq": one.commit.seq, "step": one.commit.step}
         what = f"commit {one.commit.seq} of step {one.commit.step}"
         try:
-            size = _copy_commit(source, target, one.event)
+            with reading(source, one.commit.seq):
+                size = _copy_commit(source, target, one.event)
         except Corrupt as error:
             if is_deleted(source, one.event):
                 yield Line(f"{what}: not copied: its training has just deleted it", {**about, "state": "retired"})
@@ -49,7 +52,7 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
                 yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
         else:
             yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
-    for key in [*source.list(MEMBERS), *source.list(PREFIX)]:
+    for key in [*source.list(MEMBERS), *pin_keys(source)]:
         target.put(key, source.get(key))
     for seq in range(has + 1, head.seq + 1):
         _copy_entry(source, target, seq)

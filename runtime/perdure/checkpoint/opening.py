@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from perdure.checkpoint.history import find
 from perdure.checkpoint.load import Receiver, load
+from perdure.checkpoint.reading import reading
 from perdure.checkpoint.state import Loaded
 from perdure.console import Trouble, say
 from perdure.errors import Corrupt, StorageError, StorageRefused
@@ -156,7 +158,8 @@ def load_newest(
 def load_origin(settings: Settings, peers: Peers, origin: Origin, into: Receiver) -> Loaded:
     """Load the commit of another root in the same way. Raises Corrupt if it is damaged."""
     store = open_store(origin.uri or settings.root, os.environ)
-    loaded = _load(settings, store, peers, lambda: [Log(store).linked(origin.seq)], into)
+    with reading(store, origin.seq) if peers.rank == 0 else nullcontext():
+        loaded = _load(settings, store, peers, lambda: [Log(store).linked(origin.seq)], into)
     if loaded is None:
         raise Corrupt(f"entry {origin.seq} of {origin.uri} is no longer a commit: restore it there")
     return loaded

@@ -1,10 +1,11 @@
 """Deletes commits that are no longer needed: a commit without its manifest is retired.
 
-The manifest is deleted before the data, so that an incomplete commit is never taken for a checkpoint. The oldest commit
-is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one. Never
-deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned ones.
-Commits that were bypassed by going back to an older one are kept until enough newer ones are made. Called by rank 0
-after a commit, and by `perdure gc`. A person may pin a commit at any moment: see perdure.log.kept.
+The manifest is deleted before the data, so that an incomplete commit is never taken for a checkpoint. The oldest
+commit is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one.
+Never deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned
+ones. A commit that somebody reads stays, too, until retention comes by again. Commits that were bypassed by going
+back to an older one are kept until enough newer ones are made. Called by rank 0 after a commit, and by `perdure gc`.
+A person may pin a commit at any moment: see perdure.log.kept.
 
 No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
 deleted, and what they had begun to upload. So is that of any run after a day. Each run looks for it once a day.
@@ -25,7 +26,7 @@ from typing import Final
 from perdure.checkpoint.manifest import fetch_manifest
 from perdure.errors import Corrupt, StorageError, UserError
 from perdure.log.entry import Committed, Entry
-from perdure.log.kept import forget_released, mark_deletion, put_pin, read_kept
+from perdure.log.kept import Kept, forget_readers, forget_released, mark_deletion, put_pin, put_released, read_kept
 from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.reader import Slot
 from perdure.log.writer import Writer
@@ -47,6 +48,10 @@ class Unneeded:
     """Folders that no commit names."""
     released: frozenset[int]
     """The released pins that this handles, the script's and those by hand."""
+    read: frozenset[int]
+    """The numbers of commits that stay because somebody reads them."""
+    left_marks: frozenset[str]
+    """What readers have left that ended."""
     bypassed_are_gone: bool
     """Whether no bypassed commit is left then."""
 
@@ -103,11 +108,22 @@ def unneeded(store: Store, writer: Writer, keep: int, *, orphans: bool, keep_eve
         raise UserError(f"checkpoint.keep is {keep}: keep at least 1")
     if keep_every is not None and keep_every < 1:
         raise UserError(f"checkpoint.keepEverySteps is {keep_every}: give at least 1, or leave it out")
-    victims, milestones, released, bypassed_are_gone = _victims(store, writer, keep, keep_every)
+    kept = read_kept(store)
+    victims, milestones, released, bypassed_are_gone = _victims(store, writer, keep, keep_every, kept)
+    read = victims.keys() & kept.read
+    victims = {seq: committed for seq, committed in victims.items() if seq not in read}
     folders = [committed.manifest.folder for committed in victims.values()]
     orphaned = _orphaned(store, writer, folders) if orphans else []
     litter = [*sorted(writer.discardable), *orphaned]
-    return Unneeded(victims, frozenset(milestones), tuple(litter), frozenset(released), bypassed_are_gone)
+    return Unneeded(
+        victims,
+        frozenset(milestones),
+        tuple(litter),
+        frozenset(released - read),
+        frozenset(read),
+        kept.left_marks,
+        bypassed_are_gone,
+    )
 
 
 def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
@@ -117,13 +133,16 @@ def delete(store: Store, writer: Writer, found: Unneeded) -> bool:
         return False
     for seq in found.milestones:
         put_pin(store, seq)
-    pinned = _pinned_meanwhile(store, found)
+    kept = _kept_meanwhile(store, found)
+    held = kept.held & found.commits.keys()
+    put_released(store, found.read | kept.read & found.commits.keys())
     for seq, committed in found.commits.items():
-        if seq not in pinned:
+        if seq not in held:
             store.delete([committed.manifest.key])
             store.delete(store.list(committed.manifest.folder))
-    forget_released(store, found.released - pinned)
-    writer.forget_released(found.released - pinned)
+    forget_released(store, found.released - held)
+    forget_readers(store, found.left_marks)
+    writer.forget_released(found.released - held)
     writer.bypassed_are_gone = found.bypassed_are_gone
     _remove(store, found.litter)
     writer.abandoned -= {*found.litter}
@@ -137,24 +156,23 @@ def _remove(store: Store, folders: Sequence[str]) -> None:
         store.delete(store.list(folder))
 
 
-def _pinned_meanwhile(store: Store, found: Unneeded) -> frozenset[int]:
-    """The commits that a person has pinned since they were listed. The others are marked now: who pins one, waits."""
+def _kept_meanwhile(store: Store, found: Unneeded) -> Kept:
+    """What a person has pinned, or reads, since it was listed. The others are marked now: who pins one, waits."""
     marks = {seq: mark_deletion(store, committed.manifest.folder) for seq, committed in found.commits.items()}
-    pinned = read_kept(store).pinned & marks.keys() if marks else frozenset()
-    for seq in pinned:
+    kept = read_kept(store) if marks else Kept()
+    for seq in kept.held & marks.keys():
         store.delete([marks[seq]])
-    return pinned
+    return kept
 
 
 def _victims(
-    store: Store, writer: Writer, keep: int, keep_every: int | None
+    store: Store, writer: Writer, keep: int, keep_every: int | None, by_hand: Kept
 ) -> tuple[dict[int, Committed], set[int], set[int], bool]:
     """The commits to delete, oldest first; those to pin; the released pins that this handles; whether no bypassed
     commit is left."""
     victims: dict[int, Committed] = {}
     kept: set[int] = set()
     milestones: set[int] = set()
-    by_hand = read_kept(store)
     usable, pinned, spared = False, writer.pins.held | by_hand.pinned, False
     for seq, committed, bypassed in _committed(_walk(writer)):
         if bypassed and (len(kept) < keep or not usable):

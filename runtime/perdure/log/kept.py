@@ -1,7 +1,9 @@
-"""Commits that users have pinned by hand: `perdure pin ROOT@ENTRY`. Retention keeps them, as it keeps the script's.
+"""Commits that retention keeps, as it keeps those that the script has pinned: users have pinned them by hand
+(`perdure pin ROOT@ENTRY`), or somebody reads them.
 
-    pins/0000000000000012.pinned      entry 12 is pinned
-    pins/0000000000000012.released    it was, and retention has not handled it yet
+    pins/0000000000000012.pinned          entry 12 is pinned
+    pins/0000000000000012.reading-41c2    somebody reads it, and has said so again in the last READING_SECONDS
+    pins/0000000000000012.released        it was pinned or read, and retention has not handled it yet
 
 A user may pin while a training deletes. So each first records what it is about to do, and only then looks for the
 other's record. The deleting process puts a mark into the commit's folder and lists the pins. The pinning process puts
@@ -13,31 +15,62 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from perdure.store import Store
 
-PREFIX: Final = "pins/"
-_KEY: Final = re.compile(r"pins/(\d{16})\.(pinned|released)")
+_PREFIX: Final = "pins/"
+READING_SECONDS: Final = 15 * 60.0
+"""How long a mark of a reader counts that does not renew it. The clocks of store and trainer differ by less."""
+
+_KEY: Final = re.compile(r"pins/(\d{16})\.(pinned|released|reading)(?:-[0-9a-f]+)?")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The pins and releases of a root."""
+    """The pins and releases of a root, and who reads."""
 
     pinned: frozenset[int] = frozenset()
     """The entry numbers of the pinned commits."""
     released: frozenset[int] = frozenset()
-    """Those that were unpinned and that retention has not handled yet."""
+    """Those that were unpinned or read, and that retention has not handled yet."""
+    read: frozenset[int] = frozenset()
+    """Those that somebody reads."""
+    left_marks: frozenset[str] = frozenset()
+    """The keys of readers that have ended without removing their mark."""
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Those that nobody may delete."""
+        return self.pinned | self.read
 
 
 def read_kept(store: Store) -> Kept:
-    """One listing."""
-    found = [mark.groups() for key in store.list(PREFIX) if (mark := _KEY.fullmatch(key))]
-    pinned = frozenset(int(seq) for seq, kind in found if kind == "pinned")
-    return Kept(pinned, frozenset(int(seq) for seq, kind in found if kind == "released") - pinned)
+    """One listing, and a request for each reader."""
+    found: dict[str, set[int]] = {"pinned": set(), "released": set(), "reading": set()}
+    left: set[str] = set()
+    for key in store.list(_PREFIX):
+        if mark := _KEY.fullmatch(key):
+            seq, kind = int(mark[1]), mark[2]
+            if kind == "reading" and not _is_renewed(store, key):
+                left.add(key)
+            else:
+                found[kind].add(seq)
+    pinned, read = frozenset(found["pinned"]), frozenset(found["reading"])
+    return Kept(pinned, frozenset(found["released"]) - pinned - read, read, frozenset(left))
+
+
+def _is_renewed(store: Store, key: str) -> bool:
+    info = store.head(key)
+    return info is not None and (info.modified is None or info.modified > time.time() - READING_SECONDS)
+
+
+def pin_keys(store: Store) -> list[str]:
+    """The keys of all pins and releases."""
+    return [key for key in store.list(_PREFIX) if (mark := _KEY.fullmatch(key)) and mark[2] != "reading"]
 
 
 def put_pin(store: Store, seq: int) -> None:
@@ -55,6 +88,30 @@ def release_pin(store: Store, seq: int) -> None:
 def remove_pin(store: Store, seq: int) -> None:
     """Remove the pin without a trace."""
     store.delete([_key(seq, "pinned")])
+
+
+def mark_reading(store: Store, seq: int) -> str:
+    """Record that this process reads the commit; returns the mark's key. `renew_reading` writes it again."""
+    key = f"{_key(seq, 'reading')}-{os.urandom(8).hex()}"
+    renew_reading(store, key)
+    return key
+
+
+def renew_reading(store: Store, key: str) -> None:
+    """The reader with this mark still reads."""
+    store.put(key, b"{}")
+
+
+def forget_readers(store: Store, keys: Collection[str]) -> None:
+    """Remove the marks of readers that have ended."""
+    if keys:
+        store.delete(sorted(keys))
+
+
+def put_released(store: Store, seqs: Collection[int]) -> None:
+    """Have retention look at these again, although it would pass them by."""
+    for seq in sorted(seqs):
+        store.put(_key(seq, "released"), b"{}")
 
 
 def forget_released(store: Store, seqs: Collection[int]) -> None:
@@ -80,4 +137,4 @@ def _deletions(folder: str) -> str:
 
 
 def _key(seq: int, kind: str) -> str:
-    return f"{PREFIX}{seq:016d}.{kind}"
+    return f"{_PREFIX}{seq:016d}.{kind}"

@@ -19,6 +19,7 @@ from perdure.checkpoint.history import Commit, Listed, find
 from perdure.checkpoint.history import history as list_commits
 from perdure.checkpoint.load import read_items
 from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
+from perdure.checkpoint.reading import reading
 from perdure.checkpoint.tree import join, owner
 from perdure.console import warn
 from perdure.errors import Corrupt, UserError
@@ -96,7 +97,7 @@ def load(
             raise UserError(f"{held}; correct the name, or pass strict=False to do without")
         warn(held)
     present = [name for name in wanted if name in objects]
-    with _named(where, store, listed):
+    with _named(where, store, listed), reading(store, listed.commit.seq):
         tensors = read_items(store, manifest, [item for item in manifest.tensors if owner(item.name) in present])
         states = {
             name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
