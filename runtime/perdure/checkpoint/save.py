@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import Any
 
 from perdure.checkpoint import stage as staging
-from perdure.checkpoint import tensors
 from perdure.checkpoint.retention import discard
 from perdure.checkpoint.state import Contribution, Saved, State
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.layout.memory_order import order_text
 from perdure.log.entry import checksum
 from perdure.log.position import Position
 from perdure.log.writer import Writer
@@ -122,7 +122,7 @@ def _fingerprint(state: State) -> str:
 def _raise_layout_error(peers: Peers, state: State) -> None:
     layouts: list[Mapping[str, Any]] = [
         {
-            name: f"{dtype} {shape}{tensors.order_text(order)}{placed and f' as {placed}'}"
+            name: f"{dtype} {shape}{order_text(order)}{placed and f' as {placed}'}"
             for name, dtype, shape, order, placed in found
         }
         for found in peers.gather("compares layouts", staging.layout(state.shared))

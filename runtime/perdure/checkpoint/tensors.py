@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint import boxes
 from perdure.errors import UserError
+from perdure.layout import memory_order as layout
 from perdure.layout.row_major import pieces
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
@@ -104,36 +105,12 @@ def refuse_odd(name: str, tensor: Tensor) -> None:
 
 def overlaps_itself(tensor: Tensor) -> bool:
     """Whether two elements may share memory, as in an expanded tensor, so that it cannot be written to."""
-    if not tensor.numel():
-        return False
-    reach = 0
-    dimensions = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
-    for stride, size in sorted(dimensions):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
+    return layout.overlaps_itself(tensor.shape, tensor.stride())
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...] | None:
-    """The order of its dimensions in memory, outermost first; None for row-major order.
-
-    Dimensions of size 1 have no place, and come last. A tensor that overlaps itself has no order that another one could
-    take.
-    """
-    if tensor.is_contiguous() or overlaps_itself(tensor):
-        return None
-    wide = [number for number, size in enumerate(tensor.shape) if size > 1]
-    strides = tensor.stride()
-    order = sorted(wide, key=lambda number: -strides[number])
-    if order == wide:
-        return None
-    return (*order, *(number for number, size in enumerate(tensor.shape) if size <= 1))
-
-
-def order_text(order: Sequence[int] | None) -> str:
-    """The order as text; "" for row-major order."""
-    return f" with its dimensions in memory as {list(order)}" if order else ""
+    """The order of its dimensions in memory, outermost first; None for row-major order."""
+    return None if tensor.is_contiguous() else layout.memory_order(tensor.shape, tensor.stride())
 
 
 def empty(
