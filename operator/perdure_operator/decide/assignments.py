@@ -124,7 +124,7 @@ def _block(plan: RunPlan) -> Handover | None:
 
 def _token(plan: RunPlan) -> str:
     """A token that distinguishes this attempt from all others: only the assignments have it."""
-    words = [str(plan.run), *(member.uid for member in plan.members)]
+    words = [str(plan.run), *[member.uid for member in plan.members]]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ Kubernetes passes an Eviction without an answer for 20 minutes on to others, and
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -25,12 +26,23 @@ SOONEST_SECONDS: Final = 20
 _TURN: Final = "Active"
 
 
+@dataclass(frozen=True)
+class _Members:
+    """The uids of members by run. A drain asks for hundreds at once, so they are collected once in a round."""
+
+    previous: frozenset[str]
+    current: frozenset[str]
+    offered: frozenset[str]
+
+
 def answer(draft: Draft) -> Draft:
     """Answer one Eviction of each of the job's pods, while it is the operator's turn.
 
     Kubernetes creates no second one for a pod. A user who creates many cannot make the operator write more.
     """
-    pods = {pod.uid: pod for pod in own(draft.snapshot).values()} if draft.snapshot.evictions else {}
+    if not draft.snapshot.evictions:
+        return draft
+    pods, members = {pod.uid: pod for pod in own(draft.snapshot).values()}, _members(draft)
     turns = defaultdict[str, list[EvictionView]](list)
     for one in draft.snapshot.evictions:
         if one.pod in pods and one.state == _TURN and not one.over:
@@ -38,8 +50,15 @@ def answer(draft: Draft) -> Draft:
     for uid, of_pod in turns.items():
         first = min(of_pod, key=_first)
         if first.completed is None:
-            draft = _answer(draft, first, pods[uid])
+            draft = _answer(draft, first, pods[uid], members)
     return draft
+
+
+def _members(draft: Draft) -> _Members:
+    current, previous, upcoming = draft.current, draft.status.previous, draft.status.next
+    plan = upcoming.plan if upcoming else None
+    runs = (run.members if run else () for run in (previous, current.plan if current else None, plan))
+    return _Members(*(frozenset([member.uid for member in members]) for members in runs))
 
 
 def _first(eviction: EvictionView) -> tuple[bool, bool, str]:
@@ -47,11 +66,11 @@ def _first(eviction: EvictionView) -> tuple[bool, bool, str]:
     return eviction.withdrawn, not (eviction.heartbeat or eviction.tried), eviction.name
 
 
-def _answer(draft: Draft, eviction: EvictionView, pod: PodView) -> Draft:
-    leaving, done = _leaving(draft, pod), _done(draft, pod)
+def _answer(draft: Draft, eviction: EvictionView, pod: PodView, members: _Members) -> Draft:
+    leaving, done = _leaving(draft, pod, members), _done(draft, pod)
     if eviction.withdrawn and not (leaving or done):
         return draft  # Kubernetes cancels it, and the pod stays
-    words, expected = (done, None) if done else _on_its_way(draft, pod, leaving)
+    words, expected = (done, None) if done else _on_its_way(draft, pod, leaving, members)
     due = _due(draft, eviction, words, done=bool(done))
     if due > draft.now:
         return draft.wake(due)
@@ -88,19 +107,19 @@ def _done(draft: Draft, pod: PodView) -> str:
     return ""
 
 
-def _leaving(draft: Draft, pod: PodView) -> Intent | None:
+def _leaving(draft: Draft, pod: PodView, members: _Members) -> Intent | None:
     """The intent for which the pod was asked to leave, with its deadline; None if it was not asked."""
     current, previous, upcoming = draft.current, draft.status.previous, draft.status.next
-    if previous and any(member.uid == pod.uid for member in previous.members):
+    if previous and pod.uid in members.previous:
         return previous.intent
-    if current is None or current.intent is None or all(member.uid != pod.uid for member in current.plan.members):
+    if current is None or current.intent is None or pod.uid not in members.current:
         return None
     if upcoming and upcoming.plan and pod.name in upcoming.plan.leavers:
         return request(current.intent, upcoming.plan, draft.now)
     return current.intent if current.intent.leave else None
 
 
-def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str, datetime | None]:
+def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None, members: _Members) -> tuple[str, datetime | None]:
     """What the pod does, in words, and when it will have ended, if that is known."""
     current, deadline = draft.current, leaving.deadline if leaving else None
     if pod.deleting:
@@ -109,8 +128,8 @@ def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str
         ends = later(asked, _needs(draft, leaving.seconds))
         words = f"{pod.name} was asked at {clock(asked)} to save and leave, and is deleted at {clock(deadline)}"
         return words, ends if ends > draft.now else deadline
-    if current is None or all(member.uid != pod.uid for member in current.plan.members):
-        return _in_no_run(draft, pod), None
+    if current is None or pod.uid not in members.current:
+        return _in_no_run(draft, pod, members), None
     intent, seconds = current.intent, _needs(draft, draft.snapshot.spec.disruption.exit_timeout_seconds)
     if intent is None or not intent.prepare:
         begins = later(draft.now, patience(draft.snapshot, intent.disruption) if intent else 0)
@@ -122,11 +141,11 @@ def _on_its_way(draft: Draft, pod: PodView, leaving: Intent | None) -> tuple[str
     return f"{moves}, until {clock(intent.ready_by)} at the latest", later(intent.ready_by, seconds)
 
 
-def _in_no_run(draft: Draft, pod: PodView) -> str:
+def _in_no_run(draft: Draft, pod: PodView, members: _Members) -> str:
     plan = draft.status.next.plan if draft.status.next else None
     if draft.status.finished_at:
         return f"the job is finished: {pod.name} is deleted if it does not end by itself"
-    if plan and any(member.uid == pod.uid for member in plan.members):
+    if plan and pod.uid in members.offered:
         known = f"once it is known whether run {plan.run} has taken over"
         return f"{pod.name} was offered run {plan.run}: another pod takes its place {known}"
     return f"{pod.name} is in no run, and is deleted"

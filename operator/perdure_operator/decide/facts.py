@@ -5,7 +5,7 @@ Nothing here decides or changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -111,8 +111,29 @@ def asked_at(intent: Intent) -> datetime | None:
     return later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else None
 
 
-def own(snapshot: Snapshot) -> dict[str, PodView]:
+def own(snapshot: Snapshot) -> Mapping[str, PodView]:
     """The job's own pods by name; a living pod hides a gone one of the same name."""
+    return _newest.own(snapshot)
+
+
+class _Newest:
+    """The newest answer: nearly every question of a round begins with it, some for each member."""
+
+    def __init__(self) -> None:
+        self._of: Snapshot | None = None
+        self._own: Mapping[str, PodView] = {}
+
+    def own(self, snapshot: Snapshot) -> Mapping[str, PodView]:
+        """Compares by identity, as a snapshot never changes."""
+        if self._of is not snapshot:
+            self._of, self._own = snapshot, _own(snapshot)
+        return self._own
+
+
+_newest: Final = _Newest()
+
+
+def _own(snapshot: Snapshot) -> Mapping[str, PodView]:
     mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid and _is_named(snapshot, pod)]
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 

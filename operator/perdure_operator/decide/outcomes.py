@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -125,7 +126,7 @@ def failed_by_itself(one: MemberOutcome) -> bool:
     return one.outcome == ExitKind.HANDOVER_FAILED and one.error_name not in _OF_THE_ATTEMPT
 
 
-def highest_opened(known: int, pods: dict[str, PodView]) -> int:
+def highest_opened(known: int, pods: Mapping[str, PodView]) -> int:
     """The highest run number that any pod has seen in the log: the next run has to be above it."""
     return max([known, *(outcome.opened for pod in pods.values() if (outcome := outcome_in(pod)))])
 

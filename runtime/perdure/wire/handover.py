@@ -7,9 +7,10 @@ exit request for the older one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 from perdure.wire.codec import Natural, Positive, from_json
@@ -34,8 +35,12 @@ class HandoverWord(StrEnum):
     RESTART = "restart"  # the older run saves and exits, the newer one begins in place
 
 
-def write_ranks(ranks: Iterable[int]) -> str:
-    """Ascending ranks as ranges: `0-3,7`."""
+@lru_cache(maxsize=16)
+def write_ranks(ranks: tuple[int, ...]) -> str:
+    """Ascending ranks as ranges: `0-3,7`.
+
+    Each member of a run is offered the same ones.
+    """
     ranges: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
         if ranges and rank == ranges[-1][1] + 1:
@@ -123,7 +128,7 @@ class AttemptRecord:
 
 def write_handover(block: Handover) -> dict[str, Any]:
     """The block as a JSON object."""
-    return asdict(block) | {"joins": write_ranks(block.joins), "leavers": write_ranks(block.leavers)}
+    return vars(block) | {"joins": write_ranks(block.joins), "leavers": write_ranks(block.leavers)}
 
 
 def read_handover(value: Any) -> Handover | None:
