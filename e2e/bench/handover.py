@@ -22,7 +22,7 @@ from e2e.bench.handover_restarts import Move
 from e2e.bench.report import FOLDER, Figure
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
-from perdure.live.protocol.parties import Part, attempt_of
+from perdure.live.protocol.parties import PartyRole, attempt_of
 from perdure.wire import Handover, Leave, Train, write_handover
 from perdure.wire.channel import write_offer
 
@@ -91,7 +91,7 @@ def _cost(folder: Path, model: str, move: Move) -> dict[str, float]:
     block = Handover(1, move.old, move.joins, move.leavers, place, LIMIT, "bench")
     environs = {}
     for party in attempt_of(block, 2).parties:
-        if party.part is Part.NEWCOMER:
+        if party.part is PartyRole.NEWCOMER:
             told = {"PERDURE_HANDOVER": json.dumps(write_handover(block))}
             environs[f"new{party.new}"] = _rank(2, party.new or 0, move.new, port) | told
             continue

@@ -16,7 +16,7 @@ from typing import Any, Final
 from perdure.errors import PeerLost, PerdureError
 from perdure.live.protocol import events as on
 from perdure.live.protocol.hearing import Hearing
-from perdure.live.protocol.machine import Phase, State, begin, named, step
+from perdure.live.protocol.machine import PartyPhase, PartyState, begin, named, step
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import HERE_SECONDS, Timetable
 from perdure.log import takeover as takeovers
@@ -101,11 +101,11 @@ class Driver:
         return self.ground.host.pod
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PartyPhase:
         return self._state.phase
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartyState:
         return self._state
 
     @property
@@ -250,7 +250,7 @@ class Driver:
         self.gang = bridge.connect(self.link)
         self._spawn(self._hear())
         self.feed(on.Connected())
-        while self.party.decides and self.phase is Phase.PREPARING:
+        while self.party.decides and self.phase is PartyPhase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
 
@@ -277,7 +277,7 @@ class Driver:
         """As a newcomer: the older run may end without having heard of this attempt."""
         while True:
             await asyncio.sleep(STORE_SECONDS)
-            if self.phase is not Phase.PREPARING:
+            if self.phase is not PartyPhase.PREPARING:
                 return
             await self._ask_log(on.ReadLog())
 

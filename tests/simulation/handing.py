@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
 from perdure.live.protocol import events as on
-from perdure.live.protocol.machine import Phase
-from perdure.live.protocol.parties import Attempt, Part, Party, attempt_of
+from perdure.live.protocol.machine import PartyPhase
+from perdure.live.protocol.parties import Attempt, Party, PartyRole, attempt_of
 from perdure.live.protocol.state import known
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
 from perdure.wire import AttemptRecord, ExitKind, HandoverWord, Leave, Train
@@ -71,7 +71,7 @@ class LiveHandover:
     def requested(self, request: Request) -> None:
         """This process is asked to leave."""
         if self._driver:
-            if self._driver.party.part is Part.LEAVER:
+            if self._driver.party.part is PartyRole.LEAVER:
                 self._driver.shorten(request.deadline)
             self._driver.feed(on.Sigterm())
 
@@ -108,7 +108,7 @@ class LiveHandover:
                 case on.Install():
                     self._install(driver, process.host.monotonic() - began)
                     return False
-                case on.TrainOn() if driver.phase is Phase.ABORTED:
+                case on.TrainOn() if driver.phase is PartyPhase.ABORTED:
                     return False
                 case on.SaveAndExit():
                     return True
@@ -136,7 +136,7 @@ class LiveHandover:
         for party in range(driver.attempt.world):
             driver.feed(on.SeenBy(party))
         begun = self._process.host.monotonic()
-        while driver.phase is Phase.LINGERING:
+        while driver.phase is PartyPhase.LINGERING:
             here = set(driver.state.needed) - driver.bridge.missing()
             if self._process.host.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
                 return

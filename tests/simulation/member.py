@@ -23,6 +23,7 @@ from perdure.agent.stage import due
 from perdure.agent.state import (
     Acknowledge,
     Action,
+    AgentState,
     Ask,
     AskForSave,
     AssignmentRead,
@@ -39,7 +40,6 @@ from perdure.agent.state import (
     Say,
     SigtermReceived,
     Start,
-    State,
     Tick,
     Unreadable,
 )
@@ -83,7 +83,7 @@ class _Agent:
         self._host = host
         env = trainer_of(host.pod).get("env", [])
         self._environ: dict[str, str] = {each["name"]: each["value"] for each in env if "value" in each}
-        self._state = State(settings_from(self._environ))
+        self._state = AgentState(settings_from(self._environ))
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._processes: list[Process] = []

@@ -10,7 +10,7 @@ import signal
 from dataclasses import replace
 from typing import Final
 
-from perdure.agent.state import Process, ProcessEnded, State, Trainer
+from perdure.agent.state import AgentState, Process, ProcessEnded, TrainerProcesses
 from perdure.wire import (
     AttemptRecord,
     CommitRef,
@@ -56,7 +56,7 @@ _PRECEDENCE: Final = (
 another process did afterwards, and a cause comes before its consequences."""
 
 
-def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
+def judge(trainer: TrainerProcesses, process: Process, end: ProcessEnded) -> Outcome:
     """The outcome of one ended process."""
     ended, error = _judge(trainer, process, end)
     report = process.ending
@@ -77,7 +77,7 @@ def judge(trainer: Trainer, process: Process, end: ProcessEnded) -> Outcome:
     )
 
 
-def _judge(trainer: Trainer, process: Process, end: ProcessEnded) -> tuple[ExitKind, Failure | None]:
+def _judge(trainer: TrainerProcesses, process: Process, end: ProcessEnded) -> tuple[ExitKind, Failure | None]:
     if process.ending:
         error = process.ending.error
         if process.ending.outcome is ExitKind.FAILED:
@@ -116,7 +116,7 @@ def _also_out_of_memory(error: Failure, end: ProcessEnded) -> Failure:
     return replace(error, tail=f"{error.tail.rstrip()}\n{end.out_of_memory.words}") if end.out_of_memory else error
 
 
-def pod_outcome(trainer: Trainer) -> Outcome:
+def pod_outcome(trainer: TrainerProcesses) -> Outcome:
     """The outcome of an ended trainer, over all its processes."""
     outcomes = [process.outcome for process in sorted(trainer.processes, key=_order) if process.outcome]
     speaker = outcomes[0]
@@ -150,7 +150,7 @@ def _order(process: Process) -> tuple[int, bool]:
     return _PRECEDENCE.index(outcome.outcome), outcome.infrastructure
 
 
-def without_trainer(state: State) -> Outcome:
+def without_trainer(state: AgentState) -> Outcome:
     """The outcome of a pod that never started a trainer."""
     error = state.shutdown.error if state.shutdown else None
     run = state.current.run if state.current else 0

@@ -10,31 +10,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.agent.state import Acknowledge, Action, OfferAssignment, Say, State, Trainer
+from perdure.agent.state import Acknowledge, Action, AgentState, OfferAssignment, Say, TrainerProcesses
 from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
 from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
 
 BACKSTOP_SECONDS: Final = 10.0
 """A trainer without a report this long after an attempt's limit is asked to save."""
 
-Noted = tuple[State, list[Action]]
+Noted = tuple[AgentState, list[Action]]
 
 
-def word_of(state: State, run: int) -> HandoverWord | None:
+def word_of(state: AgentState, run: int) -> HandoverWord | None:
     """How the attempt to begin this run ended; None if this pod does not know."""
     return next((record.word for record in state.handovers if record.run == run), None)
 
 
-def word_here(state: State, trainer: Trainer, run: int) -> HandoverWord | None:
+def word_here(state: AgentState, trainer: TrainerProcesses, run: int) -> HandoverWord | None:
     """The same, for an attempt that this trainer took part in."""
     return word_of(state, run) if _was_offered(trainer, run) else None
 
 
-def _was_offered(trainer: Trainer, run: int) -> bool:
+def _was_offered(trainer: TrainerProcesses, run: int) -> bool:
     return any(known.run == run for known in trainer.offered)
 
 
-def offered_now(state: State, trainer: Trainer) -> Train | Leave | None:
+def offered_now(state: AgentState, trainer: TrainerProcesses) -> Train | Leave | None:
     """The newer assignment if the trainer can take part in its live hand-over; None if it has to end.
 
     That includes a take-over of a run whose own attempt is undecided here: the trainer first waits for that word.
@@ -47,13 +47,13 @@ def offered_now(state: State, trainer: Trainer) -> Train | Leave | None:
     return newer if able and newer.handover.run in {trainer.run, *attempted} else None
 
 
-def asked_at(state: State, newer: Train | Leave) -> float:
+def asked_at(state: AgentState, newer: Train | Leave) -> float:
     """When a trainer that was offered `newer` and has not reported is asked to save."""
     limit = newer.handover.limit if newer.handover else 0
     return state.first_seen + limit + BACKSTOP_SECONDS
 
 
-def offer(trainer: Trainer, newer: Train | Leave) -> tuple[Trainer, list[Action]]:
+def offer(trainer: TrainerProcesses, newer: Train | Leave) -> tuple[TrainerProcesses, list[Action]]:
     """Offer the assignment to the trainer, once per version of it."""
     if newer in trainer.offered[-1:]:
         return trainer, []
@@ -62,7 +62,7 @@ def offer(trainer: Trainer, newer: Train | Leave) -> tuple[Trainer, list[Action]
     return replace(trainer, offered=(*others, newer)), [say, OfferAssignment(trainer.origin, newer)]
 
 
-def noted(state: State, trainer: Trainer, report: Report) -> Noted:
+def noted(state: AgentState, trainer: TrainerProcesses, report: Report) -> Noted:
     """Record a report about a hand-over. It comes from one process and holds for all of them."""
     match report:
         case Voting(run, following):
@@ -83,7 +83,7 @@ def noted(state: State, trainer: Trainer, report: Report) -> Noted:
             return state, []
 
 
-def _took_over(state: State, trainer: Trainer, report: TookOver) -> Noted:
+def _took_over(state: AgentState, trainer: TrainerProcesses, report: TookOver) -> Noted:
     if report.run < trainer.run:
         return state, []
     say = Say(f"run {report.run} has taken over: rank {report.rank} of {report.world}, step {report.step}")
@@ -93,7 +93,7 @@ def _took_over(state: State, trainer: Trainer, report: TookOver) -> Noted:
     return _decided(state, trainer, HandoverRecord(report.run, HandoverWord.GO, parts=report.parts), say)
 
 
-def _decided(state: State, trainer: Trainer, record: HandoverRecord, *actions: Action) -> Noted:
+def _decided(state: AgentState, trainer: TrainerProcesses, record: HandoverRecord, *actions: Action) -> Noted:
     if trainer.voting and trainer.voting.next <= record.run:
         trainer = replace(trainer, voting=None)
     state = replace(state, trainer=trainer)
@@ -102,7 +102,7 @@ def _decided(state: State, trainer: Trainer, record: HandoverRecord, *actions: A
     return replace(state, handovers=(*state.handovers, record)), list(actions)
 
 
-def attempt_of(state: State, reported: AttemptRecord | None) -> AttemptRecord | None:
+def attempt_of(state: AgentState, reported: AttemptRecord | None) -> AttemptRecord | None:
     """The trainer's newest attempt, merged from its own report and the agent's knowledge.
 
     The agent acknowledges a vote before it counts, so an unknown vote did not count.
@@ -120,7 +120,7 @@ def attempt_of(state: State, reported: AttemptRecord | None) -> AttemptRecord | 
     return AttemptRecord(newest, reported.voted or known.voted, reported.word or known.word)
 
 
-def ended_by_rescue(state: State, trainer: Trainer) -> int:
+def ended_by_rescue(state: AgentState, trainer: TrainerProcesses) -> int:
     """The run that would have taken over the image's run, if that run's last entry is that image; 0 if there is none.
 
     For a newcomer that is its own run. No member begins that run in place: the parties of the hand-over gave it up, or
@@ -131,7 +131,7 @@ def ended_by_rescue(state: State, trainer: Trainer) -> int:
     return max((run for run in offered if word_of(state, run) in (None, HandoverWord.ABORT)), default=0)
 
 
-def successor_of(state: State, trainer: Trainer, image_of: int) -> int:
+def successor_of(state: AgentState, trainer: TrainerProcesses, image_of: int) -> int:
     """The lost run that may have begun at that image; 0 if there is none.
 
     It is the trainer's own run if the image is older than the trainer. Otherwise it is a run that took over from it, or
@@ -145,7 +145,7 @@ def successor_of(state: State, trainer: Trainer, image_of: int) -> int:
     return max((run for run in went if state.current and run in state.current.lost), default=0)
 
 
-def keeps_the_state(state: State, trainer: Trainer, outcome: Outcome) -> bool:
+def keeps_the_state(state: AgentState, trainer: TrainerProcesses, outcome: Outcome) -> bool:
     """Whether the pod has to stay: its trainer handed over, but left an image that may be the only copy.
 
     A newer assignment ends that.
@@ -154,7 +154,7 @@ def keeps_the_state(state: State, trainer: Trainer, outcome: Outcome) -> bool:
     return over and trainer.left_image
 
 
-def may_follow(state: State, trainer: Trainer, outcome: Outcome, newer: Train) -> bool:
+def may_follow(state: AgentState, trainer: TrainerProcesses, outcome: Outcome, newer: Train) -> bool:
     """Whether the newer run may be started in place, although it was offered to this trainer.
 
     It may if the attempt ended in a restart, or if the trainer reported the older run's last commit, which rules the

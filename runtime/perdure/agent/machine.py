@@ -18,6 +18,7 @@ from perdure.agent.stage import AgentStage, given_up_at, limit_of, rescued_by, s
 from perdure.agent.state import (
     HOLDS_SEAT,
     Action,
+    AgentState,
     Ask,
     AskForSave,
     AssignmentRead,
@@ -39,9 +40,8 @@ from perdure.agent.state import (
     Shutdown,
     SigtermReceived,
     Start,
-    State,
     Tick,
-    Trainer,
+    TrainerProcesses,
     Unreadable,
     Warmed,
 )
@@ -79,14 +79,14 @@ from perdure.wire.channel import (
     Voting,
 )
 
-Noted = tuple[State, list[Action]]
+Noted = tuple[AgentState, list[Action]]
 
 IMAGE_BYTES_PER_SECOND: Final = 200e6
 """A lower bound of memory speed, for the deadline of an image that is being written."""
 LOST: Final = "its members can no longer save together"
 
 
-def react(state: State, event: Event, now: float) -> tuple[State, tuple[Action, ...]]:
+def react(state: AgentState, event: Event, now: float) -> tuple[AgentState, tuple[Action, ...]]:
     """The next state, and the actions in order."""
     if state.finished:
         return state, ()
@@ -98,7 +98,7 @@ def react(state: State, event: Event, now: float) -> tuple[State, tuple[Action, 
 # Noting events.
 
 
-def _note(state: State, event: Event, now: float) -> Noted:
+def _note(state: AgentState, event: Event, now: float) -> Noted:
     match event:
         case Tick():
             return state, []
@@ -117,7 +117,7 @@ def _note(state: State, event: Event, now: float) -> Noted:
     assert_never(event)
 
 
-def _of_the_end(state: State, event: MakesWay | ProcessEnded | Cleared | Rescued, now: float) -> Noted:
+def _of_the_end(state: AgentState, event: MakesWay | ProcessEnded | Cleared | Rescued, now: float) -> Noted:
     match event:
         case MakesWay(rank, why_not):
             return _makes_way(state, rank, why_not)
@@ -129,13 +129,13 @@ def _of_the_end(state: State, event: MakesWay | ProcessEnded | Cleared | Rescued
             return _rescued(state, event)
 
 
-def _warmed(state: State) -> Noted:
+def _warmed(state: AgentState) -> Noted:
     """The launcher is warm. A member is Ready once it has also read an assignment."""
     warm: list[Action] = [MarkWarm()] if state.ready and state.warming_until is not None else []
     return replace(state, warming_until=None), warm
 
 
-def _standby(state: State) -> Noted:
+def _standby(state: AgentState) -> Noted:
     if state.current:
         return state, [Say(f"assignment ignored: standby, but run {state.newest} is in hand")]
     if state.ready:
@@ -144,12 +144,12 @@ def _standby(state: State) -> Noted:
     return state, [*warm, Say("waiting as a standby")]
 
 
-def _made_ready(state: State) -> Noted:
+def _made_ready(state: AgentState) -> Noted:
     warm: list[Action] = [MarkWarm()] if state.warming_until is None and not state.ready else []
     return replace(state, ready=True), warm
 
 
-def _assigned(state: State, assignment: Train | Leave, now: float) -> Noted:
+def _assigned(state: AgentState, assignment: Train | Leave, now: float) -> Noted:
     if state.shutdown:
         return state, []  # ends, whatever comes
     processes = state.settings.processes
@@ -174,7 +174,7 @@ def _described(assignment: Train | Leave) -> str:
     assert_never(assignment)
 
 
-def _same_run(state: State, assignment: Train | Leave) -> Noted:
+def _same_run(state: AgentState, assignment: Train | Leave) -> Noted:
     """A run's assignment never changes, except for a nearer deadline and new requests for a save."""
     if state.current is None or assignment == state.current:
         return state, []
@@ -187,18 +187,18 @@ def _same_run(state: State, assignment: Train | Leave) -> Noted:
     return state, [Say(f"assignment ignored: run {assignment.run} is known, and a run's assignment never changes")]
 
 
-def _unreadable(state: State, message: str, unsupported: bool, now: float) -> Noted:
+def _unreadable(state: AgentState, message: str, unsupported: bool, now: float) -> Noted:
     if not unsupported:
         return state, [Say(f"assignment ignored: {message}")]
     error = Failure(ErrorKind.EXIT, ErrorName.UNSUPPORTED_VERSION, message)
     return _shut_down(state, f"unreadable assignment: {message}", error, now)
 
 
-def _deleted(state: State, began: float) -> Noted:
+def _deleted(state: AgentState, began: float) -> Noted:
     return _shut_down(state, "the pod is being deleted", None, began)
 
 
-def _shut_down(state: State, cause: str, error: Failure | None, now: float) -> Noted:
+def _shut_down(state: AgentState, cause: str, error: Failure | None, now: float) -> Noted:
     if state.shutdown:
         return state, []
     settings = state.settings
@@ -207,7 +207,7 @@ def _shut_down(state: State, cause: str, error: Failure | None, now: float) -> N
     return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
 
 
-def _reported(state: State, rank: int, report: Report, now: float) -> Noted:
+def _reported(state: AgentState, rank: int, report: Report, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
         return state, []
@@ -248,7 +248,7 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
     assert_never(report)
 
 
-def _begun(state: State, run: int, report: Report) -> State:
+def _begun(state: AgentState, run: int, report: Report) -> AgentState:
     """Record where a run began, by the first report of its processes."""
     if not isinstance(report, SessionOpened) or report.run != run or report.step is None:
         return state
@@ -273,7 +273,7 @@ def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Pr
     return replace(process, imaged=report)
 
 
-def _of_images(state: State, process: Process, report: Report) -> Noted:
+def _of_images(state: AgentState, process: Process, report: Report) -> Noted:
     """Forget older images once the run has restored a commit or made a step."""
     match report:
         case SessionOpened(resumed=CommitRef()) | StepDone() if state.keeps_images:
@@ -285,12 +285,12 @@ def _of_images(state: State, process: Process, report: Report) -> Noted:
             return state, []
 
 
-def _with(trainer: Trainer, process: Process) -> Trainer:
+def _with(trainer: TrainerProcesses, process: Process) -> TrainerProcesses:
     others = (process if other.rank == process.rank else other for other in trainer.processes)
     return replace(trainer, processes=tuple(others))
 
 
-def _makes_way(state: State, rank: int, why_not: str) -> Noted:
+def _makes_way(state: AgentState, rank: int, why_not: str) -> Noted:
     trainer = state.trainer
     if trainer is None:
         return state, []
@@ -305,7 +305,7 @@ def _makes_way(state: State, rank: int, why_not: str) -> Noted:
     return replace(state, trainer=trainer), []
 
 
-def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
+def _process_ended(state: AgentState, event: ProcessEnded, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
         return state, []
@@ -320,11 +320,11 @@ def _process_ended(state: State, event: ProcessEnded, now: float) -> Noted:
     return replace(state, trainer=trainer), [say]
 
 
-def _cleared(state: State) -> State:
+def _cleared(state: AgentState) -> AgentState:
     return replace(state, trainer=replace(state.trainer, clearing=None)) if state.trainer else state
 
 
-def _rescued(state: State, event: Rescued) -> Noted:
+def _rescued(state: AgentState, event: Rescued) -> Noted:
     trainer = state.trainer
     if trainer is None or trainer.rescuing is None or trainer.rescued:
         return state, []
@@ -347,7 +347,7 @@ def _described_outcome(outcome: Outcome) -> str:
 # Converging.
 
 
-def _converge(state: State, now: float) -> Noted:
+def _converge(state: AgentState, now: float) -> Noted:
     """Act by the stage of the trainer."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
@@ -378,7 +378,7 @@ def _converge(state: State, now: float) -> Noted:
     assert_never(stage)
 
 
-def _without_trainer(state: State, now: float) -> Noted:
+def _without_trainer(state: AgentState, now: float) -> Noted:
     current = state.current
     if state.shutdown or isinstance(current, Leave):
         return _finish(state, without_trainer(state))
@@ -391,10 +391,12 @@ def _without_trainer(state: State, now: float) -> Noted:
     return state, actions
 
 
-def _start(state: State, train: Train) -> Noted:
+def _start(state: AgentState, train: Train) -> Noted:
     ranks = range(train.rank, train.rank + state.settings.processes)
     joins = train.handover is not None and state.trainer is None
-    trainer = Trainer(train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins)
+    trainer = TrainerProcesses(
+        train.run, tuple(Process(rank) for rank in ranks), state.settings.completion, joins=joins
+    )
     keeps_images, stood = state.keeps_images or state.trainer is not None, _stood(state)
     image_of = (state.trainer.image_of if state.trainer else 0) or state.image_of
     train = replace(train, floor=_floor(state, train))
@@ -402,21 +404,21 @@ def _start(state: State, train: Train) -> Noted:
     return state, [Start(train)]
 
 
-def _stood(state: State) -> tuple[int, int]:
+def _stood(state: AgentState) -> tuple[int, int]:
     """The last run that trained here, or began to, and its last step."""
     trainer = state.trainer
     trained = trainer and (trainer.stepped or any(one.run == trainer.run for one in state.begun))
     return (trainer.run, max(map(step_of, trainer.processes))) if trainer and trained else state.stood
 
 
-def _floor(state: State, train: Train) -> CommitRef | None:
+def _floor(state: AgentState, train: Train) -> CommitRef | None:
     """The newest known commit: the last trainer may have reported one that is newer than the plan."""
     reported = [process.commit for process in state.trainer.processes] if state.trainer else []
     known = [commit for commit in (train.floor, *reported) if commit]
     return max(known, key=lambda commit: commit.seq, default=None)
 
 
-def _living(state: State, trainer: Trainer, now: float) -> Noted:
+def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     """Pass on the newest request, then enforce the stage's limit."""
     trainer, actions = _requested(state, trainer, now)
     trainer, asked = _asked_for_save(state, trainer)
@@ -436,7 +438,7 @@ def _living(state: State, trainer: Trainer, now: float) -> Noted:
     return replace(state, trainer=trainer), [*actions, say, Kill()]
 
 
-def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
+def _follows_at_once(state: AgentState, trainer: TrainerProcesses) -> Train | None:
     """The next run if it need not wait for this trainer, which has saved and only has its interpreter to shut down."""
     newer = _newer(state, trainer)
     if not isinstance(newer, Train) or state.shutdown:
@@ -445,7 +447,7 @@ def _follows_at_once(state: State, trainer: Trainer) -> Train | None:
     return newer if ended and handover.may_follow(state, ended, pod_outcome(ended), newer) else None
 
 
-def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
+def _leaves_at_once(state: AgentState, trainer: TrainerProcesses) -> TrainerProcesses | None:
     """The trainer, as ended, of a leaving member that need not wait for its interpreter's shutdown.
 
     A drain and the next run wait for that container, and the shutdown would take CPU time from its successors.
@@ -455,17 +457,17 @@ def _leaves_at_once(state: State, trainer: Trainer) -> Trainer | None:
     return _all_but_ended(state, trainer, ExitKind.CHECKPOINTED, ExitKind.HANDED_OVER)
 
 
-def _newer(state: State, trainer: Trainer) -> Train | Leave | None:
+def _newer(state: AgentState, trainer: TrainerProcesses) -> Train | Leave | None:
     """The assignment that is newer than the trainer's run, or None."""
     return state.current if state.newest > trainer.run else None
 
 
-def _leaves(state: State, trainer: Trainer) -> bool:
+def _leaves(state: AgentState, trainer: TrainerProcesses) -> bool:
     """Whether this member ends with the trainer."""
     return state.shutdown is not None or isinstance(_newer(state, trainer), Leave)
 
 
-def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer | None:
+def _all_but_ended(state: AgentState, trainer: TrainerProcesses, *kinds: ExitKind) -> TrainerProcesses | None:
     """The trainer as ended, if all its processes end as one of `kinds` and only shut down their interpreters."""
     if trainer.killed or stage_of(state) is not AgentStage.EXITING:
         return None
@@ -476,7 +478,7 @@ def _all_but_ended(state: State, trainer: Trainer, *kinds: ExitKind) -> Trainer 
     return trainer if all(one.outcome and one.outcome.outcome in kinds for one in trainer.processes) else None
 
 
-def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, list[Action]]:
+def _requested(state: AgentState, trainer: TrainerProcesses, now: float) -> tuple[TrainerProcesses, list[Action]]:
     """What a newer run means for the trainer: an offer or a request to end.
 
     A request asks it to save, shortens its deadline, only sets a limit, or for a lost run kills it at once.
@@ -506,8 +508,8 @@ def _requested(state: State, trainer: Trainer, now: float) -> tuple[Trainer, lis
 
 
 def _offered(
-    state: State, newer: Train | Leave, trainer: Trainer, now: float
-) -> tuple[Train | Leave | None, Trainer, list[Action]]:
+    state: AgentState, newer: Train | Leave, trainer: TrainerProcesses, now: float
+) -> tuple[Train | Leave | None, TrainerProcesses, list[Action]]:
     """The newer run if it is a request to end, the trainer, and the actions."""
     offer, word = handover.offered_now(state, trainer), handover.word_here(state, trainer, newer.run)
     if word is HandoverWord.ABORT:
@@ -517,7 +519,7 @@ def _offered(
     return newer, trainer, []
 
 
-def _asked_for_save(state: State, trainer: Trainer) -> tuple[Trainer, list[Action]]:
+def _asked_for_save(state: AgentState, trainer: TrainerProcesses) -> tuple[TrainerProcesses, list[Action]]:
     """Ask the trainer of the newest run to save and train on; a trainer that was asked to leave saves anyway."""
     current = state.current
     if not isinstance(current, Train) or trainer.run != current.run or trainer.request or trainer.completed:
@@ -530,18 +532,20 @@ def _asked_for_save(state: State, trainer: Trainer) -> tuple[Trainer, list[Actio
     return trainer, [say, AskForSave(trainer.origin, f"{current.run} {current.save}")]
 
 
-def _restarts(state: State, trainer: Trainer, newer: Train | Leave) -> bool:
+def _restarts(state: AgentState, trainer: TrainerProcesses, newer: Train | Leave) -> bool:
     """Whether it ends by itself, so that the newer run begins in place."""
     return handover.word_here(state, trainer, newer.run) is HandoverWord.RESTART
 
 
-def _lost(trainer: Trainer, newer: Train | Leave) -> bool:
+def _lost(trainer: TrainerProcesses, newer: Train | Leave) -> bool:
     """Whether the trainer's run is lost. A voting trainer is of one of two runs, so both have to be lost."""
     of = {trainer.run, trainer.voting.run, trainer.voting.next} if trainer.voting else {trainer.run}
     return of <= set(newer.lost)
 
 
-def _to_leave_image(state: State, trainer: Trainer, newer: Train | Leave, now: float) -> tuple[Trainer, list[Action]]:
+def _to_leave_image(
+    state: AgentState, trainer: TrainerProcesses, newer: Train | Leave, now: float
+) -> tuple[TrainerProcesses, list[Action]]:
     """A lost run cannot save: a trainer beyond its last commit leaves an image and is then killed."""
     stands = trainer.stepped or trainer.voting  # a voting newcomer holds the whole state of the older run
     if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):
@@ -559,11 +563,11 @@ def _is_suspect(newer: Train | Leave | None) -> bool:
     return isinstance(newer, Leave) and newer.suspect
 
 
-def _to_be_killed(trainer: Trainer, now: float, reason: str) -> Trainer:
+def _to_be_killed(trainer: TrainerProcesses, now: float, reason: str) -> TrainerProcesses:
     return replace(trainer, killed=KillTime(now, ExitKind.STOPPED, reason))
 
 
-def _awaited(state: State, trainer: Trainer, now: float) -> Noted:
+def _awaited(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     """Wait for killed processes, and give up after a while: the next run in this pod would collide with them."""
     give_up = given_up_at(state, trainer)
     if give_up is None or now < give_up:
@@ -576,7 +580,7 @@ def _awaited(state: State, trainer: Trainer, now: float) -> Noted:
     return state, [say, *actions]
 
 
-def _ended(state: State, trainer: Trainer, now: float) -> Noted:
+def _ended(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     """Act on the end of the trainer: the first case that applies."""
     outcome = pod_outcome(trainer)
     if outcome.outcome is ExitKind.COMPLETED:
@@ -595,7 +599,7 @@ def _ended(state: State, trainer: Trainer, now: float) -> Noted:
     return _goes(state, trainer, outcome, now) if now >= state.hold_until else (state, [])
 
 
-def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted:
+def _goes(state: AgentState, trainer: TrainerProcesses, outcome: Outcome, now: float) -> Noted:
     """End the pod, but first commit its image, which may be the only copy of the newest steps.
 
     That includes an image of an older run from which the trainer did not begin.
@@ -611,7 +615,7 @@ def _goes(state: State, trainer: Trainer, outcome: Outcome, now: float) -> Noted
     return replace(state, trainer=trainer), [say, CommitImage(run, never, successor)]
 
 
-def _waits_for_rescue(state: State, trainer: Trainer, now: float) -> Noted:
+def _waits_for_rescue(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     at, suspect = rescued_by(state, trainer), _is_suspect(_newer(state, trainer))
     if not suspect and (at is None or now < at):
         return state, []
@@ -620,7 +624,7 @@ def _waits_for_rescue(state: State, trainer: Trainer, now: float) -> Noted:
     return state, [*said, Kill(), *actions]
 
 
-def _finish(state: State, outcome: Outcome) -> Noted:
+def _finish(state: AgentState, outcome: Outcome) -> Noted:
     processes = state.trainer.processes if state.trainer else ()
     why = next((process.live_why for process in processes if process.live_why), "")
     live = False if why else (state.trainer is not None and state.trainer.live) or None

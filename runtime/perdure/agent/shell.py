@@ -32,6 +32,7 @@ from perdure.agent.state import (
     Acknowledge,
     Action,
     AgentSettings,
+    AgentState,
     Ask,
     AskForSave,
     AssignmentRead,
@@ -46,7 +47,6 @@ from perdure.agent.state import (
     Say,
     SigtermReceived,
     Start,
-    State,
     Tick,
     Unreadable,
     Warmed,
@@ -125,7 +125,7 @@ class Agent:
     ) -> None:
         self._command, self._paths, self._environ = list(command), paths, environ
         self._launcher = launcher or Exec()
-        self._state = State(settings)
+        self._state = AgentState(settings)
         self._file = AssignmentFile(paths.assignment)
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()

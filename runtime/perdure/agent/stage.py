@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from perdure.agent.handover import asked_at, offered_now, word_of
-from perdure.agent.state import ENDS_SIBLINGS, KillTime, State, Trainer
+from perdure.agent.state import ENDS_SIBLINGS, AgentState, KillTime, TrainerProcesses
 from perdure.wire import ExitKind
 
 
@@ -56,7 +56,7 @@ LIVING = frozenset(
 """Stages in which the trainer may be asked to save, or killed."""
 
 
-def stage_of(state: State) -> AgentStage:
+def stage_of(state: AgentState) -> AgentStage:
     """The trainer's stage."""
     trainer = state.trainer
     if state.finished:
@@ -72,7 +72,7 @@ def stage_of(state: State) -> AgentStage:
     return AgentStage.ENDED if state.hold_until is None else AgentStage.HELD
 
 
-def _living(state: State, trainer: Trainer) -> AgentStage:
+def _living(state: AgentState, trainer: TrainerProcesses) -> AgentStage:
     if trainer.killed:
         return AgentStage.KILLED
     if trainer.completed:
@@ -95,12 +95,12 @@ def _living(state: State, trainer: Trainer) -> AgentStage:
     return AgentStage.STARTED
 
 
-def _without_step(trainer: Trainer) -> bool:
+def _without_step(trainer: TrainerProcesses) -> bool:
     """Whether its Session has nothing to save. Its entry that opens the run may be in flight before its report."""
     return trainer.attached and not trainer.stepped and not trainer.bound
 
 
-def due(state: State) -> float | None:
+def due(state: AgentState) -> float | None:
     """When the agent has to act even without an event; None if the stage has no limit."""
     stage, trainer = stage_of(state), state.trainer
     if trainer is None:
@@ -118,12 +118,12 @@ def due(state: State) -> float | None:
     return state.hold_until if stage is AgentStage.HELD else None
 
 
-def limit_of(state: State, trainer: Trainer, stage: AgentStage) -> KillTime | None:
+def limit_of(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> KillTime | None:
     """When the trainer is killed and why, by the nearest limit; None if there is none."""
     return min(_limits(state, trainer, stage), key=lambda limit: limit.at, default=None)
 
 
-def _limits(state: State, trainer: Trainer, stage: AgentStage) -> Iterator[KillTime]:
+def _limits(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> Iterator[KillTime]:
     request, settings = trainer.request, state.settings
     if stage is AgentStage.IMAGING and trainer.imaging:
         at = max([trainer.imaging.at, *(process.image_due for process in trainer.alive if process.image_due)])
@@ -148,14 +148,14 @@ def _limits(state: State, trainer: Trainer, stage: AgentStage) -> Iterator[KillT
             yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, but the others have not")
 
 
-def rescued_by(state: State, trainer: Trainer) -> float | None:
+def rescued_by(state: AgentState, trainer: TrainerProcesses) -> float | None:
     """When the agent stops waiting for the commit of an image; None if there is no such commit."""
     if trainer.rescuing is None or state.shutdown is None:
         return trainer.rescuing
     return min(trainer.rescuing, state.shutdown.deadline)
 
 
-def given_up_at(state: State, trainer: Trainer) -> float | None:
+def given_up_at(state: AgentState, trainer: TrainerProcesses) -> float | None:
     """When the agent stops waiting for processes that survive SIGKILL."""
     if trainer.clearing is None:
         return None

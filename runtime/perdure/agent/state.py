@@ -148,7 +148,7 @@ class Requested:
 
 
 @dataclass(frozen=True)
-class Trainer:
+class TrainerProcesses:
     """The processes of one run in this pod, and what the agent did to them."""
 
     run: int
@@ -247,7 +247,7 @@ class Shutdown:
 
 
 @dataclass(frozen=True)
-class State:
+class AgentState:
     """The agent's state."""
 
     settings: AgentSettings
@@ -259,7 +259,7 @@ class State:
     """How long a start waits for the launcher; None if there is nothing to wait for."""
     ready: bool = False
     """Whether an assignment was read."""
-    trainer: Trainer | None = None
+    trainer: TrainerProcesses | None = None
     """The trainer of the newest run in this pod; it stays here after its end."""
     hold_until: float | None = None
     """How long the seat is held."""

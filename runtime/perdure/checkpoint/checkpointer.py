@@ -21,7 +21,7 @@ from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.retention import discard, retire
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import NewCommit, Saved, State
+from perdure.checkpoint.state import NewCommit, RankState, Saved
 from perdure.checkpoint.upload import Staged
 from perdure.console import Trouble, say
 from perdure.errors import PerdureError, StorageError, StorageRefused, UserError, in_words
@@ -90,7 +90,7 @@ class Checkpointer:
     keep: int
     trace: FlushedTrace
     timings: SaveTimings
-    read: Callable[[], State]
+    read: Callable[[], RankState]
     """Returns the current state."""
     commit: CommitRef | None = None
     """The newest commit that this run made or resumed from."""
@@ -131,7 +131,7 @@ class Checkpointer:
         _, every = stage_together(self.peers, self._read_together(), lambda _: self.beside())
         self.compare_beside(every)
 
-    def stage(self, state: State) -> Staged:
+    def stage(self, state: RankState) -> Staged:
         """Stage this rank's part of a commit without a copy: commit it before training goes on. Collective.
 
         Raises UserError if the state cannot be saved, or if the ranks have diverged.
@@ -147,7 +147,7 @@ class Checkpointer:
         self._try_to_flush_trace()
         return self.stage(self._read_together())
 
-    def stage_and_tell(self, state: State, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
+    def stage_and_tell(self, state: RankState, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
         """The same with an extra JSON value of each rank, in one exchange.
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
@@ -155,7 +155,7 @@ class Checkpointer:
         return self._staged(state, tell, lambda state: Sums(other=other_sums(state)))
 
     def _staged(
-        self, state: State, tell: Callable[[Staged], Any], sum_up: Callable[[State], Sums]
+        self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Sums]
     ) -> tuple[Staged, list[Any]]:
         sums: list[Sums] = []
 
@@ -307,7 +307,7 @@ class Checkpointer:
                 except PerdureError as error:
                     say(f"the log could not be closed: {error}")
 
-    def _read_together(self) -> State:
+    def _read_together(self) -> RankState:
         """Read the state on all ranks; an error of one is raised on all, so that no rank waits for it."""
         return on_all(self.peers, "begins a save", lambda: (self.read(), None))[0]
 
@@ -393,7 +393,7 @@ def compare(peers: Peers, sums: Sums, every: Sequence[Total], reported: set[str]
         reported.update(names)
 
 
-def sums_of(state: State) -> Sums:
+def sums_of(state: RankState) -> Sums:
     """Of the tensors that several ranks hold, and of what else should be equal."""
     shared: dict[str, int] = {}
     replicas: dict[tuple[int, ...], dict[str, int]] = {}
@@ -408,7 +408,7 @@ def sums_of(state: State) -> Sums:
     return Sums(shared, other_sums(state), replicas)
 
 
-def other_sums(state: State) -> dict[str, int]:
+def other_sums(state: RankState) -> dict[str, int]:
     """Checksums by name of what should be equal between ranks."""
     other = {name: tensors.checksum(tensor) for name, tensor in state.replicated.items() if name not in state.loose}
     for name, value in state.objects.items():

@@ -19,7 +19,7 @@ from perdure.checkpoint.cells import Read, reads
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, Manifest, ShardObject, fetch_manifest
-from perdure.checkpoint.state import Loaded, State, Unusable
+from perdure.checkpoint.state import Loaded, RankState, Unusable
 from perdure.errors import Corrupt
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
@@ -89,7 +89,7 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
     )
 
 
-def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receiver) -> State:
+def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receiver) -> RankState:
     """Read and verify a commit, with the own state of `rank` if given. Raises Corrupt with the damaged object.
 
     Where tensors are sharded, in the commit or here, only blocks that this rank needs are read.
@@ -103,7 +103,7 @@ def read_state(store: Store, manifest: Manifest, rank: int | None, into: Receive
     for (part, name), tensor in places.items():
         parts[part][name] = tensor
     own = None if rank is None else decode(manifest.indexes[rank].state)
-    return State(parts[SHARED], parts[REPLICATED], objects, own)
+    return RankState(parts[SHARED], parts[REPLICATED], objects, own)
 
 
 def read_items(store: Store, manifest: Manifest, items: Collection[Item]) -> dict[str, Tensor]:
@@ -194,7 +194,9 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
     return {"passed": passed, "gone": None, "commit": None}
 
 
-def _try(store: Store, peers: Peers, committed: Committed, into: Receiver) -> tuple[tuple[Manifest, State] | None, str]:
+def _try(
+    store: Store, peers: Peers, committed: Committed, into: Receiver
+) -> tuple[tuple[Manifest, RankState] | None, str]:
     try:
         manifest = fetch_manifest(store, committed)
         rank = peers.rank if len(manifest.indexes) == peers.world else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.checkpoint import stage as staging
 from perdure.checkpoint.retention import discard
-from perdure.checkpoint.state import Contribution, Saved, State
+from perdure.checkpoint.state import Contribution, RankState, Saved
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
 from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all, on_rank0
@@ -30,7 +30,7 @@ from perdure.wire.settings import NOBODY, Member
 
 
 def stage_together(
-    peers: Peers, state: State, tell: Callable[[Staged], Any] = lambda _: None
+    peers: Peers, state: RankState, tell: Callable[[Staged], Any] = lambda _: None
 ) -> tuple[Staged, list[Any]]:
     """Stage this rank's part; returns it with a JSON value of each rank.
 
@@ -115,11 +115,11 @@ def _begin(writer: Writer, position: Position, run: int, *, final: bool, pin: st
     return {"folder": f"data/{run}/{position.step}-{os.urandom(8).hex()}/"}
 
 
-def _fingerprint(state: State) -> str:
+def _fingerprint(state: RankState) -> str:
     return checksum(repr(staging.layout(state.shared)).encode())
 
 
-def _raise_layout_error(peers: Peers, state: State) -> None:
+def _raise_layout_error(peers: Peers, state: RankState) -> None:
     layouts: list[Mapping[str, Any]] = [
         {
             name: f"{dtype} {shape}{order_text(order)}{placed and f' as {placed}'}"

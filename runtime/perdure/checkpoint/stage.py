@@ -18,7 +18,7 @@ from torch import Tensor
 from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.checkpoint.upload import Staged
 from perdure.layout.box import Box
 from perdure.layout.plan import TensorDemand, plan
@@ -48,7 +48,7 @@ class Piece:
         return whole if self.box is None else f"{whole}[{','.join(map(_range, self.box.offset, self.box.end))}]"
 
 
-def stage(state: State, rank: int, world: int) -> Staged:
+def stage(state: RankState, rank: int, world: int) -> Staged:
     """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)

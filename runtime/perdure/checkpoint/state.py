@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """Takes the place of a tensor in `State.objects`."""
+    """Takes the place of a tensor in `RankState.objects`."""
 
     TAG: ClassVar = "ref"
     name: str
@@ -25,7 +25,7 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class ArrayRef:
-    """Takes the place of a large NumPy array in `State.objects`: a tensor has its bytes."""
+    """Takes the place of a large NumPy array in `RankState.objects`: a tensor has its bytes."""
 
     TAG: ClassVar = "array"
     name: str
@@ -39,7 +39,7 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class TwinRef:
-    """Takes the place of a further name of a tensor in `State.objects`: tied weights are stored once."""
+    """Takes the place of a further name of a tensor in `RankState.objects`: tied weights are stored once."""
 
     TAG: ClassVar = "twin"
     name: str
@@ -47,7 +47,7 @@ class TwinRef:
 
 
 @dataclass(frozen=True)
-class State:
+class RankState:
     """What one rank saves, and gets back from a load."""
 
     shared: Mapping[str, Tensor]
@@ -124,7 +124,7 @@ class Loaded:
 
     commit: CommitRef
     position: Position
-    state: State
+    state: RankState
     world: int
     """How many ranks saved it."""
     ranks: tuple[Any, ...]

@@ -25,7 +25,7 @@ from perdure.live.keys import Word
 from perdure.live.liveness import hidden_obstacle, obstacle, tell_attached
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.hearing import Hearing
-from perdure.live.protocol.machine import Phase, State, begin, known, named, step
+from perdure.live.protocol.machine import PartyPhase, PartyState, begin, known, named, step
 from perdure.live.protocol.timing import ACK_SECONDS, HERE_SECONDS, Timetable
 from perdure.log.verdict import Verdict
 from perdure.wire import HandoverWord
@@ -93,12 +93,12 @@ class Driver:
         effects.run.attempt = known(self._state)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PartyPhase:
         """The party's phase."""
         return self._state.phase
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartyState:
         """The machine's state."""
         return self._state
 
@@ -326,12 +326,12 @@ class Driver:
                 self.feed(ev.SeenBy(party))
 
     def _watch_store(self) -> None:
-        while not self._over.wait(STORE_SECONDS) and self.phase is Phase.PREPARING:
+        while not self._over.wait(STORE_SECONDS) and self.phase is PartyPhase.PREPARING:
             self.feed(ev.StoreSeen(self.effects.store_answers()))
 
     def _watch_log(self) -> None:
         """On a newcomer: the older run may end without ever hearing of this attempt."""
-        while not self._over.wait(LOG_SECONDS) and self.phase is Phase.PREPARING:
+        while not self._over.wait(LOG_SECONDS) and self.phase is PartyPhase.PREPARING:
             self._ask_log(self.effects.read_log, False)
 
     def _watch_time(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline
@@ -25,7 +25,7 @@ from perdure.host.collector import CollectorPause
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
-from perdure.live.protocol.parties import Attempt, Part, Party
+from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
 from perdure.live.summing import Summing
 from perdure.live.transfer import Key, describe, make_room, parcels, receive, send
@@ -142,7 +142,7 @@ class Effects:
         self._takeover: TakeoverLog | None = None
         self._members: ObjectRef | None = None
         """On the decider: the pods and nodes of the newer run's ranks, as stored."""
-        self._kept: State | None = None
+        self._kept: RankState | None = None
         """On a stayer that becomes rank 0: the state that it received from the old rank 0."""
         self._held = 0
         """On an old rank: the checksum of what the newcomers receive."""
@@ -188,7 +188,7 @@ class Effects:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
             self.keys.publish_memory_needed([asdict(item) for item in self.room_needed])
-        elif self.party.part is Part.NEWCOMER:
+        elif self.party.part is PartyRole.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
@@ -316,11 +316,11 @@ class Effects:
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         if self.party.number in self.attempt.tensor_receivers:
             self._kept = _received(header, receive(bridge.group, mine, {}), state)
-        if self.party.part is Part.STAYER:
+        if self.party.part is PartyRole.STAYER:
             self._merged = self._merge(header)
         self.lap("state")
 
-    def take(self) -> State:
+    def take(self) -> RankState:
         """On a newcomer: wait until the old ranks stop, and receive the state into this script's own tensors."""
         bridge, registry = self.bridge, self.run.registry
         self.keys.await_stop(self._deadline)
@@ -356,7 +356,7 @@ class Effects:
 
     def vote(self) -> None:
         """Vote that this party is ready, and wait for all votes."""
-        self.bridge.vote(None if self.party.part is Part.NEWCOMER else self._held)
+        self.bridge.vote(None if self.party.part is PartyRole.NEWCOMER else self._held)
         self.lap("vote")
 
     # The log.
@@ -418,7 +418,7 @@ class Effects:
             run.hint = BEGAN_ANEW
         before = change_ranks(run, self.bridge, self.settings)
         take_over_log(run, self._writer, word)
-        if header and self.party.part is Part.STAYER:
+        if header and self.party.part is PartyRole.STAYER:
             self._go_on(header)
         if header:
             self._take_sums(header.sums)
@@ -430,7 +430,7 @@ class Effects:
         attempt, party, sums = self.attempt, self.party, self.run.progress.sums
         rank = attempt.predecessor_of(party.new or 0)
         left = [sums_of_ranks[leaver] for leaver in attempt.leavers] if sums_of_ranks and rank is None else []
-        if party.part is Part.NEWCOMER:
+        if party.part is PartyRole.NEWCOMER:
             sums.take_place(sums_of_ranks[rank] if sums_of_ranks and rank is not None else [])
         for one in left if party.new == 0 else ():
             sums.take_over(one)
@@ -450,7 +450,7 @@ class Effects:
         run.registry.load_own(self._merged)
         run.schedule.take_over(run.rank, header.age)
 
-    def _own_part(self) -> tuple[tuple[Any, Any, State] | None, State | None]:
+    def _own_part(self) -> tuple[tuple[Any, Any, RankState] | None, RankState | None]:
         """The header's contents, needed on rank 0, and the tensors to send. Collective over the old ranks."""
         run = self.run
         position = run.progress.position()
@@ -467,7 +467,7 @@ class Effects:
             self._keep_alike([own for _, own, _, _ in found])
             self._sums = [held for _, _, held, _ in found]
             self._own_states = [] if same else parts_of([own for *_, own in found])
-            return (None, [], State({}, {}, {})), None
+            return (None, [], RankState({}, {}, {})), None
         # A single rank may hold what cannot be saved.
         state, _ = on_all(run.peers, "hands its state over", lambda: (run.state(), None))
 
@@ -490,7 +490,7 @@ class Effects:
         now = capture() if len(drawn) > 1 else {}
         self._alike = {name: now[name] for name in alike(drawn) if name in now}
 
-    def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: State) -> dict[str, Any]:
+    def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: RankState) -> dict[str, Any]:
         run = self.run
         writer = run.checkpointer.writer
         if writer is None:
@@ -519,13 +519,13 @@ class Effects:
         return header.write()
 
 
-def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> State:
+def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> RankState:
     shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
     replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
-    return State(shared, replicated, decode(header.objects), rank)
+    return RankState(shared, replicated, decode(header.objects), rank)
 
 
-def _received(header: Header, found: Mapping[Key, Any], own: State | None) -> State:
+def _received(header: Header, found: Mapping[Key, Any], own: RankState | None) -> RankState:
     """Rank 0's buffers and objects, with this rank's own parameters, which are equal to rank 0's."""
     state = _state(header, found, None)
-    return State(own.shared if own else {}, state.replicated, state.objects)
+    return RankState(own.shared if own else {}, state.replicated, state.objects)

@@ -18,8 +18,8 @@ from perdure.live.driving import Driver, took_over
 from perdure.live.effects import Effects, Stop
 from perdure.live.liveness import kept_world
 from perdure.live.protocol import events as ev
-from perdure.live.protocol.machine import Phase
-from perdure.live.protocol.parties import Attempt, Part, attempt_of
+from perdure.live.protocol.machine import PartyPhase
+from perdure.live.protocol.parties import Attempt, PartyRole, attempt_of
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
 from perdure.live.transfer import needing_room
 from perdure.loop.hooks import HookName
@@ -80,12 +80,12 @@ class LiveHandover:
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():
-                case ev.Move() if driver.phase is Phase.MOVING:  # otherwise the attempt was aborted before
+                case ev.Move() if driver.phase is PartyPhase.MOVING:  # otherwise the attempt was aborted before
                     _give(driver, stop)
                 case ev.Install():
                     self._install(driver)
                     return False
-                case ev.TrainOn() if driver.phase is Phase.ABORTED:
+                case ev.TrainOn() if driver.phase is PartyPhase.ABORTED:
                     self._run.background.train_on()
                     return False
                 case ev.SaveAndExit():
@@ -113,7 +113,7 @@ class LiveHandover:
         for party in range(attempt.world):
             driver.feed(ev.SeenBy(party))  # the old ranks agreed on it, so they know
         begun = time.monotonic()
-        while driver.phase is Phase.LINGERING:
+        while driver.phase is PartyPhase.LINGERING:
             here = set(driver.state.needed) - set(driver.effects.missing())
             if time.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
                 return
@@ -186,7 +186,7 @@ class LiveHandover:
         driver, left = self._driver, self._run.requests.left()
         if driver is None:
             return
-        if left is not None and driver.effects.party.part is Part.LEAVER:
+        if left is not None and driver.effects.party.part is PartyRole.LEAVER:
             driver.shorten(time.monotonic() + left)
         driver.feed(ev.Sigterm())
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.console import say
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
 from perdure.live.driving import Driver, GivenUp, took_over
@@ -58,7 +58,7 @@ class Newcomer:
         """The number of ranks of the living run."""
         return self._driver.effects.attempt.world
 
-    def receive(self, why_not: str = "") -> State | None:
+    def receive(self, why_not: str = "") -> RankState | None:
         """Wait until the old ranks stop for this process, and receive their state.
 
         Returns None if the newer run begins in place instead. Raises HandoverFailed, Fenced or PeerLost. `why_not` is
@@ -116,7 +116,7 @@ class Newcomer:
         elif self.header.alone is not None:  # otherwise it holds no rank's own state, and others do
             run.images.stand_in(attempt.run, 0, (), own=decode(self.header.alone))
 
-    def _take(self) -> State | None:
+    def _take(self) -> RankState | None:
         try:
             state = self._driver.effects.take()
         except GivenUp:

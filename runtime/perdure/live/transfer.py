@@ -23,7 +23,7 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.boxes import view
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.stage import described
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
@@ -89,7 +89,7 @@ class Window:
             then(data)
 
 
-def describe(state: State) -> tuple[Item, ...]:
+def describe(state: RankState) -> tuple[Item, ...]:
     """The tensors to send, as in a manifest. Equal on all old ranks, except for buffers, which only rank 0 sends."""
     return (*_items(SHARED, state.shared), *_items(REPLICATED, state.replicated))
 
@@ -129,7 +129,7 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
     return found
 
 
-def send(group: Group, given: Sequence[Parcel], state: State) -> None:
+def send(group: Group, given: Sequence[Parcel], state: RankState) -> None:
     """Send the parcels of this process. Raises PeerLost if one does not arrive."""
     live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
     live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.background import events as ev
-from perdure.checkpoint.background.machine import State, begin, step
+from perdure.checkpoint.background.machine import SavesState, begin, step
 from perdure.checkpoint.background.state import Carried, carried, may_hand_over, renewed, stands, unanswered, words
 from perdure.checkpoint.background.vector import Words, reduced
 from perdure.checkpoint.checkpointer import Left
@@ -45,7 +45,7 @@ class BackgroundSaves:
 
     def __init__(self, run: SavingRun) -> None:
         self._run = run
-        self._state: State | None = None
+        self._state: SavesState | None = None
         self._effects = SaveEffects(run)
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
@@ -258,7 +258,7 @@ class BackgroundSaves:
     # Looking.
 
     @property
-    def _known(self) -> State:
+    def _known(self) -> SavesState:
         if self._state is None:
             raise RuntimeError("no run is open")
         return self._state

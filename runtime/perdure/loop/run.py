@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.schedule import CheckpointSchedule
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.gloo import peer_lost
@@ -156,11 +156,11 @@ class Run:
             raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
         return self.opened_checkpointer
 
-    def state(self) -> State:
+    def state(self) -> RankState:
         """The state that a save made now would hold."""
         return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())
 
-    def state_to_save(self) -> State:
+    def state_to_save(self) -> RankState:
         """The same for a save by all ranks. Collective, if the framework that drives the loop makes it so."""
         self.before_save()
         return self.state()

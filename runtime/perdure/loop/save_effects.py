@@ -15,7 +15,7 @@ from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background import rank0
 from perdure.checkpoint.background.arena import Filled
 from perdure.checkpoint.background.copies import Copies
-from perdure.checkpoint.background.rank0 import Part
+from perdure.checkpoint.background.rank0 import CopiedPart
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.schedule import DEAR_SECONDS, CheckpointSchedule
 from perdure.checkpoint.state import Contribution, Saved
@@ -83,7 +83,7 @@ class _Copied:
     deadline: float = math.inf
     part: Filled | None = None
     """None while it is copied, and if it could not be."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CopiedPart, ...] = ()
     members: tuple[Member, ...] = ()
     seconds: tuple[Mapping[str, float], ...] = ()
     """Of each rank, so far."""
@@ -176,7 +176,7 @@ class SaveEffects:
             self._last,
             deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
             part=part,
-            parts=tuple(Part(*one["part"]) for one in every),
+            parts=tuple(CopiedPart(*one["part"]) for one in every),
             members=tuple(Member(**one["member"]) for one in every),
             seconds=tuple(one["seconds"] for one in every),
         )

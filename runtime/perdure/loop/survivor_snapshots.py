@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perdure.checkpoint import stage, tensors
 from perdure.checkpoint.image_file import Label, write_image
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.console import say
 from perdure.errors import PerdureError
 from perdure.group.peers import Peers
@@ -351,6 +351,6 @@ def _hook(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
     return before
 
 
-def _sum_of(state: State) -> str:
+def _sum_of(state: RankState) -> str:
     """A checksum of what is equal on all ranks."""
     return f"{tensors.digest({name: tensors.checksum(tensor) for name, tensor in state.shared.items()}):016x}"

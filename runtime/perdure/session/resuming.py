@@ -15,7 +15,7 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.opening import Opening, load_newest, load_origin, open_run
 from perdure.checkpoint.save import stage_together
-from perdure.checkpoint.state import Loaded, State
+from perdure.checkpoint.state import Loaded, RankState
 from perdure.console import say
 from perdure.group.collectives import on_all
 from perdure.live.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
@@ -129,7 +129,7 @@ def _begin(run: Run, opening: Opening, saves: Carried | None = None) -> None:
     run.background.begin(saves)
 
 
-def _with_merged(run: Run, state: State, parts: Sequence[Mapping[str, Any]]) -> State:
+def _with_merged(run: Run, state: RankState, parts: Sequence[Mapping[str, Any]]) -> RankState:
     """Adds this rank's share of the states that were each rank's own. Collective, if there are any."""
     if not any(parts):
         return state
@@ -169,7 +169,7 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
     )
 
 
-def _go_on_from(run: Run, state: State, position: Position, world: int, seed: int) -> None:
+def _go_on_from(run: Run, state: RankState, position: Position, world: int, seed: int) -> None:
     """`world` is the number of ranks that the state is from."""
     run.registry.load(state)
     if run.registry.kept and run.rank == 0:

@@ -12,13 +12,13 @@ from typing import Final
 
 from torch import Tensor
 
-from perdure.checkpoint.state import State, TwinRef
+from perdure.checkpoint.state import RankState, TwinRef
 
 _REGISTERED: Final = re.compile(r"(\w+)\.")
 """An optimizer's tensor has a slash instead of the dot."""
 
 
-def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
+def collected(state: RankState, leave_out: str) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor, on the CPU and without a gradient. Names begin with the registered object's, as in a checkpoint.
 
     The object called `leave_out` is left out.
@@ -31,7 +31,7 @@ def collected(state: State, leave_out: str) -> Iterator[tuple[str, Tensor]]:
                 yield from ((each, tensor.detach().cpu()) for each in (name, *twins.get(name, ())))
 
 
-def _twins(state: State) -> dict[str, list[str]]:
+def _twins(state: RankState) -> dict[str, list[str]]:
     """Further names of tied weights, by the first name."""
     twins: dict[str, list[str]] = {}
     for registered, left in state.objects.items():

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.manifest import Item
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
 from perdure.state.copies import copied
@@ -236,7 +236,7 @@ class Registry:
         others |= {name: f"{others[name]} of each rank" for name in self._merges}
         return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
 
-    def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> State:
+    def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> RankState:
         """The present state; its tensors are the live ones, not copies. UserError for what cannot be saved.
 
         With `small`: the state at that place, if no optimizer has taken a step since. `spread`: ids of buffers that
@@ -275,7 +275,7 @@ class Registry:
         objects |= unclaimed.objects
         if late := self.late:
             objects[LATE] = late
-        return State(shared, replicated, objects, rank, loose)
+        return RankState(shared, replicated, objects, rank, loose)
 
     @property
     def by_rank(self) -> tuple[str, ...]:
@@ -411,7 +411,7 @@ class Registry:
             places[name] = _place(item, live, owner, used, room.get((item.part, item.name)))
         return places
 
-    def load(self, state: State) -> None:
+    def load(self, state: RankState) -> None:
         """Restores a checkpoint's state, whether it was read into its targets or not. UserError if it is of other
         objects."""
         read = {**state.shared, **state.replicated}

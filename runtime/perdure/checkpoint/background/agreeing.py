@@ -6,12 +6,22 @@ from dataclasses import replace
 
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
-from perdure.checkpoint.background.state import Answer, Commit, Mode, Outcome, Part, State, Step, stay, then
+from perdure.checkpoint.background.state import (
+    Answer,
+    CommitStage,
+    Mode,
+    Outcome,
+    PartStage,
+    SavesState,
+    Step,
+    stay,
+    then,
+)
 from perdure.checkpoint.background.this_rank import let_go
 from perdure.checkpoint.background.vector import ArenaUse, Words
 
 
-def heard(state: State, words: Words) -> Step:
+def heard(state: SavesState, words: Words) -> Step:
     """What all ranks say together has been read."""
     state = replace(state, busiest=ArenaUse(words.arena))
     save, answer = state.save, Answer.unpack(words.committed)
@@ -26,30 +36,30 @@ def heard(state: State, words: Words) -> Step:
     return stay(state)
 
 
-def _committed(state: State, save: Save, answer: Answer) -> Step:
+def _committed(state: SavesState, save: Save, answer: Answer) -> Step:
     ended = state.mode is Mode.LEAVES and answer.final
     return stay(_without(state), outcome=Outcome(save, answer.seq), dropped=False, ended=ended)
 
 
-def _failed(state: State, save: Save) -> Step:
+def _failed(state: SavesState, save: Save) -> Step:
     state = replace(state, outcome=Outcome(save, why=state.why), owed=state.owed or save.reason)
     return drop(state)
 
 
-def drop(state: State) -> Step:
+def drop(state: SavesState) -> Step:
     """Nothing comes of the save under way, and no append that names it was sent."""
     if state.save is None:
         return stay(state)
     abandon = () if state.rank else (Abandon(state.save),)
-    ended = let_go(state, Part.NONE)
+    ended = let_go(state, PartStage.NONE)
     return then((state, abandon), (_without(ended[0]), ended[1]))
 
 
-def _without(state: State) -> State:
-    return replace(state, save=None, everywhere=False, part=Part.NONE, commit=Commit.NONE)
+def _without(state: SavesState) -> SavesState:
+    return replace(state, save=None, everywhere=False, part=PartStage.NONE, commit=CommitStage.NONE)
 
 
-def told(state: State) -> Step:
+def told(state: SavesState) -> Step:
     """Tells all ranks, at one place, how the last save ended, and whether they may go on."""
     done, actions = state.outcome, list[Action]()
     if done:

@@ -17,34 +17,34 @@ from perdure.checkpoint.background.events import (
     Prepare,
     Prepared,
 )
-from perdure.checkpoint.background.state import Answer, Commit, State, Step, stay
+from perdure.checkpoint.background.state import Answer, CommitStage, SavesState, Step, stay
 from perdure.checkpoint.background.this_rank import fail
 
 CommitEvent = Prepared | NotPrepared | Appended | NoAnswer | Fenced
 
 
-def begin_commit(state: State) -> Step:
+def begin_commit(state: SavesState) -> Step:
     """Begins to commit the save under way, which is durable on all ranks."""
     if state.rank or state.save is None:
         return stay(state)
-    return stay(state, Prepare(state.save), commit=Commit.PREPARING)
+    return stay(state, Prepare(state.save), commit=CommitStage.PREPARING)
 
 
-def step_commit(state: State, event: CommitEvent) -> Step:
+def step_commit(state: SavesState, event: CommitEvent) -> Step:
     """What the store has answered."""
     save = state.save
     if save is None or event.name != save.name:
         return stay(state)
     match event:
-        case Prepared() if state.commit is Commit.PREPARING:
-            return stay(state, Append(save, state.final), commit=Commit.SENT, sent_final=state.final)
-        case NotPrepared(why=why) if state.commit is Commit.PREPARING:
+        case Prepared() if state.commit is CommitStage.PREPARING:
+            return stay(state, Append(save, state.final), commit=CommitStage.SENT, sent_final=state.final)
+        case NotPrepared(why=why) if state.commit is CommitStage.PREPARING:
             return fail(state, why)
-        case Appended(seq=seq) if state.commit is Commit.SENT:
+        case Appended(seq=seq) if state.commit is CommitStage.SENT:
             answer = Answer(save.number, state.sent_final, seq).pack()
-            return stay(state, commit=Commit.ANSWERED, answer=answer)
-        case NoAnswer() if state.commit is Commit.SENT:
+            return stay(state, commit=CommitStage.ANSWERED, answer=answer)
+        case NoAnswer() if state.commit is CommitStage.SENT:
             return stay(state, Append(save, state.sent_final, again=True))
-        case Fenced(why=why) if state.commit is Commit.SENT:
+        case Fenced(why=why) if state.commit is CommitStage.SENT:
             return stay(replace(state, fenced=why or "another run owns the log"))
     return stay(state)

@@ -10,7 +10,7 @@ from typing import Final
 
 from perdure.checkpoint.background.agreeing import drop, heard, told
 from perdure.checkpoint.background.events import Close, GiveUp, Leaves, Left, Stream
-from perdure.checkpoint.background.state import Mode, State, Step, stay, then, unanswered
+from perdure.checkpoint.background.state import Mode, SavesState, Step, stay, then, unanswered
 from perdure.checkpoint.background.this_rank import hold, resume
 
 LAST: Final = "leaving"
@@ -22,7 +22,7 @@ MANY: Final = 10
 """Without a hurry it is finished first, unless that takes longer than both this and so many times a whole save."""
 
 
-def leave(state: State, event: Leaves) -> Step:
+def leave(state: SavesState, event: Leaves) -> Step:
     """What the ranks do next. They gather again until the turn is over."""
     if state.mode is not Mode.LEAVES:
         state = replace(state, mode=Mode.LEAVES, firm=None, found=state.save is not None)
@@ -41,7 +41,7 @@ def leave(state: State, event: Leaves) -> Step:
     return then(first, _committing(state, event) if state.everywhere else _uploading(state, event))
 
 
-def streamed(state: State, *, done: bool) -> Step:
+def streamed(state: SavesState, *, done: bool) -> Step:
     """The blocking save is over."""
     if state.mode is not Mode.LEAVES:
         return stay(state, dropped=state.dropped and not done)
@@ -51,16 +51,16 @@ def streamed(state: State, *, done: bool) -> Step:
     return then(step, _over(step[0]))
 
 
-def _over(state: State) -> Step:
+def _over(state: SavesState) -> Step:
     return stay(state, Left(), mode=Mode.LEFT)
 
 
-def _closes(state: State, why: str) -> Step:
+def _closes(state: SavesState, why: str) -> Step:
     step = drop(state)
     return then(step, stay(step[0], Close(why), mode=Mode.LEFT))
 
 
-def _without(state: State, event: Leaves) -> Step:
+def _without(state: SavesState, event: Leaves) -> Step:
     """No save is under way, or none any more."""
     if event.whole is None:
         return _over(state)
@@ -71,7 +71,7 @@ def _without(state: State, event: Leaves) -> Step:
     return _closes(state, "no time for another save")
 
 
-def _committing(state: State, event: Leaves) -> Step:
+def _committing(state: SavesState, event: Leaves) -> Step:
     """All parts are in the store: what is missing is one entry in the log."""
     if _over_time(event):
         if event.unanswered or unanswered(state):
@@ -80,7 +80,7 @@ def _committing(state: State, event: Leaves) -> Step:
     return stay(state, final=event.same or state.tried or not _whole_fits(event, event.whole))
 
 
-def _uploading(state: State, event: Leaves) -> Step:
+def _uploading(state: SavesState, event: Leaves) -> Step:
     if state.tried:
         return _goes_back(state, event)
     if state.finishes or event.whole is None or not _fits(event, event.whole):
@@ -101,7 +101,7 @@ def _patience(event: Leaves, whole: float) -> float:
     return whole if event.same else whole / NEARLY
 
 
-def _goes_back(state: State, event: Leaves) -> Step:
+def _goes_back(state: SavesState, event: Leaves) -> Step:
     """The whole save has failed: what was held may still be in time."""
     if not state.finishes and not _fits(event, event.rest):
         return _closes(state, "no time for what was held")
@@ -109,7 +109,7 @@ def _goes_back(state: State, event: Leaves) -> Step:
     return then(step, resume(step[0])) if step[0].save else step
 
 
-def _finishes_if_it_fits(state: State, event: Leaves) -> Step:
+def _finishes_if_it_fits(state: SavesState, event: Leaves) -> Step:
     """One that is being finished is not given up before the last second: the estimate may be wrong."""
     if _over_time(event) or not (state.finishes or _fits(event, event.rest)):
         if event.whole is None:

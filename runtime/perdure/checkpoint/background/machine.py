@@ -31,16 +31,16 @@ from perdure.checkpoint.background.events import (
     Wish,
 )
 from perdure.checkpoint.background.leaving import leave, streamed
-from perdure.checkpoint.background.state import Firm, Mode, Part, State, Step, begin, name_of, stay, then
+from perdure.checkpoint.background.state import Firm, Mode, PartStage, SavesState, Step, begin, name_of, stay, then
 from perdure.checkpoint.background.this_rank import PartEvent, begin_copy, step_part
 from perdure.checkpoint.background.vector import ArenaUse
 
-__all__ = ["State", "Step", "begin", "step"]
+__all__ = ["SavesState", "Step", "begin", "step"]
 
 Agreement = Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves
 
 
-def step(state: State, event: Event) -> Step:
+def step(state: SavesState, event: Event) -> Step:
     """The state after `event`, and the actions in order."""
     if isinstance(event, PartEvent):
         return step_part(state, event)
@@ -51,7 +51,7 @@ def step(state: State, event: Event) -> Step:
     return stay(state) if state.mode is Mode.LEFT else _on_all_ranks(state, event)
 
 
-def _on_all_ranks(state: State, event: Agreement) -> Step:
+def _on_all_ranks(state: SavesState, event: Agreement) -> Step:
     match event:
         case Agreed(words):
             return heard(state, words)
@@ -68,7 +68,7 @@ def _on_all_ranks(state: State, event: Agreement) -> Step:
     assert_never(event)
 
 
-def _in_a_hand_over(state: State, event: Stops | TrainsOn | HandsOver) -> Step:
+def _in_a_hand_over(state: SavesState, event: Stops | TrainsOn | HandsOver) -> Step:
     match event:
         case Stops():
             return _stops(state)
@@ -79,14 +79,14 @@ def _in_a_hand_over(state: State, event: Stops | TrainsOn | HandsOver) -> Step:
     return stay(state)
 
 
-def _at_a_hand_out(state: State, event: HandOut) -> Step:
+def _at_a_hand_out(state: SavesState, event: HandOut) -> Step:
     if state.mode is not Mode.TRAINS:
         return stay(state)
     state, actions = told(state)
     return then((state, actions), _wanted(state, event))
 
 
-def _wanted(state: State, event: HandOut) -> Step:
+def _wanted(state: SavesState, event: HandOut) -> Step:
     wish, reason = event.wish, event.reason
     if wish is None and state.owed and not event.paused:
         wish, reason = Wish.LATER, state.owed
@@ -100,7 +100,7 @@ def _wanted(state: State, event: HandOut) -> Step:
     return stay(state) if wish is Wish.LATER else stay(state, mode=Mode.STANDS, firm=firm)
 
 
-def _begins(state: State, firm: Firm) -> Step:
+def _begins(state: SavesState, firm: Firm) -> Step:
     """All ranks begin a save. Nothing is under way, and no arena is in use."""
     if firm.wish is Wish.NOW or state.busiest is ArenaUse.NONE:
         return _streams(state, firm)
@@ -109,11 +109,11 @@ def _begins(state: State, firm: Firm) -> Step:
     return begin_copy(replace(state, number=number, mode=Mode.TRAINS, firm=None, owed=""), save)
 
 
-def _streams(state: State, firm: Firm) -> Step:
+def _streams(state: SavesState, firm: Firm) -> Step:
     return stay(state, Stream(firm.reason), mode=Mode.TRAINS, firm=None, owed="")
 
 
-def _stood(state: State, event: Stood) -> Step:
+def _stood(state: SavesState, event: Stood) -> Step:
     if state.mode not in (Mode.STANDS, Mode.SETTLES):
         return stay(state)
     state, actions = heard(state, event.words)
@@ -127,14 +127,14 @@ def _stood(state: State, event: Stood) -> Step:
     return first
 
 
-def _settles(state: State, *, late: bool) -> Step:
+def _settles(state: SavesState, *, late: bool) -> Step:
     """The newer run opens only once no append of the older one can come."""
     if state.save is None:
         return stay(state, mode=Mode.STOPPED)
     return stay(state, RefuseHandover("the store has not answered a commit")) if late else stay(state)
 
 
-def _stands(state: State, firm: Firm, *, committed: bool, late: bool) -> Step:
+def _stands(state: SavesState, firm: Firm, *, committed: bool, late: bool) -> Step:
     if state.save:
         missed = TellMissed(firm.reason, "the save before it is not settled")
         return stay(state, missed, mode=Mode.TRAINS, firm=None, owed=firm.reason) if late else stay(state)
@@ -146,7 +146,7 @@ def _stands(state: State, firm: Firm, *, committed: bool, late: bool) -> Step:
     return _begins(state, firm)
 
 
-def _stops(state: State) -> Step:
+def _stops(state: SavesState) -> Step:
     if state.mode is not Mode.TRAINS:
         return stay(state)
     state, actions = told(state)
@@ -155,7 +155,7 @@ def _stops(state: State) -> Step:
     return state, actions
 
 
-def _hands_over(state: State) -> Step:
+def _hands_over(state: SavesState) -> Step:
     owed, was = state.owed, state.save
     state, actions = drop(state)
     if was:
@@ -163,7 +163,7 @@ def _hands_over(state: State) -> Step:
     return replace(state, mode=Mode.LEFT), actions
 
 
-def _ends(state: State) -> Step:
+def _ends(state: SavesState) -> Step:
     """Nothing of this process stays behind, and nothing more is begun."""
-    state = replace(state, mode=Mode.LEFT, part=Part.NONE)
+    state = replace(state, mode=Mode.LEFT, part=PartStage.NONE)
     return stay(state, Kill(state.uploader), dying=state.uploader, uploader=0) if state.uploader else stay(state)

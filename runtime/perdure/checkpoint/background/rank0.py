@@ -31,7 +31,7 @@ Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.Fenced
 
 
 @dataclass(frozen=True)
-class Part:
+class CopiedPart:
     """What the ranks have said of one rank's part when they copied it."""
 
     size: int
@@ -61,7 +61,7 @@ class Requests:
             found.append(self._answers.get())
         return found
 
-    def prepare(self, name: str, folder: str, parts: Sequence[Part], run: int, position: Position) -> None:
+    def prepare(self, name: str, folder: str, parts: Sequence[CopiedPart], run: int, position: Position) -> None:
         """Read the index objects of all ranks, compare them with what was copied, and write the manifest."""
 
         def act() -> Answer:
@@ -74,12 +74,12 @@ class Requests:
 
         self._begin(act, lambda why: ev.NotPrepared(name, why))
 
-    def _index(self, folder: str, rank: int, part: Part, run: int, position: Position) -> dict[str, Any]:
+    def _index(self, folder: str, rank: int, part: CopiedPart, run: int, position: Position) -> dict[str, Any]:
         key = index_key(folder, rank)
         try:
             body: dict[str, Any] = json.loads(fetch(self._store, key, INDEX_BYTES))
             shard, label = body["shard"], (body["run"], body["step"])
-            found = Part(int(shard["size"]), str(shard["crc"]))
+            found = CopiedPart(int(shard["size"]), str(shard["crc"]))
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{key} cannot be read: {error!r}") from error
         if found != part or label != (run, position.step):

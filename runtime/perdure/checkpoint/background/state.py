@@ -18,7 +18,7 @@ _SEQ_BITS: Final = 40
 _NAME_CHARACTERS: Final = 16
 
 
-class Part(StrEnum):
+class PartStage(StrEnum):
     """What has become of this rank's part of the save under way."""
 
     NONE = "none"
@@ -29,7 +29,7 @@ class Part(StrEnum):
     FAILED = "failed"
 
 
-class Commit(StrEnum):
+class CommitStage(StrEnum):
     """What rank 0 does for the save under way."""
 
     NONE = "none"
@@ -101,7 +101,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class State:
+class SavesState:
     """One rank's saves."""
 
     writer: str
@@ -140,7 +140,7 @@ class State:
     tried: bool = False
     """Agreed: while the ranks leave, a whole save has failed."""
 
-    part: Part = Part.NONE
+    part: PartStage = PartStage.NONE
     durable: int = 0
     failed: int = 0
     why: str = ""
@@ -161,7 +161,7 @@ class State:
     orders: int = 0
     """How many processes were ordered to upload the save under way."""
 
-    commit: Commit = Commit.NONE
+    commit: CommitStage = CommitStage.NONE
     sent_final: bool = False
     """Whether the append says that the commit is final."""
     answer: int = 0
@@ -170,10 +170,10 @@ class State:
     """Why rank 0 may no longer write."""
 
 
-Step = tuple[State, tuple[Action, ...]]
+Step = tuple[SavesState, tuple[Action, ...]]
 
 
-def stay(state: State, *actions: Action, **changes: Any) -> Step:
+def stay(state: SavesState, *actions: Action, **changes: Any) -> Step:
     """The state with these changes, and the actions."""
     return replace(state, **changes) if changes else state, actions
 
@@ -183,13 +183,13 @@ def then(step: Step, after: Step) -> Step:
     return after[0], (*step[1], *after[1])
 
 
-def begin(writer: str, rank: int, carried: Carried | None = None) -> State:
+def begin(writer: str, rank: int, carried: Carried | None = None) -> SavesState:
     """The first state of a rank. `writer` is the mark of rank 0's entries, equal on all ranks."""
     before = carried or Carried()
-    return State(writer, rank, owed=before.owed, dropped=before.dropped)
+    return SavesState(writer, rank, owed=before.owed, dropped=before.dropped)
 
 
-def renewed(state: State, writer: str, rank: int) -> State:
+def renewed(state: SavesState, writer: str, rank: int) -> SavesState:
     """The first state of the same process in a newer run, after HandsOver: it keeps its arena and its uploader."""
     first = begin(writer, rank, carried(state))
     return replace(
@@ -209,7 +209,7 @@ def name_of(writer: str, number: int) -> str:
     return hashlib.sha256(f"{writer}/{number}".encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
-def words(state: State) -> Words:
+def words(state: SavesState) -> Words:
     """What this rank says now."""
     if state.fenced:
         arena = ArenaUse.FENCED
@@ -217,38 +217,38 @@ def words(state: State) -> Words:
         arena = ArenaUse.NONE
     else:
         # Also after it has released the arena an uploader has work to do, and takes no other order.
-        busy = state.arena or state.dying or state.part in (Part.UPLOADING, Part.HELD)
+        busy = state.arena or state.dying or state.part in (PartStage.UPLOADING, PartStage.HELD)
         arena = ArenaUse.IN_USE if busy else ArenaUse.FREE
     return Words(state.durable, state.failed, arena, state.answer)
 
 
-def stands(state: State) -> bool:
+def stands(state: SavesState) -> bool:
     """Whether the main threads of all ranks have to wait here and gather words."""
     return state.mode in (Mode.STANDS, Mode.SETTLES)
 
 
-def under_way(state: State) -> Save | None:
+def under_way(state: SavesState) -> Save | None:
     """The save under way, the same on all ranks."""
     return state.save
 
 
-def may_hand_over(state: State) -> bool:
+def may_hand_over(state: SavesState) -> bool:
     """Whether the save under way may be dropped for a hand-over: never two in a row."""
     return not (state.save and state.dropped)
 
 
-def carried(state: State) -> Carried:
+def carried(state: SavesState) -> Carried:
     """What the newer run has to know if the run is handed over now. The save under way is dropped then."""
     if state.save is None:
         return Carried(state.owed, state.dropped)
     return Carried(state.owed or state.save.reason, dropped=True)
 
 
-def unanswered(state: State) -> bool:
+def unanswered(state: SavesState) -> bool:
     """On rank 0: whether an append was sent that has no answer."""
-    return state.commit is Commit.SENT and not state.fenced
+    return state.commit is CommitStage.SENT and not state.fenced
 
 
-def quiet(state: State) -> bool:
+def quiet(state: SavesState) -> bool:
     """Whether no uploader of this rank lives."""
     return not (state.uploader or state.dying)

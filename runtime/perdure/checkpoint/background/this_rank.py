@@ -24,7 +24,7 @@ from perdure.checkpoint.background.events import (
     Sealed,
     Stuck,
 )
-from perdure.checkpoint.background.state import Commit, Part, State, Step, stay
+from perdure.checkpoint.background.state import CommitStage, PartStage, SavesState, Step, stay
 
 UPLOADERS: Final = 2
 """How many processes may try to upload one part: one that dies is followed by another."""
@@ -32,13 +32,13 @@ UPLOADERS: Final = 2
 PartEvent = Room | Sealed | CopyFailed | Durable | Failed | Released | Ended | Stuck | Late
 
 
-def begin_copy(state: State, save: Save) -> Step:
+def begin_copy(state: SavesState, save: Save) -> Step:
     """Begins this rank's part of a save."""
-    copying = replace(state, save=save, part=Part.COPYING, arena=save.name, copying=True, why="", orders=0)
+    copying = replace(state, save=save, part=PartStage.COPYING, arena=save.name, copying=True, why="", orders=0)
     return copying, (Copy(save),)
 
 
-def step_part(state: State, event: PartEvent) -> Step:
+def step_part(state: SavesState, event: PartEvent) -> Step:
     """What this rank's own threads and processes say."""
     match event:
         case Room(usable):
@@ -49,9 +49,9 @@ def step_part(state: State, event: PartEvent) -> Step:
             return fail(replace(state, copying=False, arena=""), why)
         case Durable(name, uploader) if state.save and name == state.save.name:
             # Not of one that has died: another one may work under the same name.
-            says_it = state.part in (Part.UPLOADING, Part.HELD) and uploader in (state.uploader, state.dying)
-            return stay(state, part=Part.DURABLE, durable=state.save.number) if says_it else stay(state)
-        case Failed(name, why) if state.save and name == state.save.name and state.part is Part.UPLOADING:
+            says_it = state.part in (PartStage.UPLOADING, PartStage.HELD) and uploader in (state.uploader, state.dying)
+            return stay(state, part=PartStage.DURABLE, durable=state.save.number) if says_it else stay(state)
+        case Failed(name, why) if state.save and name == state.save.name and state.part is PartStage.UPLOADING:
             return fail(state, why)
         case Released(name, uploader) if name == state.arena and uploader == state.uploader and not state.copying:
             return stay(state, arena="")
@@ -59,61 +59,61 @@ def step_part(state: State, event: PartEvent) -> Step:
             return _ended(state, uploader, why)
         case Stuck(uploader) if uploader == state.dying and uploader:
             broken = replace(state, broken=True)
-            waits = state.part in (Part.UPLOADING, Part.HELD)
+            waits = state.part in (PartStage.UPLOADING, PartStage.HELD)
             return fail(broken, "its uploader cannot be ended") if waits else stay(broken)
         case Late(name):
             return _late(state, name)
     return stay(state)
 
 
-def fail(state: State, why: str) -> Step:
+def fail(state: SavesState, why: str) -> Step:
     """This rank's part of the save under way has failed, unless it has already."""
-    if state.save is None or state.part in (Part.NONE, Part.FAILED):
+    if state.save is None or state.part in (PartStage.NONE, PartStage.FAILED):
         return free(state)
-    failed = replace(state, failed=state.save.number, why=why, commit=Commit.NONE)
-    return let_go(failed, Part.FAILED)
+    failed = replace(state, failed=state.save.number, why=why, commit=CommitStage.NONE)
+    return let_go(failed, PartStage.FAILED)
 
 
-def let_go(state: State, part: Part) -> Step:
+def let_go(state: SavesState, part: PartStage) -> Step:
     """Nothing comes of this rank's part any more: ends its uploader if it works on it."""
-    works = state.part is Part.UPLOADING
+    works = state.part is PartStage.UPLOADING
     state = replace(state, part=part)
     return _kill(state) if works else free(state)
 
 
-def free(state: State) -> Step:
+def free(state: SavesState) -> Step:
     """Ends whoever may still read the arena. One that is being written is freed by the end of the copy."""
     return _kill(state) if state.arena and not state.copying else stay(state)
 
 
-def _kill(state: State) -> Step:
+def _kill(state: SavesState) -> Step:
     if state.uploader:
         return stay(state, Kill(state.uploader), dying=state.uploader, uploader=0)
     return stay(state) if state.dying else stay(state, arena="")
 
 
-def hold(state: State) -> Step:
+def hold(state: SavesState) -> Step:
     """Stops this rank's upload and keeps its bytes."""
-    if state.part is Part.COPYING:
-        return stay(state, part=Part.HELD)
-    return _kill(replace(state, part=Part.HELD)) if state.part is Part.UPLOADING else stay(state)
+    if state.part is PartStage.COPYING:
+        return stay(state, part=PartStage.HELD)
+    return _kill(replace(state, part=PartStage.HELD)) if state.part is PartStage.UPLOADING else stay(state)
 
 
-def resume(state: State) -> Step:
+def resume(state: SavesState) -> Step:
     """Uploads again what was held, by another process under the same name."""
-    if state.part is not Part.HELD:
+    if state.part is not PartStage.HELD:
         return stay(state)
-    again = replace(state, part=Part.COPYING if state.copying else Part.UPLOADING, orders=0)
+    again = replace(state, part=PartStage.COPYING if state.copying else PartStage.UPLOADING, orders=0)
     return stay(again) if state.copying or state.dying else _order(again)
 
 
-def _copied(state: State) -> Step:
-    if state.part is Part.COPYING:
-        return _order(replace(state, part=Part.UPLOADING))
+def _copied(state: SavesState) -> Step:
+    if state.part is PartStage.COPYING:
+        return _order(replace(state, part=PartStage.UPLOADING))
     return stay(state)
 
 
-def _order(state: State) -> Step:
+def _order(state: SavesState) -> Step:
     save = state.save
     if save is None:
         return stay(state)
@@ -122,19 +122,19 @@ def _order(state: State) -> Step:
     return stay(state, Order(save, state.uploader), arena=save.name, orders=state.orders + 1)
 
 
-def _ended(state: State, uploader: int, why: str) -> Step:
+def _ended(state: SavesState, uploader: int, why: str) -> Step:
     """A process has ended, so nobody reads the arena any more."""
     state = replace(state, dying=0) if uploader == state.dying else replace(state, uploader=0)
     if state.copying:
         return stay(state)
     state = replace(state, arena="")
-    if state.part is not Part.UPLOADING:
+    if state.part is not PartStage.UPLOADING:
         return stay(state)
     return _order(state) if state.orders < UPLOADERS else fail(state, why or "its uploaders have ended")
 
 
-def _late(state: State, name: str) -> Step:
+def _late(state: SavesState, name: str) -> Step:
     """The deadline frees an arena too: an uploader may stand still between its last two words."""
-    if state.save and name == state.save.name and state.part in (Part.COPYING, Part.UPLOADING):
+    if state.save and name == state.save.name and state.part in (PartStage.COPYING, PartStage.UPLOADING):
         return fail(state, "not uploaded by its deadline")
-    return free(state) if name == state.arena and state.part is not Part.HELD else stay(state)
+    return free(state) if name == state.arena and state.part is not PartStage.HELD else stay(state)

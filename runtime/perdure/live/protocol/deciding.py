@@ -20,17 +20,17 @@ from perdure.live.protocol.events import (
     VoteReduced,
 )
 from perdure.live.protocol.returning import say_and_return
-from perdure.live.protocol.state import Phase, State, Step, also, stay, to, waits_for
+from perdure.live.protocol.state import PartyPhase, PartyState, Step, also, stay, to, waits_for
 from perdure.live.protocol.waiting import lost, went
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
 
-def before_the_put(state: State, event: Event) -> Step:
+def before_the_put(state: PartyState, event: Event) -> Step:
     """VOTED: nothing is appended yet."""
     match event:
         case VoteReduced(whole=True):
-            return to(state, Phase.DECIDING, AppendOpened())
+            return to(state, PartyPhase.DECIDING, AppendOpened())
         case VoteReduced(False, why):
             return say_and_return(state, HandoverWord.ABORT, why or "the vote failed")
         case Heard(HandoverWord.ABORT, why):
@@ -49,13 +49,13 @@ def before_the_put(state: State, event: Event) -> Step:
     return stay(state)
 
 
-def at_the_limit(state: State) -> Step:
+def at_the_limit(state: PartyState) -> Step:
     """The decider's word at the limit: if a pod has to leave anyway, it needs its exit save now."""
     word = HandoverWord.RESTART if state.forced else HandoverWord.ABORT
     return say_and_return(stay(state, late=True)[0], word, "the limit has passed")
 
 
-def after_the_put(state: State, event: Event) -> Step:
+def after_the_put(state: PartyState, event: Event) -> Step:
     """DECIDING: the PUT may have arrived at any time."""
     match event:
         case LogAnswered(verdict):
@@ -65,7 +65,7 @@ def after_the_put(state: State, event: Event) -> Step:
     return stay(state)
 
 
-def _answered(state: State, verdict: Verdict | None) -> Step:
+def _answered(state: PartyState, verdict: Verdict | None) -> Step:
     match verdict:
         case Verdict.GO:
             next_state, actions = went(state)
@@ -79,4 +79,4 @@ def _answered(state: State, verdict: Verdict | None) -> Step:
         case Verdict.ENDED:
             return lost(state, "the run ended while it was being handed over")
         case Verdict.FENCED:
-            return to(state, Phase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))
+            return to(state, PartyPhase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))

@@ -11,9 +11,9 @@ from perdure.live.protocol.events import Event, SetWarm
 from perdure.live.protocol.newcomer import step_newcomer
 from perdure.live.protocol.old import step_old
 from perdure.live.protocol.parties import Attempt
-from perdure.live.protocol.state import Phase, State, Step, known, named
+from perdure.live.protocol.state import PartyPhase, PartyState, Step, known, named
 
-__all__ = ["Phase", "State", "Step", "begin", "known", "named", "step"]
+__all__ = ["PartyPhase", "PartyState", "Step", "begin", "known", "named", "step"]
 
 
 def begin(attempt: Attempt, number: int) -> Step:
@@ -21,11 +21,11 @@ def begin(attempt: Attempt, number: int) -> Step:
     me = attempt.parties[number]
     others = frozenset(party.number for party in attempt.parties) - {number}
     if not me.decides:
-        return State(attempt, me), (SetWarm(),)
+        return PartyState(attempt, me), (SetWarm(),)
     # No stop before the object store, which decides, has answered once.
-    return State(attempt, me, silent=True, needed=others), (SetWarm(),)
+    return PartyState(attempt, me, silent=True, needed=others), (SetWarm(),)
 
 
-def step(state: State, event: Event) -> Step:
+def step(state: PartyState, event: Event) -> Step:
     """The state after `event`, and the actions in order."""
     return step_newcomer(state, event) if state.joins else step_old(state, event)

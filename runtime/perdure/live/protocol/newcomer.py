@@ -35,23 +35,23 @@ from perdure.live.protocol.events import (
     Unable,
     Vote,
 )
-from perdure.live.protocol.state import UNVOTED, Phase, State, Step, stay, to
+from perdure.live.protocol.state import UNVOTED, PartyPhase, PartyState, Step, stay, to
 from perdure.live.protocol.waiting import Answers, waited
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
-HOLDING = frozenset({Phase.RUNNING_ON, Phase.TELLING, Phase.VOTED, Phase.ASKING})
+HOLDING = frozenset({PartyPhase.RUNNING_ON, PartyPhase.TELLING, PartyPhase.VOTED, PartyPhase.ASKING})
 """Phases in which a newcomer holds the whole state."""
 
 
-def step_newcomer(state: State, event: Event) -> Step:
+def step_newcomer(state: PartyState, event: Event) -> Step:
     """The step of a newcomer."""
-    if state.phase in (Phase.VOTED, Phase.ASKING):
+    if state.phase in (PartyPhase.VOTED, PartyPhase.ASKING):
         return waited(state, event, Answers(_read, _joins))
     return _unvoted(state, event) if state.phase in UNVOTED else stay(state)
 
 
-def _unvoted(state: State, event: Event) -> Step:
+def _unvoted(state: PartyState, event: Event) -> Step:
     match event:
         case AllWarm() | Connected() | Moved() | FirstBatch() | Acknowledged():
             return _comes_nearer(state, event)
@@ -72,23 +72,23 @@ def _unvoted(state: State, event: Event) -> Step:
     return stay(state)
 
 
-def _comes_nearer(state: State, event: Event) -> Step:
+def _comes_nearer(state: PartyState, event: Event) -> Step:
     """The steps to its vote. It waits in Move until the old ranks stop, and then for its script's first batch."""
     match event:
-        case AllWarm() if state.phase is Phase.PREPARING:
+        case AllWarm() if state.phase is PartyPhase.PREPARING:
             return stay(state, Connect())
-        case Connected() if state.phase is Phase.PREPARING:
-            return to(state, Phase.MOVING, Move(), connected=True)
-        case Moved() if state.phase is Phase.MOVING:
-            return to(state, Phase.RUNNING_ON)
-        case FirstBatch() if state.phase is Phase.RUNNING_ON and not state.late:
-            return to(state, Phase.TELLING, TellVoting())
-        case Acknowledged() if state.phase is Phase.TELLING:
-            return to(state, Phase.VOTED, Vote(), voted=True)
+        case Connected() if state.phase is PartyPhase.PREPARING:
+            return to(state, PartyPhase.MOVING, Move(), connected=True)
+        case Moved() if state.phase is PartyPhase.MOVING:
+            return to(state, PartyPhase.RUNNING_ON)
+        case FirstBatch() if state.phase is PartyPhase.RUNNING_ON and not state.late:
+            return to(state, PartyPhase.TELLING, TellVoting())
+        case Acknowledged() if state.phase is PartyPhase.TELLING:
+            return to(state, PartyPhase.VOTED, Vote(), voted=True)
     return stay(state)
 
 
-def _answered(state: State, verdict: Verdict | None) -> Step:
+def _answered(state: PartyState, verdict: Verdict | None) -> Step:
     """The log's answer. This newcomer never voted, so it cannot be GO."""
     match verdict:
         case Verdict.ENDED:
@@ -98,23 +98,23 @@ def _answered(state: State, verdict: Verdict | None) -> Step:
     return _failed(state, "the older run keeps training, as the log says")
 
 
-def _read(state: State, word: HandoverWord, why: str) -> Step:
+def _read(state: PartyState, word: HandoverWord, why: str) -> Step:
     return _joins(state) if word is HandoverWord.RESTART else _failed(state, why or "aborted")
 
 
-def _joins(state: State) -> Step:
-    return to(state, Phase.JOINING, SetSeen(), JoinInPlace(), word=HandoverWord.RESTART)
+def _joins(state: PartyState) -> Step:
+    return to(state, PartyPhase.JOINING, SetSeen(), JoinInPlace(), word=HandoverWord.RESTART)
 
 
-def _failed(state: State, why: str) -> Step:
+def _failed(state: PartyState, why: str) -> Step:
     if state.deaf and state.attempt.world == 1 and state.phase in HOLDING:
         # This process may hold the last copy of the state. It appends nothing, because the silent rank may be alive.
         kept = f"{why}, and no other process holds this state"
-        return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
-    return to(state, Phase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
+        return to(state, PartyPhase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
+    return to(state, PartyPhase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 
-def _why_not(state: State, event: Event) -> str:
+def _why_not(state: PartyState, event: Event) -> str:
     """Why a newcomer that has not voted ends the attempt; "" if it does not."""
     match event:
         case Unable(why) | NotLive(why):
@@ -123,7 +123,7 @@ def _why_not(state: State, event: Event) -> str:
             return "the newcomer's pod is to end"
         case Newer(takes_over) if takes_over != state.attempt.next:
             return "a newer run was planned"
-        case Passed(Alarm.ACK) if state.phase is Phase.TELLING:
+        case Passed(Alarm.ACK) if state.phase is PartyPhase.TELLING:
             return "the newcomer's agent did not acknowledge the vote"
         case Passed(Alarm.DEADLINE):
             return "nothing came of the attempt in time"

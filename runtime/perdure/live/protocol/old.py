@@ -48,7 +48,7 @@ from perdure.live.protocol.returning import (
     say_and_return,
     trains_on,
 )
-from perdure.live.protocol.state import Phase, State, Step, stay, to, waits_for
+from perdure.live.protocol.state import PartyPhase, PartyState, Step, stay, to, waits_for
 from perdure.live.protocol.waiting import Answers, leave, lost, waited
 from perdure.wire import ExitKind, HandoverWord
 
@@ -56,7 +56,7 @@ DECIDER_GONE = "the link to the decider is closed"
 NEWER_RUN = "a newer run was planned"
 
 
-def step_old(state: State, event: Event) -> Step:
+def step_old(state: PartyState, event: Event) -> Step:
     """The step of an old rank."""
     if isinstance(event, Newer):
         state = replace(state, newer=event)
@@ -67,28 +67,28 @@ def step_old(state: State, event: Event) -> Step:
     return _in_phase(state, event)
 
 
-def _in_phase(state: State, event: Event) -> Step:
+def _in_phase(state: PartyState, event: Event) -> Step:
     match state.phase:
-        case Phase.PREPARING:
+        case PartyPhase.PREPARING:
             return _prepares(state, event)
-        case Phase.MOVING | Phase.TELLING:
+        case PartyPhase.MOVING | PartyPhase.TELLING:
             return _stands(state, event)
-        case Phase.VOTED | Phase.ASKING | Phase.DECIDING:
+        case PartyPhase.VOTED | PartyPhase.ASKING | PartyPhase.DECIDING:
             return _voted(state, event)
-        case Phase.ROUND:
+        case PartyPhase.ROUND:
             return in_the_round(state, event)
-        case Phase.ABORTED:
+        case PartyPhase.ABORTED:
             return trains_on(state, event)
-        case Phase.SAVING:
+        case PartyPhase.SAVING:
             return saves(state, event)
-        case Phase.LINGERING:
+        case PartyPhase.LINGERING:
             return _lingers(state, event)
-        case Phase.TOOK_OVER | Phase.ENDED | Phase.RUNNING_ON | Phase.JOINING:
+        case PartyPhase.TOOK_OVER | PartyPhase.ENDED | PartyPhase.RUNNING_ON | PartyPhase.JOINING:
             return stay(state)
     assert_never(state.phase)
 
 
-def _prepares(state: State, event: Event) -> Step:
+def _prepares(state: PartyState, event: Event) -> Step:
     match event:
         case AllWarm():
             return stay(state, Connect())
@@ -99,7 +99,7 @@ def _prepares(state: State, event: Event) -> Step:
         case Stopped() if state.exit_requested and not state.leaves:
             return say_and_return(state, HandoverWord.ABORT, "this pod is to end")
         case Stopped():
-            return to(state, Phase.MOVING, Move())
+            return to(state, PartyPhase.MOVING, Move())
         case ExitAgreed():
             return exits_before_the_stop(state)
         case GoalReached():
@@ -115,13 +115,13 @@ def _prepares(state: State, event: Event) -> Step:
     return gave_up(state, why, say=say) if why else stay(state)
 
 
-def _stands(state: State, event: Event) -> Step:
+def _stands(state: PartyState, event: Event) -> Step:
     """Stopped, and not voted yet."""
     match event:
-        case Moved() if state.phase is Phase.MOVING:
-            return to(state, Phase.TELLING, TellVoting())
-        case Acknowledged() if state.phase is Phase.TELLING:
-            return to(state, Phase.VOTED, Vote(), voted=True)
+        case Moved() if state.phase is PartyPhase.MOVING:
+            return to(state, PartyPhase.TELLING, TellVoting())
+        case Acknowledged() if state.phase is PartyPhase.TELLING:
+            return to(state, PartyPhase.VOTED, Vote(), voted=True)
         case Sigterm() if state.leaves:
             return stay(state, exit_requested=True)
         case Sigterm():
@@ -141,22 +141,22 @@ def _stands(state: State, event: Event) -> Step:
     return say_and_return(state, HandoverWord.ABORT, why) if why else stay(state)
 
 
-def _voted(state: State, event: Event) -> Step:
+def _voted(state: PartyState, event: Event) -> Step:
     """Voted: requests wait until the outcome is known."""
     if isinstance(event, Sigterm):
         return stay(state, exit_requested=True)
-    if state.phase is Phase.DECIDING:
+    if state.phase is PartyPhase.DECIDING:
         return after_the_put(state, event)
     if state.decides:
         return before_the_put(state, event)
     return waited(state, event, Answers(read_and_return, _ended))
 
 
-def _ended(state: State) -> Step:
+def _ended(state: PartyState) -> Step:
     return lost(state, "the run has ended without this rank")
 
 
-def _lingers(state: State, event: Event) -> Step:
+def _lingers(state: PartyState, event: Event) -> Step:
     match event:
         case Passed(Alarm.DEADLINE):
             return _has_lingered(state)
@@ -165,13 +165,13 @@ def _lingers(state: State, event: Event) -> Step:
     return stay(state)
 
 
-def _has_lingered(state: State) -> Step:
+def _has_lingered(state: PartyState) -> Step:
     if state.leaves_as is ExitKind.HANDED_OVER:
         return leave(state)
-    return to(state, Phase.ENDED, Exit(state.leaves_as))
+    return to(state, PartyPhase.ENDED, Exit(state.leaves_as))
 
 
-def _not_needed_by(state: State, event: SeenBy | Gone | Silent) -> tuple[State, tuple[CloseStore, ...]]:
+def _not_needed_by(state: PartyState, event: SeenBy | Gone | Silent) -> tuple[PartyState, tuple[CloseStore, ...]]:
     """The decider keeps its store until each party knows the outcome or is gone."""
     party, left = event.party, state.needed - {event.party}
     missed = state.missed - {party} if isinstance(event, SeenBy) else state.missed | ({party} & state.needed)
@@ -179,20 +179,20 @@ def _not_needed_by(state: State, event: SeenBy | Gone | Silent) -> tuple[State, 
     return replace(state, needed=left, missed=missed), closing
 
 
-def _why_not(state: State, event: Event) -> str:
+def _why_not(state: PartyState, event: Event) -> str:
     """Why an old rank that has not voted ends the attempt; "" if it does not."""
     match event:
         case Unable(why) | NotLive(why) | Heard(HandoverWord.ABORT, why):
             return why or "aborted"
         case LinkClosed() if not state.decides:
             return DECIDER_GONE
-        case Silent(party) if state.phase is not Phase.PREPARING and waits_for(state, party):
+        case Silent(party) if state.phase is not PartyPhase.PREPARING and waits_for(state, party):
             return f"party {party} is silent"
         case Gone(party):
             return f"party {party} is gone"
         case Newer(takes_over) if takes_over != state.attempt.next:
             return NEWER_RUN
-        case Passed(Alarm.ACK) if state.phase is Phase.TELLING:
+        case Passed(Alarm.ACK) if state.phase is PartyPhase.TELLING:
             return "the agent did not acknowledge the vote"
         case Passed(Alarm.LIMIT | Alarm.QUIET):
             return "the limit has passed"

@@ -16,7 +16,7 @@ from perdure.errors import UserError
 from perdure.wire import Handover
 
 
-class Part(StrEnum):
+class PartyRole(StrEnum):
     """A party's role in an attempt."""
 
     STAYER = "stayer"
@@ -29,7 +29,7 @@ class Party:
     """One process in an attempt."""
 
     number: int
-    part: Part
+    part: PartyRole
     old: int | None
     """Its rank in the living run; None for a newcomer."""
     new: int | None
@@ -98,7 +98,7 @@ class Attempt:
         A stayer has all of it but rank 0's buffers, which a commit made here would give to every rank.
         """
         first = self.of_new(0)
-        stayer = (first.number,) if first.part is Part.STAYER and first.old != 0 else ()
+        stayer = (first.number,) if first.part is PartyRole.STAYER and first.old != 0 else ()
         return (*stayer, *(party.number for party in self.newcomers))
 
     def predecessor_of(self, rank: int) -> int | None:
@@ -113,13 +113,13 @@ class Attempt:
         left = iter([rank for rank in range(self.new_world) if rank not in taken])
         for rank in range(self.world):
             if rank in gone:
-                yield Party(rank, Part.LEAVER, rank, None, rank == self.decider)
+                yield Party(rank, PartyRole.LEAVER, rank, None, rank == self.decider)
             else:
-                yield Party(rank, Part.STAYER, rank, next(left), rank == self.decider)
+                yield Party(rank, PartyRole.STAYER, rank, next(left), rank == self.decider)
 
     def _newcomers(self) -> Iterator[Party]:
         for index, rank in enumerate(self.joins):
-            yield Party(self.world + index, Part.NEWCOMER, None, rank)
+            yield Party(self.world + index, PartyRole.NEWCOMER, None, rank)
 
     def _problem(self) -> str:
         """What is wrong with the attempt; "" for nothing."""

@@ -28,27 +28,27 @@ from perdure.live.protocol.events import (
     TrainOn,
 )
 from perdure.live.protocol.events import Exit as End
-from perdure.live.protocol.state import Phase, State, Step, also, stay, to, waits_for
+from perdure.live.protocol.state import PartyPhase, PartyState, Step, also, stay, to, waits_for
 from perdure.live.protocol.waiting import lost
 from perdure.wire import ExitKind, HandoverWord
 
 
-def say_and_return(state: State, word: HandoverWord, why: str) -> Step:
+def say_and_return(state: PartyState, word: HandoverWord, why: str) -> Step:
     """Say the word to all parties, and leave the stop with the other old ranks."""
     next_state, actions = read_and_return(state, word, why)
     return also((next_state, (Say(word, why),)), actions)
 
 
-def read_and_return(state: State, word: HandoverWord, why: str) -> Step:  # noqa: ARG001  (see Answers.word)
+def read_and_return(state: PartyState, word: HandoverWord, why: str) -> Step:  # noqa: ARG001  (see Answers.word)
     """Leave the stop with the other old ranks."""
     if word is HandoverWord.RESTART:
         choice = Choice.RESTART
     else:
         choice = Choice.EXIT if state.exits or (state.late and state.forced) else Choice.TRAIN
-    return to(state, Phase.ROUND, SetSeen(), Round(choice), word=word)
+    return to(state, PartyPhase.ROUND, SetSeen(), Round(choice), word=word)
 
 
-def in_the_round(state: State, event: Event) -> Step:
+def in_the_round(state: PartyState, event: Event) -> Step:
     """ROUND."""
     match event:
         case RoundDone(None):
@@ -56,13 +56,13 @@ def in_the_round(state: State, event: Event) -> Step:
         case RoundDone(Choice.TRAIN):
             asks = (AskExit(),) if state.exits else ()
             report = _report(state, HandoverWord.ABORT, "the attempt was aborted")
-            return to(state, Phase.ABORTED, *report, TrainOn(state.attempt.next), *asks, reported=True)
+            return to(state, PartyPhase.ABORTED, *report, TrainOn(state.attempt.next), *asks, reported=True)
         case RoundDone(Choice.EXIT):
             report = _report(state, HandoverWord.ABORT, "the attempt was aborted, and the run is to end")
-            return to(state, Phase.SAVING, *report, SaveAndExit(state.attempt.next), reported=True)
+            return to(state, PartyPhase.SAVING, *report, SaveAndExit(state.attempt.next), reported=True)
         case RoundDone(Choice.RESTART):
             report = _report(state, HandoverWord.RESTART, "the newer run begins in place")
-            return to(state, Phase.SAVING, *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART)
+            return to(state, PartyPhase.SAVING, *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART)
         case Silent(party, lost=True) if waits_for(state, party):
             return lost(state, f"party {party} was silent for long, and the older run needs it")
         case Sigterm():
@@ -72,14 +72,14 @@ def in_the_round(state: State, event: Event) -> Step:
     return stay(state)
 
 
-def gave_up(state: State, why: str, *, say: bool) -> Step:
+def gave_up(state: PartyState, why: str, *, say: bool) -> Step:
     """Give the attempt up before the stop: this old rank no longer offers it and keeps training."""
     said: tuple[Action, ...] = (Say(HandoverWord.ABORT, why),) if say else ()
     asks = (AskExit(),) if state.exits else ()
     report = _report(state, HandoverWord.ABORT, why)
     return to(
         state,
-        Phase.ABORTED,
+        PartyPhase.ABORTED,
         *said,
         SetSeen(),
         *report,
@@ -90,7 +90,7 @@ def gave_up(state: State, why: str, *, say: bool) -> Step:
     )
 
 
-def trains_on(state: State, event: Event) -> Step:
+def trains_on(state: PartyState, event: Event) -> Step:
     """ABORTED: trains as before, except that time may be short."""
     match event:
         case Stopped():
@@ -101,37 +101,39 @@ def trains_on(state: State, event: Event) -> Step:
         case Passed(Alarm.LIMIT):
             return stay(state, late=True)
         case ExitAgreed():
-            return to(state, Phase.SAVING, SaveAndExit(state.attempt.next))
+            return to(state, PartyPhase.SAVING, SaveAndExit(state.attempt.next))
         case Sigterm():
             return stay(state, exit_requested=True)
     return stay(state)
 
 
-def saves(state: State, event: Event) -> Step:
+def saves(state: PartyState, event: Event) -> Step:
     """SAVING."""
     match event:
         case Saved() if state.decides and state.needed:
-            return to(state, Phase.LINGERING, leaves_as=ExitKind.CHECKPOINTED)
+            return to(state, PartyPhase.LINGERING, leaves_as=ExitKind.CHECKPOINTED)
         case Saved():
-            return to(state, Phase.ENDED, End(ExitKind.CHECKPOINTED))
+            return to(state, PartyPhase.ENDED, End(ExitKind.CHECKPOINTED))
     return stay(state)
 
 
-def reached(state: State, event: GoalReached) -> Step:  # noqa: ARG001
+def reached(state: PartyState, event: GoalReached) -> Step:  # noqa: ARG001
     """The training is done while an attempt is prepared, so there is nothing to hand over."""
     said = (Say(HandoverWord.ABORT, "completed"),) if state.decides else ()
     report = _report(state, HandoverWord.ABORT, "completed")
     train_on = TrainOn(state.attempt.next)
-    return to(state, Phase.ABORTED, *said, SetSeen(), *report, train_on, reported=True, word=HandoverWord.ABORT)
+    return to(state, PartyPhase.ABORTED, *said, SetSeen(), *report, train_on, reported=True, word=HandoverWord.ABORT)
 
 
-def exits_before_the_stop(state: State) -> Step:
+def exits_before_the_stop(state: PartyState) -> Step:
     """All old ranks agreed to end the run. Newcomers begin the newer run in place, after that end."""
     why = "the run ends for another reason"
     said = (Say(HandoverWord.RESTART, why),) if state.decides else ()
     report = _report(state, HandoverWord.RESTART, why)
-    return to(state, Phase.SAVING, *said, SetSeen(), *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART)
+    return to(
+        state, PartyPhase.SAVING, *said, SetSeen(), *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART
+    )
 
 
-def _report(state: State, word: HandoverWord, why: str) -> tuple[Action, ...]:
+def _report(state: PartyState, word: HandoverWord, why: str) -> tuple[Action, ...]:
     return () if state.reported else (TellEnded(word, why),)

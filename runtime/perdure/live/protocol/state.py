@@ -11,11 +11,11 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.live.protocol.events import Action, Newer
-from perdure.live.protocol.parties import Attempt, Part, Party
+from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.wire import AttemptRecord, ExitKind, HandoverWord
 
 
-class Phase(StrEnum):
+class PartyPhase(StrEnum):
     """What a party is doing."""
 
     PREPARING = "preparing"  # old ranks train; a newcomer waits in its `restore`
@@ -34,19 +34,21 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-UNVOTED = frozenset({Phase.PREPARING, Phase.MOVING, Phase.RUNNING_ON, Phase.TELLING})
+UNVOTED = frozenset({PartyPhase.PREPARING, PartyPhase.MOVING, PartyPhase.RUNNING_ON, PartyPhase.TELLING})
 """Phases in which a party may still say abort."""
-STANDING = frozenset({Phase.MOVING, Phase.TELLING, Phase.VOTED, Phase.DECIDING, Phase.ASKING, Phase.ROUND})
+STANDING = frozenset(
+    {PartyPhase.MOVING, PartyPhase.TELLING, PartyPhase.VOTED, PartyPhase.DECIDING, PartyPhase.ASKING, PartyPhase.ROUND}
+)
 """Phases in which an old rank does not train."""
 
 
 @dataclass(frozen=True)
-class State:
+class PartyState:
     """One party in one attempt."""
 
     attempt: Attempt
     me: Party
-    phase: Phase = Phase.PREPARING
+    phase: PartyPhase = PartyPhase.PREPARING
     connected: bool = False
     silent: bool = False
     """Decider: the object store has not answered lately."""
@@ -94,23 +96,23 @@ class State:
     @property
     def leaves(self) -> bool:
         """Whether this party's pod leaves."""
-        return self.me.part is Part.LEAVER
+        return self.me.part is PartyRole.LEAVER
 
     @property
     def joins(self) -> bool:
         """Whether this party is a newcomer."""
-        return self.me.part is Part.NEWCOMER
+        return self.me.part is PartyRole.NEWCOMER
 
 
-Step = tuple[State, tuple[Action, ...]]
+Step = tuple[PartyState, tuple[Action, ...]]
 
 
-def to(state: State, phase: Phase, *actions: Action, **changes: Any) -> Step:
+def to(state: PartyState, phase: PartyPhase, *actions: Action, **changes: Any) -> Step:
     """The state in another phase, and the actions."""
     return replace(state, phase=phase, **changes), actions
 
 
-def stay(state: State, *actions: Action, **changes: Any) -> Step:
+def stay(state: PartyState, *actions: Action, **changes: Any) -> Step:
     """The state in the same phase, and the actions."""
     return replace(state, **changes) if changes else state, actions
 
@@ -120,7 +122,7 @@ def also(step: Step, after: Sequence[Action]) -> Step:
     return step[0], (*step[1], *after)
 
 
-def waits_for(state: State, party: int) -> bool:
+def waits_for(state: PartyState, party: int) -> bool:
     """Whether silence of that party makes an old rank give up waiting.
 
     Newcomers are excluded: their scripts may hold the interpreter's lock, and the wait for their votes is short anyway.
@@ -128,7 +130,7 @@ def waits_for(state: State, party: int) -> bool:
     return party < state.attempt.world if state.decides else party == state.attempt.decider
 
 
-def known(state: State) -> AttemptRecord | None:
+def known(state: PartyState) -> AttemptRecord | None:
     """The attempt for this process's outcome: whether it voted, and the word that it read. Silence is not part of it.
 
     None if the newer run begins in place, which is not a hand-over.
@@ -138,7 +140,7 @@ def known(state: State) -> AttemptRecord | None:
     return AttemptRecord(state.attempt.next, state.voted, state.word)
 
 
-def named(state: State) -> int:
+def named(state: PartyState) -> int:
     """The run that an old rank offers in the agreement's vector; 0 while it is not ready."""
-    ready = state.phase is Phase.PREPARING and state.connected and not state.silent and not state.late
+    ready = state.phase is PartyPhase.PREPARING and state.connected and not state.silent and not state.late
     return state.attempt.next if ready else 0

@@ -29,7 +29,7 @@ from perdure.live.protocol.events import (
     TellTookOver,
     VoteReduced,
 )
-from perdure.live.protocol.state import Phase, State, Step, stay, to
+from perdure.live.protocol.state import PartyPhase, PartyState, Step, stay, to
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
@@ -38,19 +38,19 @@ from perdure.wire import ExitKind, HandoverWord
 class Answers:
     """A party's steps after a failed attempt."""
 
-    word: Callable[[State, HandoverWord, str], Step]
-    ended: Callable[[State], Step]
+    word: Callable[[PartyState, HandoverWord, str], Step]
+    ended: Callable[[PartyState], Step]
     """After the older run ended in the log."""
 
 
-def waited(state: State, event: Event, answers: Answers) -> Step:
+def waited(state: PartyState, event: Event, answers: Answers) -> Step:
     """The step of a voted party in VOTED or ASKING, except for the decider."""
     match event:
         case Heard(HandoverWord.GO):
             return went(state, heard=True)
         case Heard(word, why):
             return answers.word(state, word, why)
-        case LogAnswered(verdict) if state.phase is Phase.ASKING:
+        case LogAnswered(verdict) if state.phase is PartyPhase.ASKING:
             return _answered(state, verdict, answers)
         case VoteReduced(whole=False):
             return _ask(state)  # the decider decides and says its word
@@ -67,18 +67,18 @@ def waited(state: State, event: Event, answers: Answers) -> Step:
     return stay(state)
 
 
-def went(state: State, *, heard: bool = False) -> Step:
+def went(state: PartyState, *, heard: bool = False) -> Step:
     """The newer run took over, as this party read in the log or `heard` from the decider."""
     state = replace(state, word=HandoverWord.GO)
     if not state.leaves:
-        return to(state, Phase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
+        return to(state, PartyPhase.TOOK_OVER, SetSeen(), Install(), TellTookOver())
     if state.decides and state.needed:
-        return to(state, Phase.LINGERING, leaves_as=ExitKind.HANDED_OVER)
+        return to(state, PartyPhase.LINGERING, leaves_as=ExitKind.HANDED_OVER)
     next_state, actions = leave(state, heard=heard)
     return next_state, (SetSeen(), *actions)
 
 
-def leave(state: State, *, heard: bool = False) -> Step:
+def leave(state: PartyState, *, heard: bool = False) -> Step:
     """A leaver that knows GO exits.
 
     If one pod has all ranks of the newer run, and may have died before any of them knew, this process may hold the last
@@ -91,23 +91,23 @@ def leave(state: State, *, heard: bool = False) -> Step:
     else:
         knows = heard or not attempt.of_new(0).decides
     if knows or not attempt.alone:
-        return to(state, Phase.ENDED, Exit(ExitKind.HANDED_OVER))
+        return to(state, PartyPhase.ENDED, Exit(ExitKind.HANDED_OVER))
     kept = f"run {attempt.next} has taken over, but its only pod has been silent since: it may be lost"
-    return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, kept))
+    return to(state, PartyPhase.ENDED, Exit(ExitKind.PEER_LOST, kept))
 
 
-def lost(state: State, why: str) -> Step:
+def lost(state: PartyState, why: str) -> Step:
     """End this process, which is safe whatever happened."""
-    return to(state, Phase.ENDED, Exit(ExitKind.PEER_LOST, why))
+    return to(state, PartyPhase.ENDED, Exit(ExitKind.PEER_LOST, why))
 
 
-def _ask(state: State) -> Step:
-    if state.phase is Phase.ASKING:
+def _ask(state: PartyState) -> Step:
+    if state.phase is PartyPhase.ASKING:
         return stay(state)
-    return to(state, Phase.ASKING, ReadLog())
+    return to(state, PartyPhase.ASKING, ReadLog())
 
 
-def _answered(state: State, verdict: Verdict | None, answers: Answers) -> Step:
+def _answered(state: PartyState, verdict: Verdict | None, answers: Answers) -> Step:
     match verdict:
         case Verdict.GO:
             return went(state)
@@ -116,7 +116,7 @@ def _answered(state: State, verdict: Verdict | None, answers: Answers) -> Step:
         case Verdict.ENDED:
             return answers.ended(state)
         case Verdict.FENCED:
-            return to(state, Phase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))
+            return to(state, PartyPhase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))
         case Verdict.OPEN if state.settles:
             return stay(state, AppendRefused())
         case _:

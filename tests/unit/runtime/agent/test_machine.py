@@ -14,6 +14,7 @@ from perdure.agent.stage import due
 from perdure.agent.state import (
     Action,
     AgentSettings,
+    AgentState,
     Ask,
     AssignmentRead,
     Cleared,
@@ -30,7 +31,6 @@ from perdure.agent.state import (
     Say,
     SigtermReceived,
     Start,
-    State,
     Tick,
     Unreadable,
     Warmed,
@@ -81,7 +81,7 @@ COMMIT = CommitRef(7, 120)
 class Pod:
     """A member's agent, with the clock in the test's hand."""
 
-    state: State = field(default_factory=lambda: State(ONE))
+    state: AgentState = field(default_factory=lambda: AgentState(ONE))
     now: float = 1000.0
 
     def sees(self, *events: Event, after: float = 0.0) -> tuple[Action, ...]:
@@ -109,7 +109,7 @@ def reported(report: Report, rank: int = 0) -> Reported:
 
 def importing(settings: AgentSettings = ONE) -> Pod:
     """Run 1 has been started; nothing is known of it yet."""
-    pod = Pod(State(settings))
+    pod = Pod(AgentState(settings))
     pod.sees(AssignmentRead(RUN1))
     return pod
 
@@ -273,7 +273,7 @@ class TestBeforeATrainer:
         assert pod.sees(AssignmentRead(RUN1)) == (MarkWarm(), Start(RUN1))
 
     def test_more_processes_than_the_world_has_ranks_for_are_refused(self) -> None:
-        pod = Pod(State(AgentSettings(processes=3)))
+        pod = Pod(AgentState(AgentSettings(processes=3)))
         assert "exceed world 2" in pod.says(AssignmentRead(RUN1))
         assert pod.state.trainer is None
 
@@ -282,7 +282,7 @@ class TestWhileSomethingIsPrepared:
     """A zygote imports: a start would soon be quicker."""
 
     def pod(self) -> Pod:
-        return Pod(State(ONE, warming_until=1060.0))
+        return Pod(AgentState(ONE, warming_until=1060.0))
 
     def test_a_standby_is_ready_when_it_is_done(self) -> None:
         pod = self.pod()
@@ -1054,7 +1054,7 @@ class TestSeveralProcesses:
         assert pod.outcome(ProcessEnded(1, -15)).outcome is ExitKind.STOPPED
 
     def test_ranks_follow_the_members_first(self) -> None:
-        pod = Pod(State(TWO))
+        pod = Pod(AgentState(TWO))
         pod.sees(AssignmentRead(Train(1, 2, 4, "10.0.0.1:1")))
         trainer = pod.state.trainer
         assert trainer
@@ -1094,7 +1094,7 @@ happenings = st.one_of(
 )
 
 
-def _event(happening: object, state: State) -> Event | None:
+def _event(happening: object, state: AgentState) -> Event | None:
     """A happening of one of the two processes, where that process is running."""
     if not isinstance(happening, tuple):
         assert isinstance(happening, AssignmentRead | Unreadable | Cleared | Tick | SigtermReceived)
@@ -1110,7 +1110,7 @@ def _event(happening: object, state: State) -> Event | None:
 def test_whatever_happens_runs_only_grow_never_overlap_and_the_end_is_the_end(
     happened: list[tuple[object, float]],
 ) -> None:
-    state, now, started, killed = State(TWO), 0.0, [0], []
+    state, now, started, killed = AgentState(TWO), 0.0, [0], []
     for happening, pause in happened:
         now += pause
         event = _event(happening, state)
@@ -1137,7 +1137,7 @@ def test_whatever_happens_runs_only_grow_never_overlap_and_the_end_is_the_end(
 
 @given(st.lists(happenings, max_size=20))
 def test_after_sigterm_the_agent_is_gone_within_the_grace(happened: list[object]) -> None:
-    state = State(TWO)
+    state = AgentState(TWO)
     for happening in happened:
         event = _event(happening, state)
         if event:

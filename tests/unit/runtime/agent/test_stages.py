@@ -15,6 +15,7 @@ from perdure.agent.state import (
     HOLDS_SEAT,
     Acknowledge,
     AgentSettings,
+    AgentState,
     Ask,
     AssignmentRead,
     Cleared,
@@ -31,7 +32,6 @@ from perdure.agent.state import (
     Say,
     SigtermReceived,
     Start,
-    State,
     Tick,
     Unreadable,
     Warmed,
@@ -168,7 +168,7 @@ def explored(*worlds: World) -> list[Step]:
         gc.enable()
 
 
-def column(event: Event, state: State) -> str:
+def column(event: Event, state: AgentState) -> str:
     """The column in which the drawn table has this event."""
     match event:
         case AssignmentRead(Train() | Leave() as given):
@@ -359,7 +359,7 @@ def test_a_member_is_ready_and_starts_once_it_has_an_assignment_and_nothing_is_p
         assert not any(isinstance(action, Start) for action in step.actions) or now
 
 
-def _ready(state: State) -> bool:
+def _ready(state: AgentState) -> bool:
     return state.ready and state.warming_until is None
 
 
@@ -427,7 +427,7 @@ class TestHandOvers:
             assert step.after.trainer.request is None
 
 
-def _voting(state: State) -> bool:
+def _voting(state: AgentState) -> bool:
     trainer = state.trainer
     return trainer is not None and trainer.voting is not None and any(p.ending is None for p in trainer.alive)
 

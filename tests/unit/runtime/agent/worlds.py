@@ -16,6 +16,7 @@ from perdure.agent.stage import AgentStage, due, stage_of
 from perdure.agent.state import (
     Action,
     AgentSettings,
+    AgentState,
     AssignmentRead,
     Cleared,
     Event,
@@ -26,9 +27,8 @@ from perdure.agent.state import (
     Requested,
     Rescued,
     SigtermReceived,
-    State,
     Tick,
-    Trainer,
+    TrainerProcesses,
     Warmed,
 )
 from perdure.wire import Assignment, CommitRef, ExitKind, Handover, HandoverWord, Leave, Train
@@ -94,11 +94,11 @@ _NO_SECONDS = _NoSeconds()
 class Step:
     """One event, the states around it, and what the agent did."""
 
-    before: State
+    before: AgentState
     event: Event
     seconds: float
     """How long after the state before."""
-    after: State
+    after: AgentState
     """Its times are relative to the event's."""
     actions: tuple[Action, ...]
     stages: tuple[AgentStage, AgentStage]
@@ -127,7 +127,7 @@ class World:
 
     def explored(self) -> Iterator[Step]:
         """Each step out of each state that can be reached."""
-        first = State(self.settings, warming_until=self.settings.warm_up if self.warming else None)
+        first = AgentState(self.settings, warming_until=self.settings.warm_up if self.warming else None)
         known = {first: (first, stage_of(first))}  # hundreds of thousands of steps lead to tens of thousands of states
         waiting = [first]
         while waiting:
@@ -143,7 +143,7 @@ class World:
                 after, next_stage = found
                 yield Step(before, event, seconds, after, actions, (stage, next_stage))
 
-    def _events(self, state: State) -> Iterator[tuple[Event, float]]:
+    def _events(self, state: AgentState) -> Iterator[tuple[Event, float]]:
         at = due(state)
         if at is not None:
             yield Tick(), max(0.0, at)
@@ -163,7 +163,7 @@ class World:
                 yield Rescued(CommitRef(3, 7)), 0.0
                 yield Rescued(why="run 5 has begun"), 0.0
 
-    def _of_process(self, state: State, trainer: Trainer, process: Process) -> Iterator[Event]:
+    def _of_process(self, state: AgentState, trainer: TrainerProcesses, process: Process) -> Iterator[Event]:
         """A report may be lost: each may come first. A process ends once, and tells its ending once, also killed."""
         rank = process.rank
         if process.ending is None:
@@ -180,7 +180,7 @@ class World:
         if last:
             yield ProcessEnded(rank, 0, left_behind=True)
 
-    def _reports(self, state: State, trainer: Trainer) -> Iterator[Report]:
+    def _reports(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[Report]:
         yield Attached(41, self.live, images=self.images)
         if self.opens:
             yield SessionOpened(trainer.run)
@@ -191,7 +191,7 @@ class World:
         if self.live:
             yield from self._of_attempts(state, trainer)
 
-    def _of_attempts(self, state: State, trainer: Trainer) -> Iterator[Report]:
+    def _of_attempts(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[Report]:
         """A vote comes before its word; without one a newcomer or a trainer that was offered a run gives up."""
         newest = trainer.offered[-1].run if trainer.offered else trainer.run
         if any(record.run == newest for record in state.handovers):
@@ -209,7 +209,7 @@ class World:
             yield Voting(trainer.run - 1, trainer.run)
 
 
-def relative(state: State, now: float) -> State:
+def relative(state: AgentState, now: float) -> AgentState:
     """The same state, its times counted from now; those noted before a kill or an end count for nothing any more."""
     trainer, shutdown = state.trainer, state.shutdown
     if trainer:

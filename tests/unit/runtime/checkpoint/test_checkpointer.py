@@ -14,7 +14,7 @@ import torch
 
 from perdure.checkpoint import checkpointer
 from perdure.checkpoint.checkpointer import Checkpointer, compare, sums_of, whole_of
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.group.peers import Peers, Solo
 from perdure.log.position import Position
@@ -60,7 +60,9 @@ def saver(store: Unreliable, monkeypatch: pytest.MonkeyPatch) -> Checkpointer:
     monkeypatch.setattr(checkpointer, "AGAIN_SECONDS", 0.0)
     writer = Writer(Log(store), uid="local", run=1)
     assert isinstance(writer.try_open(1, wait_over=True), Resume)
-    return Checkpointer(store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: State({"w": torch.ones(2)}, {}, {}))
+    return Checkpointer(
+        store, Solo(), writer, 1, 3, NoTrace(), Timings(), lambda: RankState({"w": torch.ones(2)}, {}, {})
+    )
 
 
 def entries(store: FileStore) -> list[dict[str, Any]]:
@@ -182,7 +184,7 @@ def test_all_ranks_count_alike_also_with_one_that_has_joined_since(store: Unreli
 
     def counts(peers: Peers) -> list[float]:
         writer = log_writer if peers.rank == 0 else None
-        read = partial(State, {"w": torch.ones(2)}, {}, {})
+        read = partial(RankState, {"w": torch.ones(2)}, {}, {})
         saver = Checkpointer(store, peers, writer, 1, 3, NoTrace(), Timings(), read, limit=5)
         saver.failures = 0 if peers.rank else 2
         saver.periodic(Position(7, 0), "cadence")
@@ -234,7 +236,7 @@ def test_old_commits_are_retired(saver: Checkpointer, store: Unreliable) -> None
     assert len([key for key in store.list("data/") if key.endswith("manifest.json")]) == 3
 
 
-def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = None) -> list[BaseException | None]:
+def comparing(make: Callable[[int], RankState], told: Sequence[set[str]] | None = None) -> list[BaseException | None]:
     """What comparing two ranks' states raises on each; `told` is each rank's earlier report."""
     seen = told or [set(), set()]
 
@@ -246,7 +248,7 @@ def comparing(make: Callable[[int], State], told: Sequence[set[str]] | None = No
 
 
 def test_a_parameter_that_differs_between_ranks_is_named_on_all_of_them() -> None:
-    found = comparing(lambda rank: State({"net.weight": torch.ones(2) + rank, "net.bias": torch.ones(1)}, {}, {}))
+    found = comparing(lambda rank: RankState({"net.weight": torch.ones(2) + rank, "net.bias": torch.ones(1)}, {}, {}))
     assert {type(each) for each in found} == {UserError}
     assert "net.weight differs between rank 0 and rank 1: wrap the model" in str(found[1])
 
@@ -256,7 +258,7 @@ def test_ranks_are_compared_at_every_save(store: Unreliable) -> None:
 
     def act(peers: Peers) -> None:
         log_writer = opened(store) if peers.rank == 0 else None
-        mine = State({"w": weight[peers.rank]}, {}, {})
+        mine = RankState({"w": weight[peers.rank]}, {}, {})
         saver = Checkpointer(store, peers, log_writer, 1, 3, NoTrace(), Timings(), lambda: mine)
         assert saver.periodic(Position(1, 0), "cadence")
         if peers.rank == 1:
@@ -270,17 +272,17 @@ def test_ranks_are_compared_at_every_save(store: Unreliable) -> None:
 
 
 def test_buffers_that_training_gives_to_all_ranks_anyway_may_differ(capfd: pytest.CaptureFixture[str]) -> None:
-    def make(rank: int) -> State:
-        return State({}, {"net.mean": torch.ones(1) + rank}, {}, None, frozenset({"net.mean"}))
+    def make(rank: int) -> RankState:
+        return RankState({}, {"net.mean": torch.ones(1) + rank}, {}, None, frozenset({"net.mean"}))
 
     assert comparing(make) == [None, None]
     assert capfd.readouterr().err == ""
 
 
 def test_other_state_that_differs_between_ranks_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
-    def make(rank: int, names: int = 1) -> State:
+    def make(rank: int, names: int = 1) -> RankState:
         means = {f"ema.{number}": torch.ones(1) + rank for number in range(1, names)}
-        return State({}, means, {"scheduler": {"last_lr": [0.1 * rank]}})
+        return RankState({}, means, {"scheduler": {"last_lr": [0.1 * rank]}})
 
     told = [set[str](), set[str]()]
     assert comparing(make, told) == comparing(make, told) == [None, None]
@@ -296,10 +298,10 @@ def test_other_state_that_differs_between_ranks_is_reported_once(capfd: pytest.C
 
 def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable) -> None:
     def act(peers: Peers) -> None:
-        def read() -> State:
+        def read() -> RankState:
             if peers.rank:
                 raise UserError("tensor odd is sparse")
-            return State({"w": torch.ones(2)}, {}, {})
+            return RankState({"w": torch.ones(2)}, {}, {})
 
         log_writer = opened(store) if peers.rank == 0 else None
         Checkpointer(store, peers, log_writer, 1, 3, NoTrace(), Timings(), read).final(
@@ -313,10 +315,10 @@ def test_a_state_that_one_rank_cannot_read_is_an_error_on_all(store: Unreliable)
 def test_what_cannot_be_saved_is_refused_in_the_rehearsal_and_nothing_is_written(
     saver: Checkpointer, store: Unreliable
 ) -> None:
-    saver.read = lambda: State({}, {}, {"hook": print})
+    saver.read = lambda: RankState({}, {}, {"hook": print})
     with pytest.raises(UserError, match=r"objects\['hook'\] is a builtins.builtin_function_or_method"):
         saver.rehearse()
-    saver.read = lambda: State({"w": torch.ones(2)}, {}, {})
+    saver.read = lambda: RankState({"w": torch.ones(2)}, {}, {})
     saver.rehearse()
     assert store.list("data/") == []
 
@@ -324,9 +326,9 @@ def test_what_cannot_be_saved_is_refused_in_the_rehearsal_and_nothing_is_written
 def test_a_state_is_staged_once_however_often_the_commit_is_tried(saver: Checkpointer, store: Unreliable) -> None:
     reads: list[int] = []
 
-    def read() -> State:
+    def read() -> RankState:
         reads.append(1)
-        return State({"w": torch.ones(2)}, {}, {})
+        return RankState({"w": torch.ones(2)}, {}, {})
 
     saver.read = read
     store.refusals = 3

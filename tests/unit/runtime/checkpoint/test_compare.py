@@ -14,7 +14,7 @@ from torch import Tensor
 from perdure.checkpoint import compare
 from perdure.checkpoint.compare import Side, diff
 from perdure.checkpoint.inspect import Line
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.cli.main import main
 from perdure.errors import Corrupt
 from perdure.group.peers import Solo
@@ -41,7 +41,7 @@ def root(folder: Path, named: Mapping[str, Tensor], objects: Any = None, own: An
     uri = f"file://{folder}"
     store = open_store(uri, {})
     pen = opened(store)
-    mine = State(dict(named), {}, objects or {}, own)
+    mine = RankState(dict(named), {}, objects or {}, own)
     found = on_ranks(
         world,
         lambda peers: (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perdure.checkpoint import upload
 from perdure.checkpoint.load import load
 from perdure.checkpoint.stage import share_out
-from perdure.checkpoint.state import Loaded, Saved, State
+from perdure.checkpoint.state import Loaded, RankState, Saved
 from perdure.errors import Corrupt, Fenced, PeerLost, StorageError, UserError
 from perdure.group.peers import Peers
 from perdure.log.entry import Committed, checksum, key_of
@@ -417,7 +417,7 @@ def test_what_is_written_is_what_its_checksum_was_taken_of_even_if_the_tensor_ch
         weight.add_(1)
         return act()
 
-    mine = State({"w": weight}, {}, {}, None)
+    mine = RankState({"w": weight}, {}, {}, None)
     save_by(WatchedStore(store, around), 1, log_writer, 1, shared=lambda _: mine.shared)
     loaded = load_solo(store, log_writer)
     assert loaded

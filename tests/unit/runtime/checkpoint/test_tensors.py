@@ -15,7 +15,7 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.cells import reads
 from perdure.checkpoint.manifest import SHARED
 from perdure.checkpoint.stage import described
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tensors import overlaps_itself, refuse_odd
 from perdure.errors import UserError
 from perdure.group.peers import Solo
@@ -56,7 +56,7 @@ def fill(target: Tensor, data: bytes, length: int) -> None:
 def stored(**named: Tensor) -> dict[str, Tensor]:
     store = MemoryStore()
     log_writer = opened(store)
-    save(store, Solo(), log_writer, State(named, {}, {}), position(1), run=1)
+    save(store, Solo(), log_writer, RankState(named, {}, {}), position(1), run=1)
     loaded = load_solo(store, log_writer)
     assert loaded
     return dict(loaded.state.shared)
@@ -75,7 +75,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int
 def test_a_shard_is_read_by_the_safetensors_library(tmp_path: Path, dtype: torch.dtype) -> None:
     store = open_store(f"file://{tmp_path}/root", {})
     named = {"odd": random(dtype, 5, 7), "scalar": torch.tensor(3.0), "empty": torch.empty(0, 3)}
-    save(store, Solo(), opened(store), State(named, {}, {}), position(1), run=1)
+    save(store, Solo(), opened(store), RankState(named, {}, {}), position(1), run=1)
     file = next((tmp_path / "root").glob("data/*/*/*.safetensors"))
     found = safetensors.torch.load_file(file)
     assert set(found) == {"shared/odd", "shared/scalar", "shared/empty"}

@@ -14,7 +14,7 @@ import torch
 
 from perdure.checkpoint.load import load
 from perdure.checkpoint.save import commit, stage_together
-from perdure.checkpoint.state import Loaded, Saved, State
+from perdure.checkpoint.state import Loaded, RankState, Saved
 from perdure.errors import PeerLost
 from perdure.group.peers import Peers, Solo, check_together
 from perdure.log.entry import ManifestRef, checksum
@@ -91,7 +91,7 @@ def on_ranks(world: int, act: Callable[[Peers], T]) -> list[T | BaseException]:
         return list(pool.map(rank, range(world)))
 
 
-def state(step: int = 1, rank: int = 0) -> State:
+def state(step: int = 1, rank: int = 0) -> RankState:
     """Tensors of every awkward kind, equal on all ranks, and a rank state that is not."""
     maker = torch.Generator().manual_seed(step)
     shared = {f"layer{n}.weight": torch.rand(n + 1, 7, generator=maker) for n in range(5)}
@@ -105,10 +105,10 @@ def state(step: int = 1, rank: int = 0) -> State:
     shared["tied"] = shared["layer0.weight"]
     replicated = {"running_mean": torch.full((4,), float(step)), "batches": torch.tensor(step)}
     objects = {"scheduler": {"milestones": {80: 1}, "last_lr": [0.1 * step]}, "step": step}
-    return State(shared, replicated, objects, {"rng": torch.tensor([step, rank], dtype=torch.uint8), "rank": rank})
+    return RankState(shared, replicated, objects, {"rng": torch.tensor([step, rank], dtype=torch.uint8), "rank": rank})
 
 
-def same_state(a: State, b: State) -> bool:
+def same_state(a: RankState, b: RankState) -> bool:
     """Bit for bit, for any rank state."""
     return _same_tensors(a.shared, b.shared) and _same_tensors(a.replicated, b.replicated) and a.objects == b.objects
 
@@ -136,7 +136,7 @@ def save(
     store: Store,
     peers: Peers,
     log_writer: Writer | None,
-    mine: State,
+    mine: RankState,
     where: Position,
     *,
     run: int,

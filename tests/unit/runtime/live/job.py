@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 from perdure.errors import StorageError
-from perdure.live.protocol.machine import Phase
+from perdure.live.protocol.machine import PartyPhase
 from perdure.live.protocol.parties import Attempt
 from perdure.log.entry import Opened
 from perdure.log.reader import Log
@@ -24,7 +24,7 @@ from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
 STEP_SECONDS: Final = 0.2
 LIMIT_SECONDS: Final = 30.0
 DEADLINE_SECONDS: Final = 60.0
-TRAINING = (Phase.PREPARING, Phase.ABORTED)
+TRAINING = (PartyPhase.PREPARING, PartyPhase.ABORTED)
 
 
 class Broken(AssertionError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.harness.local_run import free_port
-from perdure.live.protocol.parties import Part, Party, attempt_of
+from perdure.live.protocol.parties import Party, PartyRole, attempt_of
 from perdure.wire import Env, Handover, Leave, Train, write_assignment, write_handover
 from perdure.wire.channel import Exiting, read_report, write_offer
 from tests.unit.runtime.live.nursery import Nursery
@@ -93,7 +93,7 @@ class Job:
         port, address = free_port(), f"127.0.0.1:{free_port()}"
         block = Handover(1, self.world, joins, leavers, address, LIMIT, f"token-{self.name}")
         for party in attempt_of(block, 2).parties:
-            if party.part is Part.NEWCOMER and party.new is not None:
+            if party.part is PartyRole.NEWCOMER and party.new is not None:
                 told = _told(block) | ({Env.REPORT_FD: "1"} if reports else {})
                 told |= {Env.STARTED: repr(started)} if started else {}
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)

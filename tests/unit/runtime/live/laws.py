@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.live.protocol.machine import Phase, known
-from perdure.live.protocol.parties import Part
+from perdure.live.protocol.machine import PartyPhase, known
+from perdure.live.protocol.parties import PartyRole
 from perdure.live.protocol.state import STANDING
 from perdure.wire import ExitKind, HandoverWord
 from tests.unit.runtime.live.moves import ENDS_OLDER, NEWER, keeps_what_went
@@ -28,14 +28,14 @@ def broken(setting: Setting, world: World) -> Iterator[str]:
         yield "H2: both Opened and Refused count"
     if taken and any(letter in "fF" for letter in world.log[:begun]):
         yield "H2: taken over behind the older run's end"
-    trains = [rank for rank in setting.old if phases[rank] is Phase.ABORTED and world.procs[rank] == UP]
+    trains = [rank for rank in setting.old if phases[rank] is PartyPhase.ABORTED and world.procs[rank] == UP]
     trains = [rank for rank in trains if world.rounds[rank] >= 0 or rank not in world.voted]
     if taken and trains:
         yield "H3: the older run trains although it was taken over"
     if any(letter in OLDER for letter in world.log[begun:]):
         yield "H4: the older run wrote after a newer one had opened"
     left = {phases[rank] for rank in setting.old if world.rounds[rank] >= 0}
-    if {Phase.ABORTED, Phase.SAVING} <= left and not world.agreed and not world.wants:
+    if {PartyPhase.ABORTED, PartyPhase.SAVING} <= left and not world.agreed and not world.wants:
         yield "H7: of the older run's ranks one trains and one saves"
     if world.aborted and ("p" in world.log or taken):
         yield "H9: an aborted run opened"
@@ -53,8 +53,8 @@ def _told_falsely(setting: Setting, world: World) -> Iterator[str]:
         yield "H11: an outcome says that nothing comes of it, and the newer run has taken over"
 
 
-def _went(world: World, phase: Phase, number: int) -> bool:
-    return phase is Phase.TOOK_OVER or world.ends[number] == ExitKind.HANDED_OVER.value
+def _went(world: World, phase: PartyPhase, number: int) -> bool:
+    return phase is PartyPhase.TOOK_OVER or world.ends[number] == ExitKind.HANDED_OVER.value
 
 
 def _loses(setting: Setting, world: World, number: int) -> bool:
@@ -103,7 +103,7 @@ def stuck(setting: Setting, world: World) -> Iterator[str]:
 def _thrown_away(setting: Setting, world: World) -> bool:
     """Whether no rank trains on from the older run's last step, of which one of its ranks has left an image."""
     left = [rank for rank in setting.old if world.procs[rank] == ENDED and world.ends[rank] in ("peer-lost", "killed")]
-    seats = [rank for rank in left if setting.attempt.parties[rank].part is Part.STAYER]
+    seats = [rank for rank in left if setting.attempt.parties[rank].part is PartyRole.STAYER]
     over = any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
     alive = any(world.procs[rank] in (UP, FROZEN) for rank in setting.old)
     return bool(left) and world.up and not (seats or over or alive)
@@ -121,7 +121,7 @@ def _went_unheard(setting: Setting, world: World) -> bool:
     """Whether all that may hold the state has ended, and the newer run's only pod has died before it knew."""
     ranks = [party.number for party in setting.attempt.parties if party.new is not None]
     died = setting.attempt.alone and all(world.procs[rank] == KILLED for rank in ranks)
-    knew = any(setting.phase(world, rank) is Phase.TOOK_OVER for rank in ranks)
+    knew = any(setting.phase(world, rank) is PartyPhase.TOOK_OVER for rank in ranks)
     if not died or knew or "h" not in world.log:
         return False
     left = [rank for rank in setting.attempt.leavers if world.procs[rank] != KILLED]
@@ -140,4 +140,7 @@ def slow(setting: Setting, world: World) -> Iterator[str]:
 
 
 def _waits_in_restore(setting: Setting, world: World, number: int) -> bool:
-    return setting.state(world, number).joins and setting.phase(world, number) in (Phase.MOVING, Phase.PREPARING)
+    return setting.state(world, number).joins and setting.phase(world, number) in (
+        PartyPhase.MOVING,
+        PartyPhase.PREPARING,
+    )

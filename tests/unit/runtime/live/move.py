@@ -16,7 +16,7 @@ from typing import Final
 from perdure.errors import StorageError
 from perdure.live.protocol import events as on
 from perdure.live.protocol.events import Alarm, Choice
-from perdure.live.protocol.machine import Phase, State, begin, named, step
+from perdure.live.protocol.machine import PartyPhase, PartyState, begin, named, step
 from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.state import STANDING
 from perdure.live.protocol.timing import Timetable
@@ -30,14 +30,14 @@ from tests.unit.runtime.live.job import Broken, Job
 STEP_SECONDS: Final = 0.2
 LIMIT_SECONDS: Final = 30.0
 DEADLINE_SECONDS: Final = 60.0
-TRAINING = (Phase.PREPARING, Phase.ABORTED)
+TRAINING = (PartyPhase.PREPARING, PartyPhase.ABORTED)
 
 
 @dataclass
 class Process:
     """One party of one attempt."""
 
-    state: State
+    state: PartyState
     takeover: TakeoverLog
     times: Timetable
     alive: bool = True
@@ -207,7 +207,7 @@ class Move:
                     self.later(other, on.LinkClosed())
 
     def kill(self, number: int) -> None:
-        if self.over or not self.parties[number].alive or self.parties[number].state.phase is Phase.ENDED:
+        if self.over or not self.parties[number].alive or self.parties[number].state.phase is PartyPhase.ENDED:
             return
         self.job.tells(f"{number} is killed")
         self.job.harmed = True
@@ -249,7 +249,7 @@ class Move:
             return
         states = [process.state for process in self.old]
         if self.exits or any(
-            s.exits if s.phase is Phase.ABORTED else s.exit_requested and not s.leaves for s in states
+            s.exits if s.phase is PartyPhase.ABORTED else s.exit_requested and not s.leaves for s in states
         ):
             self.together(on.ExitAgreed())
         elif all(named(state) == self.attempt.next for state in states):
@@ -274,22 +274,26 @@ class Move:
         self.agree()
 
     def vote(self) -> None:
-        left = [n for n, p in enumerate(self.parties) if not p.alive or p.state.phase in (Phase.ENDED, Phase.ROUND)]
-        sent = all(p.state.phase in (Phase.TELLING, Phase.VOTED, Phase.DECIDING) for p in self.old)
+        left = [
+            n
+            for n, p in enumerate(self.parties)
+            if not p.alive or p.state.phase in (PartyPhase.ENDED, PartyPhase.ROUND)
+        ]
+        sent = all(p.state.phase in (PartyPhase.TELLING, PartyPhase.VOTED, PartyPhase.DECIDING) for p in self.old)
         for number, process in enumerate(self.parties):
-            if process.state.phase is Phase.MOVING and process.state.joins and sent:
+            if process.state.phase is PartyPhase.MOVING and process.state.joins and sent:
                 self.tell(number, on.Moved())
                 self.later(number, on.FirstBatch(), 0.0, 1.0)
-            if process.state.phase is Phase.VOTED:
+            if process.state.phase is PartyPhase.VOTED:
                 if len(self.votes) == len(self.parties):
                     self.later(number, on.VoteReduced(True))
                 elif left:
                     self.later(number, on.VoteReduced(False))
 
     def agree(self) -> None:
-        lost = [p for p in self.old if not p.alive or (p.state.phase is Phase.ENDED)]
+        lost = [p for p in self.old if not p.alive or (p.state.phase is PartyPhase.ENDED)]
         for number, process in enumerate(self.old):
-            if process.state.phase is Phase.ROUND and not process.frozen:
+            if process.state.phase is PartyPhase.ROUND and not process.frozen:
                 if len(self.rounds) == self.attempt.world:
                     self.tell(number, on.RoundDone(max(self.rounds.values())))
                 elif lost:
@@ -316,19 +320,19 @@ class Move:
         """The job after this attempt, once it is known what that is."""
         if any(process.frozen for process in self.parties):
             return
-        phases = [process.state.phase if process.alive else Phase.ENDED for process in self.parties]
-        if any(phase in STANDING or phase is Phase.LINGERING for phase in phases):
+        phases = [process.state.phase if process.alive else PartyPhase.ENDED for process in self.parties]
+        if any(phase in STANDING or phase is PartyPhase.LINGERING for phase in phases):
             return
         old = phases[: self.attempt.world]
         newcomers = phases[self.attempt.world :]
-        if Phase.PREPARING in old and all(process.alive for process in self.old):
+        if PartyPhase.PREPARING in old and all(process.alive for process in self.old):
             return
-        if Phase.PREPARING in newcomers:
+        if PartyPhase.PREPARING in newcomers:
             return
         self.over = True
         self.judge(old)
 
-    def judge(self, old: list[Phase]) -> None:
+    def judge(self, old: list[PartyPhase]) -> None:
         job, attempt = self.job, self.attempt
         dead = [n for n, p in enumerate(self.parties) if not p.alive]
         if any(process.installed for process in self.parties):
@@ -341,11 +345,11 @@ class Move:
                 job.went(attempt.next, attempt.new_world, self.writer)
                 return
             job.broke(attempt.run, attempt.next)
-        elif all(phase is Phase.ABORTED for phase in old) and not set(dead) & set(range(attempt.world)):
+        elif all(phase is PartyPhase.ABORTED for phase in old) and not set(dead) & set(range(attempt.world)):
             if job.last_opened() != attempt.run:
                 raise Broken("the older run trains on although it was taken over")
             job.aborted(attempt.next)
-        elif all(phase in (Phase.SAVING, Phase.ENDED) for phase in old) and len(self.saving) == attempt.world:
+        elif all(phase in (PartyPhase.SAVING, PartyPhase.ENDED) for phase in old) and len(self.saving) == attempt.world:
             job.ended(attempt.next)
         else:
             job.broke(attempt.run, attempt.next)

@@ -7,8 +7,8 @@ from typing import Final
 
 from perdure.live.protocol import events as on
 from perdure.live.protocol.events import Alarm, Choice
-from perdure.live.protocol.machine import Phase, named
-from perdure.live.protocol.parties import Part
+from perdure.live.protocol.machine import PartyPhase, named
+from perdure.live.protocol.parties import PartyRole
 from perdure.live.protocol.state import STANDING, UNVOTED
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
@@ -30,7 +30,7 @@ from tests.unit.runtime.live.small import (
 )  # fmt: skip
 
 Move = tuple[str, World]
-TRAINING = (Phase.PREPARING, Phase.ABORTED)
+TRAINING = (PartyPhase.PREPARING, PartyPhase.ABORTED)
 ENDS_OLDER = "fF"
 NEWER = "hpn"
 _NOTHING = "nothing happens until "
@@ -97,7 +97,7 @@ def _unheard(setting: Setting, world: World, number: int) -> Iterator[int]:
 
 
 def _has_stopped(setting: Setting, world: World) -> bool:
-    return any(setting.phase(world, rank) is not Phase.PREPARING for rank in setting.old)
+    return any(setting.phase(world, rank) is not PartyPhase.PREPARING for rank in setting.old)
 
 
 def _silences(setting: Setting, world: World, number: int) -> Iterator[Move]:
@@ -137,7 +137,7 @@ def _older_run(setting: Setting, world: World) -> Iterator[Move]:
         yield "the vector names the attempt", world._replace(agreed=frozenset(("stop", rank) for rank in old))
     if trains and asks:
         yield "the vector says exit", world._replace(agreed=frozenset(("exit", rank) for rank in old))
-    if trains and may(world, "goal") and Phase.PREPARING in phases:
+    if trains and may(world, "goal") and PartyPhase.PREPARING in phases:
         yield "the goal is reached", spend(world, "goal")._replace(agreed=frozenset(("goal", rank) for rank in old))
     for what, rank in world.agreed:
         if world.procs[rank] == UP:
@@ -147,21 +147,21 @@ def _older_run(setting: Setting, world: World) -> Iterator[Move]:
     yield from _exit_save(setting, world)
     for rank in old:
         broken = (
-            phases[rank] in (*TRAINING, Phase.SAVING)
+            phases[rank] in (*TRAINING, PartyPhase.SAVING)
             and world.procs[rank] == UP
             and "save-done" not in world.jobs[rank]
         )
         if broken and any(_missing(world, other) for other in old if other != rank):
             ends, procs = put(world.ends, rank, "peer-lost"), put(world.procs, rank, ENDED)
             yield f"{rank} has lost a peer of r", world._replace(ends=ends, procs=procs)
-    if may(world, "commit") and world.procs[0] == UP and phases[0] not in (Phase.SAVING, Phase.ENDED):
+    if may(world, "commit") and world.procs[0] == UP and phases[0] not in (PartyPhase.SAVING, PartyPhase.ENDED):
         sent = world.puts | {(0, "C" if world.marked else "c", world.pen + 1, True)}
         yield "a commit of r leaves in the background", spend(world, "commit")._replace(puts=sent)
 
 
 def _votes_exit(setting: Setting, world: World, rank: int) -> bool:
     state = setting.state(world, rank)
-    unmasked = state.exits if state.phase is Phase.ABORTED else state.exit_requested and not state.leaves
+    unmasked = state.exits if state.phase is PartyPhase.ABORTED else state.exit_requested and not state.leaves
     return rank in world.wants or unmasked
 
 
@@ -172,7 +172,7 @@ def _missing(world: World, rank: int) -> bool:
 def _round(setting: Setting, world: World) -> Iterator[Move]:
     given = [world.rounds[rank] for rank in setting.old]
     for rank in setting.old:
-        if world.procs[rank] != UP or setting.phase(world, rank) is not Phase.ROUND:
+        if world.procs[rank] != UP or setting.phase(world, rank) is not PartyPhase.ROUND:
             continue
         if "round" in setting.without:
             yield f"{rank} acts alone", setting.after(world, rank, on.RoundDone(Choice(given[rank])))
@@ -293,7 +293,10 @@ def _verdict(setting: Setting, world: World, number: int) -> Verdict:
 
 def _move(setting: Setting, world: World, done: World, number: int) -> Iterator[Move]:
     """A newcomer has its state when all old ranks have sent it."""
-    moved = all(setting.phase(world, rank) in (Phase.TELLING, Phase.VOTED, Phase.DECIDING) for rank in setting.old)
+    moved = all(
+        setting.phase(world, rank) in (PartyPhase.TELLING, PartyPhase.VOTED, PartyPhase.DECIDING)
+        for rank in setting.old
+    )
     if number in setting.old or moved:
         for event in (on.Moved(), on.FirstBatch()):
             done = setting.after(done, number, event)
@@ -313,7 +316,7 @@ def _vote(setting: Setting, world: World, done: World, number: int) -> Iterator[
         whole = len(world.voted) >= len(setting.old)
     if whole:
         yield f"{number}: all have voted", setting.after(done, number, on.VoteReduced(True))
-    left = any(gone(world, other) or setting.phase(world, other) is Phase.ROUND for other in setting.everybody)
+    left = any(gone(world, other) or setting.phase(world, other) is PartyPhase.ROUND for other in setting.everybody)
     if left or may(world, "reduce"):
         failed = done if left else spend(done, "reduce")
         yield f"{number}: the vote fails", setting.after(failed, number, on.VoteReduced(False))
@@ -330,7 +333,7 @@ def _links(setting: Setting, world: World, number: int) -> Iterator[Move]:
     if number != decider and (gone(world, decider) or number in world.cut) and "link" not in setting.without:
         yield f"{number}'s link is closed", setting.after(world, number, on.LinkClosed())
     for other in setting.everybody if number == decider else ():
-        if other in world.seen and setting.phase(world, number) is Phase.LINGERING:
+        if other in world.seen and setting.phase(world, number) is PartyPhase.LINGERING:
             yield f"the decider sees that {other} knows", setting.after(world, number, on.SeenBy(other))
         if other != number and (gone(world, other) or other in world.cut):
             yield f"the decider loses {other}", setting.after(world, number, on.Gone(other))
@@ -339,17 +342,17 @@ def _links(setting: Setting, world: World, number: int) -> Iterator[Move]:
 def _alarms(setting: Setting, world: World, number: int) -> Iterator[Move]:
     if world.clock >= 1:
         yield f"{number}: limit", setting.after(world, number, on.Passed(Alarm.LIMIT))
-        if setting.phase(world, number) is Phase.ABORTED:
+        if setting.phase(world, number) is PartyPhase.ABORTED:
             yield f"{number}: last call", setting.after(world, number, on.Passed(Alarm.LAST_CALL))
     if world.clock >= 2:
         yield f"{number}: quiet", setting.after(world, number, on.Passed(Alarm.QUIET))
-        if setting.phase(world, number) is Phase.JOINING and not _may_form(setting, world):
+        if setting.phase(world, number) is PartyPhase.JOINING and not _may_form(setting, world):
             ends, procs = put(world.ends, number, "stopped"), put(world.procs, number, ENDED)
             yield f"{number}: nobody joins", world._replace(ends=ends, procs=procs)
 
 
 def _requests(setting: Setting, world: World, number: int) -> Iterator[Move]:
-    if may(world, "sigterm") and setting.attempt.parties[number].part is not Part.NEWCOMER:
+    if may(world, "sigterm") and setting.attempt.parties[number].part is not PartyRole.NEWCOMER:
         yield f"SIGTERM at {number}", setting.after(spend(world, "sigterm"), number, on.Sigterm())
     if world.plan and number not in world.newer:
         takes_over, lost = world.plan
@@ -357,9 +360,11 @@ def _requests(setting: Setting, world: World, number: int) -> Iterator[Move]:
         phase = setting.phase(world, number)
         newcomer = setting.state(world, number).joins
         runs = (
-            {RUN, NEXT} if phase in (Phase.VOTED, Phase.ASKING, Phase.DECIDING) else {_run_of(setting, world, number)}
+            {RUN, NEXT}
+            if phase in (PartyPhase.VOTED, PartyPhase.ASKING, PartyPhase.DECIDING)
+            else {_run_of(setting, world, number)}
         )
-        killed = runs <= lost or (newcomer and phase in UNVOTED and takes_over != NEXT) or phase is Phase.JOINING
+        killed = runs <= lost or (newcomer and phase in UNVOTED and takes_over != NEXT) or phase is PartyPhase.JOINING
         if killed:
             yield (
                 f"the agent kills {number}",
@@ -370,7 +375,7 @@ def _requests(setting: Setting, world: World, number: int) -> Iterator[Move]:
 
 
 def _run_of(setting: Setting, world: World, number: int) -> int:
-    joined = setting.state(world, number).joins or setting.phase(world, number) is Phase.TOOK_OVER
+    joined = setting.state(world, number).joins or setting.phase(world, number) is PartyPhase.TOOK_OVER
     return NEXT if joined else RUN
 
 
@@ -379,7 +384,7 @@ def _may_form(setting: Setting, world: World) -> bool:
 
     def there(number: int) -> bool:
         if setting.state(world, number).joins:
-            return setting.phase(world, number) is Phase.JOINING and world.procs[number] == UP
+            return setting.phase(world, number) is PartyPhase.JOINING and world.procs[number] == UP
         free = world.ends[number] == "checkpointed" or (world.ends[number] == "peer-lost" and not world.told[number])
         return world.procs[number] == ENDED and free and world.told[number] != "abort" and world.plan is None
 
@@ -396,7 +401,7 @@ def _newer_run(setting: Setting, world: World) -> Iterator[Move]:
         and _may_form(setting, world)
     ):
         yield "r+1 begins in place", world._replace(log=world.log + "p")
-    joined = [setting.phase(world, number) is Phase.TOOK_OVER for number in setting.members]
+    joined = [setting.phase(world, number) is PartyPhase.TOOK_OVER for number in setting.members]
     if (
         all(joined)
         and all(world.procs[number] == UP for number in setting.members)
@@ -434,11 +439,11 @@ def _plans(setting: Setting, world: World) -> list[tuple[int | None, frozenset[i
         and world.ends[party.number] != "handed-over"
         and not keeps_what_went(setting, world, party.number)
     }
-    if Part.STAYER in dead:
+    if PartyRole.STAYER in dead:
         return [(None, frozenset({RUN, NEXT}))]
-    if Part.LEAVER in dead:
+    if PartyRole.LEAVER in dead:
         return [(NEXT, frozenset({RUN}))]
-    if Part.NEWCOMER in dead:
+    if PartyRole.NEWCOMER in dead:
         return [(RUN, frozenset({NEXT}))]
     return [(None, frozenset()), (RUN, frozenset()), (NEXT, frozenset())]
 
@@ -459,7 +464,7 @@ def _rescues(setting: Setting, world: World) -> Iterator[Move]:
     """
     over = "rescue-reads" not in setting.without and any(letter in world.log for letter in (*NEWER, *ENDS_OLDER))
     for rank in setting.old if world.up and "rescue" not in setting.without and not over else ():
-        if setting.attempt.parties[rank].part is Part.LEAVER and world.ends[rank] in ("peer-lost", "killed"):
+        if setting.attempt.parties[rank].part is PartyRole.LEAVER and world.ends[rank] in ("peer-lost", "killed"):
             mark = "f" if "rescue-marks" in setting.without else "F"
             log, ends = world.log + mark, put(world.ends, rank, "rescued")
             yield f"the agent of {rank} commits its image", world._replace(log=log, ends=ends)

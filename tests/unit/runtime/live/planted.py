@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from perdure.live.protocol import events as on
 from perdure.live.protocol.events import Alarm
-from perdure.live.protocol.machine import Phase, State, Step, step
+from perdure.live.protocol.machine import PartyPhase, PartyState, Step, step
 from perdure.live.protocol.newcomer import step_newcomer
 from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.returning import say_and_return
@@ -39,7 +39,7 @@ SHAPES = {
 }
 ABORT, RESTART = HandoverWord.ABORT, HandoverWord.RESTART
 
-React = Callable[[State, on.Event], Step]
+React = Callable[[PartyState, on.Event], Step]
 
 
 @dataclass(frozen=True)
@@ -60,128 +60,128 @@ class Planted:
         return Setting(self.attempt, self.faults, self.late, without=rules, react=self.react)
 
 
-def _aborts(state: State) -> Step:
+def _aborts(state: PartyState) -> Step:
     """As if it had not voted."""
     if state.joins:
-        state, actions = step_newcomer(replace(state, phase=Phase.TELLING), on.Unable("x"))
+        state, actions = step_newcomer(replace(state, phase=PartyPhase.TELLING), on.Unable("x"))
         return state, actions
     return say_and_return(state, ABORT, "x")
 
 
-def _silence_is_an_answer(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.ASKING and state.settles and event == on.LogAnswered(Verdict.OPEN):
+def _silence_is_an_answer(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.ASKING and state.settles and event == on.LogAnswered(Verdict.OPEN):
         return step(state, on.LogAnswered(Verdict.REFUSED))
     return step(state, event)
 
 
-def _a_failed_vote_is_an_abort(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.VOTED and event == on.VoteReduced(False):
+def _a_failed_vote_is_an_abort(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.VOTED and event == on.VoteReduced(False):
         return _aborts(state)
     return step(state, event)
 
 
-def _a_closed_link_is_an_abort(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.VOTED and event == on.LinkClosed():
+def _a_closed_link_is_an_abort(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.VOTED and event == on.LinkClosed():
         return _aborts(state)
     return step(state, event)
 
 
-def _the_limit_is_an_abort(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.VOTED and event == on.Passed(Alarm.LIMIT):
+def _the_limit_is_an_abort(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.VOTED and event == on.Passed(Alarm.LIMIT):
         return _aborts(state)
     return step(state, event)
 
 
-def _sigterm_is_an_abort_at_any_time(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.VOTED and event == on.Sigterm():
+def _sigterm_is_an_abort_at_any_time(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.VOTED and event == on.Sigterm():
         return _aborts(replace(state, exit_requested=True))
     return step(state, event)
 
 
-def _the_decider_aborts_after_its_put(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.DECIDING and isinstance(event, on.Gone):
+def _the_decider_aborts_after_its_put(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.DECIDING and isinstance(event, on.Gone):
         return say_and_return(state, ABORT, "x")
     return step(state, event)
 
 
-def _the_limit_also_counts_after_the_put(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.DECIDING and event == on.Passed(Alarm.LIMIT):
+def _the_limit_also_counts_after_the_put(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.DECIDING and event == on.Passed(Alarm.LIMIT):
         return say_and_return(state, RESTART, "x")
     return step(state, event)
 
 
-def _refused_and_yet_appended(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.DECIDING and event == on.LogAnswered(Verdict.REFUSED):
+def _refused_and_yet_appended(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.DECIDING and event == on.LogAnswered(Verdict.REFUSED):
         return stay(state, on.AppendOpened())
     return step(state, event)
 
 
-def _go_before_the_answer(state: State, event: on.Event) -> Step:
+def _go_before_the_answer(state: PartyState, event: on.Event) -> Step:
     done = step(state, event)
     return also(done, (on.Say(HandoverWord.GO),)) if on.AppendOpened() in done[1] else done
 
 
-def _the_vote_is_enough(state: State, event: on.Event) -> Step:
-    return went(state) if state.phase is Phase.VOTED and event == on.VoteReduced(True) else step(state, event)
+def _the_vote_is_enough(state: PartyState, event: on.Event) -> Step:
+    return went(state) if state.phase is PartyPhase.VOTED and event == on.VoteReduced(True) else step(state, event)
 
 
-def _no_answer_ends_the_decider(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.DECIDING and event == on.LogAnswered(None):
+def _no_answer_ends_the_decider(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.DECIDING and event == on.LogAnswered(None):
         return say_and_return(state, ABORT, "x")
     return step(state, event)
 
 
-def _a_commit_that_was_first_ends_the_decider(state: State, event: on.Event) -> Step:
-    if state.phase is Phase.DECIDING and event == on.LogAnswered(Verdict.OPEN):
+def _a_commit_that_was_first_ends_the_decider(state: PartyState, event: on.Event) -> Step:
+    if state.phase is PartyPhase.DECIDING and event == on.LogAnswered(Verdict.OPEN):
         return lost(state, "x")
     return step(state, event)
 
 
-def _a_stop_given_up_is_nobodys(state: State, event: on.Event) -> Step:
-    return stay(state) if state.phase is Phase.ABORTED and event == on.Stopped() else step(state, event)
+def _a_stop_given_up_is_nobodys(state: PartyState, event: on.Event) -> Step:
+    return stay(state) if state.phase is PartyPhase.ABORTED and event == on.Stopped() else step(state, event)
 
 
-def _nobody_settles(state: State, event: on.Event) -> Step:
+def _nobody_settles(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
     return replace(state, settles=False), actions
 
 
-def _waits_for_the_limit(state: State, event: on.Event) -> Step:
+def _waits_for_the_limit(state: PartyState, event: on.Event) -> Step:
     before = state.settles
     state, actions = step(state, event)
     return (replace(state, settles=before) if event == on.LinkClosed() else state), actions
 
 
-def _a_missed_word_is_told_as_an_abort(state: State, event: on.Event) -> Step:
+def _a_missed_word_is_told_as_an_abort(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
-    return (replace(state, word=ABORT) if state.phase is Phase.ASKING else state), actions
+    return (replace(state, word=ABORT) if state.phase is PartyPhase.ASKING else state), actions
 
 
-def _silence_is_not_heard(state: State, event: on.Event) -> Step:
+def _silence_is_not_heard(state: PartyState, event: on.Event) -> Step:
     return stay(state) if isinstance(event, on.Silent) else step(state, event)
 
 
-def _who_is_lost_is_waited_for(state: State, event: on.Event) -> Step:
+def _who_is_lost_is_waited_for(state: PartyState, event: on.Event) -> Step:
     return step(state, replace(event, lost=False) if isinstance(event, on.Silent) else event)
 
 
-def _a_moments_silence_is_a_loss(state: State, event: on.Event) -> Step:
+def _a_moments_silence_is_a_loss(state: PartyState, event: on.Event) -> Step:
     return step(state, replace(event, lost=True) if isinstance(event, on.Silent) else event)
 
 
-def _silence_is_an_abort_also_after_the_vote(state: State, event: on.Event) -> Step:
-    if state.phase in (Phase.VOTED, Phase.ASKING, Phase.DECIDING) and isinstance(event, on.Silent):
+def _silence_is_an_abort_also_after_the_vote(state: PartyState, event: on.Event) -> Step:
+    if state.phase in (PartyPhase.VOTED, PartyPhase.ASKING, PartyPhase.DECIDING) and isinstance(event, on.Silent):
         return _aborts(state)
     return step(state, event)
 
 
-def _who_is_the_last_ends(state: State, event: on.Event) -> Step:
+def _who_is_the_last_ends(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
     ends = [on.Exit(ExitKind.HANDOVER_FAILED, one.why) if isinstance(one, on.Exit) else one for one in actions]
     return state, tuple(ends) if state.joins else actions
 
 
-def _who_has_read_go_lets_go(state: State, event: on.Event) -> Step:
+def _who_has_read_go_lets_go(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
     went = state.leaves and state.word is HandoverWord.GO
     return state, tuple(on.Exit(ExitKind.HANDED_OVER) if went and isinstance(one, on.Exit) else one for one in actions)

@@ -13,8 +13,8 @@ from functools import cache, cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from perdure.live.protocol import events as on
-from perdure.live.protocol.machine import Phase, State, Step, begin, step
-from perdure.live.protocol.parties import Attempt, Part
+from perdure.live.protocol.machine import PartyPhase, PartyState, Step, begin, step
+from perdure.live.protocol.parties import Attempt, PartyRole
 from perdure.log.entry import Committed, Entry, Event, ManifestRef, Opened, Refused
 from perdure.log.verdict import Verdict, verdict
 from perdure.wire import HandoverWord
@@ -91,20 +91,20 @@ class Setting:
     late: int = 2
     """How far the clock may go while something else is still possible."""
     without: frozenset[str] = frozenset()
-    react: Callable[[State, on.Event], Step] = step
-    _states: list[State] = field(default_factory=list)
-    _numbers: dict[State, int] = field(default_factory=dict)
+    react: Callable[[PartyState, on.Event], Step] = step
+    _states: list[PartyState] = field(default_factory=list)
+    _numbers: dict[PartyState, int] = field(default_factory=dict)
     _steps: dict[tuple[int, on.Event], tuple[int, tuple[on.Action, ...]]] = field(default_factory=dict)
 
-    def state(self, world: World, number: int) -> State:
+    def state(self, world: World, number: int) -> PartyState:
         """Where a party stands."""
         return self._states[world.states[number]]
 
-    def phase(self, world: World, number: int) -> Phase:
+    def phase(self, world: World, number: int) -> PartyPhase:
         """What a party is doing."""
         return self._states[world.states[number]].phase
 
-    def _number(self, state: State) -> int:
+    def _number(self, state: PartyState) -> int:
         if state not in self._numbers:
             self._numbers[state] = len(self._states)
             self._states.append(state)
@@ -187,7 +187,7 @@ class Setting:
         match action:
             case on.Say(word):
                 return world._replace(said=world.said | {(number, word)})
-            case on.SetSeen() if self.attempt.parties[self.decider].part is Part.LEAVER:
+            case on.SetSeen() if self.attempt.parties[self.decider].part is PartyRole.LEAVER:
                 return world._replace(seen=world.seen | {number})
             case on.Round(choice):
                 return world._replace(rounds=put(world.rounds, number, int(choice)))
@@ -209,26 +209,28 @@ _JOBS: Final[dict[type[on.Action], Job]] = {
     on.ReadLog: "read",
     on.SaveAndExit: "save",
 }
-_ANSWERED: Final[dict[Phase, frozenset[Job]]] = {
-    Phase.MOVING: frozenset({"move", "read"}),
-    Phase.RUNNING_ON: frozenset({"read"}),
-    Phase.TELLING: frozenset({"tell", "read"}),
-    Phase.VOTED: frozenset({"vote"}),
-    Phase.ASKING: frozenset({"read", "answer", "silence"}),
-    Phase.DECIDING: frozenset({"answer", "answer-go", "silence"}),
-    Phase.SAVING: frozenset({"save", "save-done"}),
+_ANSWERED: Final[dict[PartyPhase, frozenset[Job]]] = {
+    PartyPhase.MOVING: frozenset({"move", "read"}),
+    PartyPhase.RUNNING_ON: frozenset({"read"}),
+    PartyPhase.TELLING: frozenset({"tell", "read"}),
+    PartyPhase.VOTED: frozenset({"vote"}),
+    PartyPhase.ASKING: frozenset({"read", "answer", "silence"}),
+    PartyPhase.DECIDING: frozenset({"answer", "answer-go", "silence"}),
+    PartyPhase.SAVING: frozenset({"save", "save-done"}),
 }
 
 
-def _essence(state: State) -> State:
+def _essence(state: PartyState) -> PartyState:
     """Without what its phase never looks at again: fewer worlds, and none of them lost."""
     match state.phase:
-        case Phase.ENDED | Phase.JOINING | Phase.TOOK_OVER:
+        case PartyPhase.ENDED | PartyPhase.JOINING | PartyPhase.TOOK_OVER:
             deaf = state.deaf and state.joins
-            return State(state.attempt, state.me, state.phase, deaf=deaf, voted=state.voted, word=state.word)
-        case Phase.SAVING if not state.decides:
-            return State(state.attempt, state.me, state.phase)
-        case Phase.VOTED | Phase.ASKING | Phase.DECIDING | Phase.ROUND | Phase.ABORTED if not state.leaves:
+            return PartyState(state.attempt, state.me, state.phase, deaf=deaf, voted=state.voted, word=state.word)
+        case PartyPhase.SAVING if not state.decides:
+            return PartyState(state.attempt, state.me, state.phase)
+        case PartyPhase.VOTED | PartyPhase.ASKING | PartyPhase.DECIDING | PartyPhase.ROUND | PartyPhase.ABORTED if (
+            not state.leaves
+        ):
             return replace(state, needed=frozenset(), missed=frozenset(), deaf=state.deaf and state.joins)
     return state
 

@@ -25,7 +25,7 @@ from perdure.live.handover import LiveHandover
 from perdure.live.keys import Word
 from perdure.live.protocol import events as ev
 from perdure.live.protocol import hearing, timing
-from perdure.live.protocol.machine import Phase
+from perdure.live.protocol.machine import PartyPhase
 from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.timing import Timetable
 from perdure.log.entry import write_entry
@@ -254,7 +254,7 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     log = living_log()
     driver = stood(Process(1, log))
     driver.feed(ev.Moved())
-    assert driver.phase is Phase.VOTED
+    assert driver.phase is PartyPhase.VOTED
     TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     driver.feed(ev.LinkClosed())
     assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)

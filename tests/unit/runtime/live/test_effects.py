@@ -22,7 +22,7 @@ from e2e.harness.local_run import free_port
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.opening import Opening
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import Fenced, StorageError, UserError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone, Peers, Solo
@@ -116,7 +116,7 @@ class Pair:
             for done in [pool.submit(connects, self.giver, warm[0]), pool.submit(connects, self.taker, warm[1])]:
                 done.result(30)
 
-    def move(self) -> State:
+    def move(self) -> RankState:
         with ThreadPoolExecutor(2) as pool:
             taken = pool.submit(self.taker.take)
             pool.submit(self.giver.give, STOP).result(30)

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.live.protocol import events as on
 from perdure.live.protocol import machine
-from perdure.live.protocol.machine import Phase
+from perdure.live.protocol.machine import PartyPhase
 from perdure.log import takeover, verdict
 from perdure.log.entry import Entry, Refused
 from perdure.log.verdict import Verdict
@@ -63,8 +63,8 @@ def _forgets_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_silence_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(state: machine.State, event: on.Event) -> machine.Step:
-        if state.phase is Phase.ASKING and event == on.LogAnswered(Verdict.OPEN):
+    def careless(state: machine.PartyState, event: on.Event) -> machine.Step:
+        if state.phase is PartyPhase.ASKING and event == on.LogAnswered(Verdict.OPEN):
             event = on.LogAnswered(Verdict.REFUSED)
         return machine.step(state, event)
 
@@ -72,8 +72,8 @@ def _takes_silence_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _gives_up_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(state: machine.State, event: on.Event) -> machine.Step:
-        if state.phase is Phase.DECIDING and event == on.LogAnswered(None):
+    def careless(state: machine.PartyState, event: on.Event) -> machine.Step:
+        if state.phase is PartyPhase.DECIDING and event == on.LogAnswered(None):
             event = on.LogAnswered(Verdict.REFUSED)
         return machine.step(state, event)
 

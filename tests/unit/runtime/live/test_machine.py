@@ -8,7 +8,7 @@ import pytest
 
 from perdure.live.protocol import events as on
 from perdure.live.protocol.events import Alarm, Choice
-from perdure.live.protocol.machine import Phase, State, begin, named, step
+from perdure.live.protocol.machine import PartyPhase, PartyState, begin, named, step
 from perdure.live.protocol.parties import Attempt
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
@@ -40,7 +40,7 @@ class Machine:
         return self.did
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PartyPhase:
         return self.state.phase
 
 
@@ -171,7 +171,7 @@ class TestTheWay:
 
     def test_a_newcomer_votes_when_its_script_asks_for_the_first_batch(self) -> None:
         machine = standing(NEWCOMER)
-        assert (machine.did, machine.phase) == ((), Phase.RUNNING_ON)
+        assert (machine.did, machine.phase) == ((), PartyPhase.RUNNING_ON)
         assert machine.sees(on.FirstBatch()) == (on.TellVoting(),)
         assert machine.sees(on.Acknowledged()) == (on.Vote(),)
 
@@ -186,7 +186,7 @@ class TestGo:
         machine = deciding()
         did = machine.sees(on.LogAnswered(Verdict.GO))
         assert kinds(did) == [on.Say, on.SetSeen, on.Install, on.TellTookOver]
-        assert (said(did), machine.phase) == (GO, Phase.TOOK_OVER)
+        assert (said(did), machine.phase) == (GO, PartyPhase.TOOK_OVER)
 
     def test_a_leaver_exits_and_a_newcomer_takes_its_place(self) -> None:
         assert ended(voted(LEAVER).sees(on.Heard(GO))) is ExitKind.HANDED_OVER
@@ -196,7 +196,7 @@ class TestGo:
         machine = deciding(Attempt(3, 4, 1, (0,), (0,)))
         assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is None
         assert kinds(machine.sees(on.SeenBy(1))) == [on.CloseStore, on.Exit]
-        assert machine.phase is Phase.ENDED
+        assert machine.phase is PartyPhase.ENDED
 
     def test_a_deciding_leaver_waits_for_no_party_beyond_its_own_deadline(self) -> None:
         machine = deciding(Attempt(3, 4, 1, (0, 1), (0,)))
@@ -223,7 +223,7 @@ class TestAbort:
             machine = make(LEAVER)
             assert wants(machine.sees(on.Heard(ABORT))) is Choice.TRAIN
             assert kinds(machine.sees(on.RoundDone(Choice.TRAIN))) == [on.TellEnded, on.TrainOn]
-            assert machine.phase is Phase.ABORTED
+            assert machine.phase is PartyPhase.ABORTED
 
     def test_the_decider_says_again_what_it_hears(self) -> None:
         for make in (prepared, standing, voted):
@@ -237,7 +237,7 @@ class TestAbort:
     def test_a_stayer_that_has_not_voted_says_it(self, event: on.Event) -> None:
         machine = standing(1, THREE)
         assert said(machine.sees(event)) is ABORT
-        assert machine.phase is Phase.ROUND
+        assert machine.phase is PartyPhase.ROUND
 
     def test_a_decider_without_everybodys_vote_says_it(self) -> None:
         for event in (on.VoteReduced(False), on.Gone(NEWCOMER), on.Passed(Alarm.SILENCE)):
@@ -250,7 +250,7 @@ class TestAbort:
     def test_a_stop_that_comes_after_the_attempt_was_given_up_is_left_again(self) -> None:
         machine = prepared(D)
         machine.sees(on.Unable("x"))
-        assert machine.phase is Phase.ABORTED
+        assert machine.phase is PartyPhase.ABORTED
         assert kinds(machine.sees(on.Stopped())) == [on.Say, on.SetSeen, on.Round]
 
     def test_given_up_before_the_stop_it_trains_on_and_its_entries_say_so(self) -> None:
@@ -270,7 +270,7 @@ class TestAbort:
         machine = prepared(D, GROWN)
         machine.sees(on.Heard(ABORT))
         assert machine.sees(on.Passed(Alarm.LAST_CALL), on.Passed(Alarm.LIMIT)) == ()
-        assert machine.phase is Phase.ABORTED
+        assert machine.phase is PartyPhase.ABORTED
 
     def test_a_goal_reached_while_preparing_ends_the_attempt(self) -> None:
         assert said(prepared(D).sees(on.GoalReached())) is ABORT
@@ -397,13 +397,13 @@ class TestAskingTheLog:
     @pytest.mark.parametrize(
         ("verdict", "old", "new"),
         [
-            (Verdict.GO, Phase.ENDED, Phase.TOOK_OVER),
-            (Verdict.REFUSED, Phase.ROUND, Phase.ENDED),
-            (Verdict.ENDED, Phase.ENDED, Phase.JOINING),
-            (Verdict.FENCED, Phase.ENDED, Phase.ENDED),
+            (Verdict.GO, PartyPhase.ENDED, PartyPhase.TOOK_OVER),
+            (Verdict.REFUSED, PartyPhase.ROUND, PartyPhase.ENDED),
+            (Verdict.ENDED, PartyPhase.ENDED, PartyPhase.JOINING),
+            (Verdict.FENCED, PartyPhase.ENDED, PartyPhase.ENDED),
         ],
     )
-    def test_the_logs_answer_is_the_word(self, verdict: Verdict, old: Phase, new: Phase) -> None:
+    def test_the_logs_answer_is_the_word(self, verdict: Verdict, old: PartyPhase, new: PartyPhase) -> None:
         leaver, newcomer = asking(LEAVER), asking(NEWCOMER)
         leaver.sees(on.LogAnswered(verdict))
         newcomer.sees(on.LogAnswered(verdict))
@@ -428,7 +428,7 @@ class TestAskingTheLog:
         machine = Machine(REPLACED, NEWCOMER)
         assert machine.sees(on.LogAnswered(Verdict.OPEN)) == ()
         machine.sees(on.LogAnswered(Verdict.ENDED))
-        assert machine.state.phase is Phase.JOINING
+        assert machine.state.phase is PartyPhase.JOINING
 
     def test_an_exit_that_takes_long_to_be_agreed_still_is_a_restart(self) -> None:
         """Steps may be longer than the time after which the log is settled."""
@@ -522,7 +522,7 @@ class TestThePut:
             on.Passed(Alarm.SILENCE),
         ):
             assert machine.sees(event) == ()
-            assert machine.phase is Phase.DECIDING
+            assert machine.phase is PartyPhase.DECIDING
 
     def test_a_refusal_that_was_first_sends_the_decider_back(self) -> None:
         machine = deciding()
@@ -544,7 +544,7 @@ def test_any_event_may_come_in_any_state() -> None:
     ]  # fmt: skip
     for attempt in (REPLACED, GROWN, FIRST_LEAVES, Attempt(3, 4, 2, (0, 1), (0, 1))):
         for party in attempt.parties:
-            seen: set[State] = set()
+            seen: set[PartyState] = set()
             left = [begin(attempt, party.number)[0]]
             while left:
                 state = left.pop()
@@ -553,5 +553,7 @@ def test_any_event_may_come_in_any_state() -> None:
                 seen.add(state)
                 for event in every:
                     after, did = step(state, event)
-                    assert (after.phase is Phase.ENDED and state.phase is not Phase.ENDED) == (ended(did) is not None)
+                    assert (after.phase is PartyPhase.ENDED and state.phase is not PartyPhase.ENDED) == (
+                        ended(did) is not None
+                    )
                     left.append(after)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import UserError
-from perdure.live.protocol.parties import Attempt, Part, Party, attempt_of
+from perdure.live.protocol.parties import Attempt, Party, PartyRole, attempt_of
 from perdure.wire import Handover
 
 
@@ -44,9 +44,9 @@ class TestRanks:
     def test_parties_are_numbered_old_ranks_first(self) -> None:
         parties = attempt(2, (0,), (0,)).parties
         assert parties == (
-            Party(0, Part.LEAVER, 0, None),
-            Party(1, Part.STAYER, 1, 1, decides=True),
-            Party(2, Part.NEWCOMER, None, 0),
+            Party(0, PartyRole.LEAVER, 0, None),
+            Party(1, PartyRole.STAYER, 1, 1, decides=True),
+            Party(2, PartyRole.NEWCOMER, None, 0),
         )
 
     @given(attempts())
@@ -57,7 +57,7 @@ class TestRanks:
 
     @given(attempts())
     def test_stayers_never_change_their_order(self, of: Attempt) -> None:
-        new = [party.new for party in of.parties if party.part is Part.STAYER and party.new is not None]
+        new = [party.new for party in of.parties if party.part is PartyRole.STAYER and party.new is not None]
         assert new == sorted(new)
 
 

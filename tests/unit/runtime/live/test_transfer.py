@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from perdure.checkpoint import tensors
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tensors import PIECE_BYTES, memory_order
 from perdure.group.world import Group, connect_group
 from perdure.live.protocol.parties import Attempt
@@ -106,7 +106,7 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(
     live = STATES[name]
     old = 2
     attempt = Attempt(1, 2, old, tuple(range(old, old + newcomers)), ())
-    store, given = HashStore(), parcels(attempt, describe(State(live, {}, {})))
+    store, given = HashStore(), parcels(attempt, describe(RankState(live, {}, {})))
     met = threading.Barrier(len(attempt.parties))
 
     def party(number: int) -> int:
@@ -116,7 +116,7 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(
         most = 0
         if number < old:
             counted = Counted(group, live)
-            send(counted, [parcel for parcel in given if parcel.sender == number], State(live, {}, {}))
+            send(counted, [parcel for parcel in given if parcel.sender == number], RankState(live, {}, {}))
             most = counted.most
         else:
             found = receive(group, [parcel for parcel in given if parcel.receiver == number], {})
@@ -135,7 +135,7 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(
 def test_what_lies_flat_is_all_under_way_before_any_of_it_is_waited_for() -> None:
     live = {"p": torch.arange((IN_FLIGHT + 4) * PIECE_BYTES // 4, dtype=torch.int32)}
     attempt, store = Attempt(1, 2, 1, (1,), ()), HashStore()
-    given = parcels(attempt, describe(State(live, {}, {})))
+    given = parcels(attempt, describe(RankState(live, {}, {})))
 
     def connected(number: int) -> Group:
         return connect_group(store, "bridge", rank=number, size=2, timeout=timedelta(seconds=60))
@@ -146,6 +146,6 @@ def test_what_lies_flat_is_all_under_way_before_any_of_it_is_waited_for() -> Non
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(receives)
         counted = Counted(connected(0), live)
-        send(counted, given, State(live, {}, {}))
+        send(counted, given, RankState(live, {}, {}))
         assert torch.equal(found.result(60)["shared", "p"], live["p"])
     assert counted.unwaited == IN_FLIGHT + 4

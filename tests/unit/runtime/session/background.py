@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from perdure.checkpoint.background import arena
-from perdure.checkpoint.background.state import Commit
+from perdure.checkpoint.background.state import CommitStage
 from perdure.errors import UserError
 from perdure.loop import background_saves
 from perdure.loop.leaving import Exit
@@ -109,7 +109,7 @@ class Uploads:
         """Until the save in progress continues only by a vote: neither the process nor the store has anything to
         answer."""
         self.wait()
-        while self._background._known.commit in (Commit.PREPARING, Commit.SENT):
+        while self._background._known.commit in (CommitStage.PREPARING, CommitStage.SENT):
             self._background.words()
             time.sleep(0.001)
 

@@ -18,7 +18,7 @@ import pytest
 from e2e.harness.local_run import free_port
 from perdure.agent.exit_cause import judge
 from perdure.agent.machine import _told
-from perdure.agent.state import Process, ProcessEnded, Trainer
+from perdure.agent.state import Process, ProcessEnded, TrainerProcesses
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
 from perdure.wire.channel import Attached, Exiting, Report, SessionOpened, StepDone, read_report
 from tests.support.forked import Executed, Forked
@@ -317,9 +317,9 @@ def lived(folder: Path, after: str, *, kept: str) -> tuple[Outcome, list[str]]:
         assert "trained 4" in one.end()
         for report in reports:
             process = _told(process, process.highest, report, 0.0)
-        return judge(Trainer(process.highest, (process,)), process, ProcessEnded(0, one.process.returncode)), log(
-            folder
-        )
+        return judge(
+            TrainerProcesses(process.highest, (process,)), process, ProcessEnded(0, one.process.returncode)
+        ), log(folder)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn
 
 import perdure
 from perdure.checkpoint.codec import encode
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
 from perdure.session.description import Registered
 from perdure.state.merging import LIMIT_BYTES
@@ -82,13 +82,13 @@ def test_under_another_name_a_rank_gets_its_own_back() -> None:
     found = registry(seen, "now")
     found.rename({"seen": "now"})
     own = {"by_rank": {"seen": {"ids": torch.tensor([7, 8])}}}
-    found.load(State({}, {}, {"seen": None}, own))
+    found.load(RankState({}, {}, {"seen": None}, own))
     assert seen.ids == [7, 8]
 
 
 def test_a_checkpoint_without_a_state_of_this_rank_is_refused() -> None:
     with pytest.raises(UserError, match="this rank has saved no state of 'seen': register it with merge= on every"):
-        registry(Seen()).load(State({}, {}, {"seen": None}, {"rng": {}}))
+        registry(Seen()).load(RankState({}, {}, {"seen": None}, {"rng": {}}))
 
 
 def test_a_checkpoint_with_a_state_of_each_rank_is_refused_by_what_does_not_merge() -> None:

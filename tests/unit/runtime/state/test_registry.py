@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from perdure.checkpoint.codec import decode, encode
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
 from perdure.state.registry import Registry
 
@@ -53,11 +53,11 @@ class Trained:
         return {name: tensor.flatten().tolist() for name, tensor in self.net.state_dict().items()}
 
 
-def stored(state: State) -> State:
+def stored(state: RankState) -> RankState:
     """As a checkpoint gives it back: copies, and objects through the codec."""
     shared = {name: tensor.clone() for name, tensor in state.shared.items()}
     replicated = {name: tensor.clone() for name, tensor in state.replicated.items()}
-    return State(shared, replicated, decode(encode(dict(state.objects))))
+    return RankState(shared, replicated, decode(encode(dict(state.objects))))
 
 
 @pytest.mark.parametrize("make", [make for _, make in OPTIMIZERS], ids=[name for name, _ in OPTIMIZERS])

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.agreeing import drop
 from perdure.checkpoint.background.committing import begin_commit
-from perdure.checkpoint.background.machine import State, Step, step
-from perdure.checkpoint.background.state import Commit, Mode, Outcome, Part, stay, then
+from perdure.checkpoint.background.machine import SavesState, Step, step
+from perdure.checkpoint.background.state import CommitStage, Mode, Outcome, PartStage, stay, then
 from perdure.checkpoint.background.this_rank import fail
 from perdure.checkpoint.background.vector import ArenaUse
 from tests.unit.runtime.checkpoint.background.small import Setting
 
-React = Callable[[State, on.Event], Step]
+React = Callable[[SavesState, on.Event], Step]
 LATER, THIS_STEP, NOW = on.Wish.LATER, on.Wish.THIS_STEP, on.Wish.NOW
 
 
@@ -26,44 +26,44 @@ class Planted:
     setting: Setting
 
 
-def _free_once_durable(state: State, event: on.Event) -> Step:
+def _free_once_durable(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
-    return (replace(after, arena="") if after.part is Part.DURABLE else after), actions
+    return (replace(after, arena="") if after.part is PartStage.DURABLE else after), actions
 
 
-def _free_once_killed(state: State, event: on.Event) -> Step:
+def _free_once_killed(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     killed = any(isinstance(action, on.Kill) for action in actions)
     return (replace(after, arena="", dying=0) if killed else after), actions
 
 
-def _released_by_any(state: State, event: on.Event) -> Step:
+def _released_by_any(state: SavesState, event: on.Event) -> Step:
     """Also by a process that has died meanwhile, and was followed by another one."""
     if isinstance(event, on.Released):
         event = replace(event, uploader=state.uploader)
     return step(state, event)
 
 
-def _a_process_that_died_says_failed(state: State, event: on.Event) -> Step:
-    if isinstance(event, on.Ended) and event.uploader == state.uploader and state.part is Part.UPLOADING:
+def _a_process_that_died_says_failed(state: SavesState, event: on.Event) -> Step:
+    if isinstance(event, on.Ended) and event.uploader == state.uploader and state.part is PartStage.UPLOADING:
         return stay(state, uploader=0)
     return step(state, event)
 
 
-def _starts_by_its_own_arena(state: State, event: on.Event) -> Step:
+def _starts_by_its_own_arena(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.HandOut):
         own = ArenaUse.IN_USE if state.arena else ArenaUse.FREE
         return step(replace(state, busiest=own), event)
     return step(state, event)
 
 
-def _any_durable(state: State, event: on.Event) -> Step:
+def _any_durable(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.Durable) and state.save:
         event = on.Durable(state.save.name, state.uploader)
     return step(state, event)
 
 
-def _told_once_durable(state: State, event: on.Event) -> Step:
+def _told_once_durable(state: SavesState, event: on.Event) -> Step:
     before = state.everywhere
     after, actions = step(state, event)
     if after.everywhere and not before and after.save:
@@ -71,85 +71,85 @@ def _told_once_durable(state: State, event: on.Event) -> Step:
     return after, actions
 
 
-def _committed_by_rank_0_alone(state: State, event: on.Event) -> Step:
+def _committed_by_rank_0_alone(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
-    if isinstance(event, on.Durable) and after.part is Part.DURABLE:
+    if isinstance(event, on.Durable) and after.part is PartStage.DURABLE:
         return then((after, actions), begin_commit(after))
     return after, actions
 
 
-def _given_up_and_deleted(state: State, event: on.Event) -> Step:
+def _given_up_and_deleted(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.NoAnswer) and state.save:
         return fail(state, "no answer")
     return step(state, event)
 
 
-def _failed_with_its_append(state: State, event: on.Event) -> Step:
+def _failed_with_its_append(state: SavesState, event: on.Event) -> Step:
     """The deadline also counts once the append is sent."""
-    if isinstance(event, on.Late) and state.commit is Commit.SENT and state.save:
-        return fail(replace(state, part=Part.DURABLE), "late")
+    if isinstance(event, on.Late) and state.commit is CommitStage.SENT and state.save:
+        return fail(replace(state, part=PartStage.DURABLE), "late")
     return step(state, event)
 
 
-def _forgotten(state: State, event: on.Event) -> Step:
+def _forgotten(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     return replace(after, owed="" if any(isinstance(one, on.TellFailed) for one in actions) else after.owed), actions
 
 
-def _not_carried(state: State, event: on.Event) -> Step:
+def _not_carried(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     return (replace(after, owed="") if isinstance(event, on.HandsOver) else after), actions
 
 
-def _nobody_stands(state: State, event: on.Event) -> Step:
+def _nobody_stands(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     return (replace(after, mode=Mode.TRAINS, firm=None) if after.mode is Mode.STANDS else after), actions
 
 
-def _streams_beside(state: State, event: on.Event) -> Step:
+def _streams_beside(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.HandOut) and event.wish is NOW and state.save:
         return stay(state, on.Stream(event.reason))
     return step(state, event)
 
 
-def _opens_without_an_answer(state: State, event: on.Event) -> Step:
+def _opens_without_an_answer(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     return (replace(after, mode=Mode.STOPPED) if after.mode is Mode.SETTLES else after), actions
 
 
-def _stays_behind(state: State, event: on.Event) -> Step:
+def _stays_behind(state: SavesState, event: on.Event) -> Step:
     return stay(state) if isinstance(event, on.Ends) else step(state, event)
 
 
-def _no_deadline(state: State, event: on.Event) -> Step:
+def _no_deadline(state: SavesState, event: on.Event) -> Step:
     return stay(state) if isinstance(event, on.Late) else step(state, event)
 
 
-def _no_deadline_once_durable(state: State, event: on.Event) -> Step:
-    return stay(state) if isinstance(event, on.Late) and state.part is not Part.UPLOADING else step(state, event)
+def _no_deadline_once_durable(state: SavesState, event: on.Event) -> Step:
+    return stay(state) if isinstance(event, on.Late) and state.part is not PartStage.UPLOADING else step(state, event)
 
 
-def _dropped_and_not_held(state: State, event: on.Event) -> Step:
+def _dropped_and_not_held(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
     if any(isinstance(one, on.Stream) and one.keep for one in actions):
         return then((after, actions), drop(after))
     return after, actions
 
 
-def _waits_without_an_end(state: State, event: on.Event) -> Step:
+def _waits_without_an_end(state: SavesState, event: on.Event) -> Step:
     """A save in progress is waited for, though there is time for a whole save alone."""
     if isinstance(event, on.Leaves) and state.waits and state.save and event.left is not None and event.left > 0:
         return stay(state)
     return step(state, event)
 
 
-def _closes_over_an_append(state: State, event: on.Event) -> Step:
+def _closes_over_an_append(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.Leaves) and event.unanswered and event.left is not None and event.left <= 0:
         return stay(state, on.Close("time is up"), mode=Mode.LEFT)
     return step(state, event)
 
 
-def _leaves_what_is_durable(state: State, event: on.Event) -> Step:
+def _leaves_what_is_durable(state: SavesState, event: on.Event) -> Step:
     if isinstance(event, on.Leaves) and state.save and event.words.durable >= state.save.number:
         dropped = drop(state)
         return then(dropped, step(dropped[0], event))

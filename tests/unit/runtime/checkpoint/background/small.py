@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from perdure.checkpoint.background import events as on
-from perdure.checkpoint.background.machine import State, Step, begin, step
+from perdure.checkpoint.background.machine import SavesState, Step, begin, step
 from perdure.checkpoint.background.state import Carried, name_of
 
 T = TypeVar("T")
@@ -164,11 +164,11 @@ class Setting:
     """Whether the run before has dropped a save."""
     roomless: frozenset[int] = frozenset()
     """Ranks that have no room for an arena."""
-    react: Callable[[State, on.Event], Step] = step
+    react: Callable[[SavesState, on.Event], Step] = step
     without: str = ""
     """A rule of the world around the machines."""
-    _states: list[State] = field(default_factory=list)
-    _numbers: dict[State, int] = field(default_factory=dict)
+    _states: list[SavesState] = field(default_factory=list)
+    _numbers: dict[SavesState, int] = field(default_factory=dict)
     _steps: dict[tuple[int, on.Event], tuple[int, tuple[on.Action, ...]]] = field(default_factory=dict)
 
     def first(self) -> World:
@@ -184,15 +184,15 @@ class Setting:
             faults=tuple(self.faults.get(fault, 0) for fault in FAULTS),
         )  # fmt: skip
 
-    def newcomer(self, rank: int, state: State) -> Rank:
+    def newcomer(self, rank: int, state: SavesState) -> Rank:
         """A rank in a process of its own."""
         return Rank(self.reacts(self.number(state), on.Room(rank not in self.roomless))[0])
 
-    def state(self, world: World, rank: int) -> State:
+    def state(self, world: World, rank: int) -> SavesState:
         """What the machine holds."""
         return self._states[world.ranks[rank].state]
 
-    def number(self, state: State) -> int:
+    def number(self, state: SavesState) -> int:
         """The state's number."""
         if state not in self._numbers:
             self._numbers[state] = len(self._states)

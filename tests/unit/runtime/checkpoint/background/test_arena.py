@@ -16,7 +16,7 @@ from perdure.checkpoint.background import arena as arenas
 from perdure.checkpoint.background.arena import Arena, room_for
 from perdure.checkpoint.background.sealed import FORMAT, PAGE_BYTES, read_part, read_seal
 from perdure.checkpoint.stage import stage
-from perdure.checkpoint.state import State
+from perdure.checkpoint.state import RankState
 from perdure.checkpoint.upload import BLOCK_BYTES, put_part
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
@@ -240,7 +240,7 @@ def test_room_is_what_is_free_beside_what_it_has_and_a_margin(arena: Arena, monk
 
 def test_nothing_draws_from_the_generators_of_the_script(arena: Arena) -> None:
     before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-    staged = stage(State({"w": torch.ones(9)}, {}, {}), 0, 1)
+    staged = stage(RankState({"w": torch.ones(9)}, {}, {}), 0, 1)
     arena.prepare(staged.size)
     arena.fill(staged, uid="u", run=1, name="aa", position=POSITION, threads=2)
     assert (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()) == before

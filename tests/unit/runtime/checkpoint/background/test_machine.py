@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.checkpoint.background import events as on
-from perdure.checkpoint.background.machine import State, begin, step
+from perdure.checkpoint.background.machine import SavesState, begin, step
 from perdure.checkpoint.background.state import (
     Carried,
     carried,
@@ -29,37 +29,37 @@ DURABLE = Words(durable=1, arena=ArenaUse.IN_USE)
 FAILED = Words(failed=1)
 
 
-def after(state: State, *events: on.Event) -> State:
+def after(state: SavesState, *events: on.Event) -> SavesState:
     for event in events:
         state, _ = step(state, event)
     return state
 
 
-def asked(state: State, event: on.Event) -> tuple[on.Action, ...]:
+def asked(state: SavesState, event: on.Event) -> tuple[on.Action, ...]:
     return step(state, event)[1]
 
 
-def idle(rank: int = 0) -> State:
+def idle(rank: int = 0) -> SavesState:
     return after(begin(WRITER, rank), on.Room(True), on.Agreed(NOBODY))
 
 
-def uploading(rank: int = 0) -> State:
+def uploading(rank: int = 0) -> SavesState:
     return after(idle(rank), on.HandOut(7, LATER, "cadence"), on.Sealed(NAME))
 
 
-def durable(rank: int = 0) -> State:
+def durable(rank: int = 0) -> SavesState:
     return after(uploading(rank), on.Durable(NAME, 1))
 
 
-def committing() -> State:
+def committing() -> SavesState:
     return after(durable(), on.Agreed(DURABLE))
 
 
-def sent() -> State:
+def sent() -> SavesState:
     return after(committing(), on.Prepared(NAME))
 
 
-def committed(rank: int = 0) -> State:
+def committed(rank: int = 0) -> SavesState:
     said = words(after(sent(), on.Appended(NAME, 9)))
     return after(durable(rank), on.Released(NAME, 1), on.Agreed(DURABLE), on.Agreed(said))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.background import events as on
-from perdure.checkpoint.background.rank0 import Answer, Part, Requests
+from perdure.checkpoint.background.rank0 import Answer, CopiedPart, Requests
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.upload import put_part
 from perdure.errors import StorageError
@@ -24,10 +24,10 @@ NAME = "00000000000000aa"
 PATIENCE_SECONDS = 20.0
 
 
-def uploaded(store: Store) -> Part:
+def uploaded(store: Store) -> CopiedPart:
     """What the only rank's process has uploaded, as it was when it was copied."""
     shard = put_part(store, FOLDER, stage(state(10), 0, 1), 1, position(10))["shard"]
-    return Part(shard["size"], shard["crc"])
+    return CopiedPart(shard["size"], shard["crc"])
 
 
 def answer(requests: Requests) -> Answer:
@@ -56,28 +56,28 @@ def test_what_was_copied_is_committed_and_comes_back(store: MemoryStore) -> None
     assert same_state(loaded.state, state(10))
 
 
-def other_bytes(store: MemoryStore, part: Part) -> Part:
-    return Part(part.size, "0" * 16)
+def other_bytes(store: MemoryStore, part: CopiedPart) -> CopiedPart:
+    return CopiedPart(part.size, "0" * 16)
 
 
-def other_step(store: MemoryStore, part: Part) -> Part:
+def other_step(store: MemoryStore, part: CopiedPart) -> CopiedPart:
     put_part(store, FOLDER, stage(state(10), 0, 1), 1, position(11))
     return part
 
 
-def no_index(store: MemoryStore, part: Part) -> Part:
+def no_index(store: MemoryStore, part: CopiedPart) -> CopiedPart:
     store.delete([index_key(FOLDER, 0)])
     return part
 
 
-def no_json(store: MemoryStore, part: Part) -> Part:
+def no_json(store: MemoryStore, part: CopiedPart) -> CopiedPart:
     store.put(index_key(FOLDER, 0), b"{")
     return part
 
 
 @pytest.mark.parametrize("damage", [other_bytes, other_step, no_index, no_json])
 def test_an_index_that_is_not_of_what_was_copied_is_not_committed(
-    store: MemoryStore, damage: Callable[[MemoryStore, Part], Part]
+    store: MemoryStore, damage: Callable[[MemoryStore, CopiedPart], CopiedPart]
 ) -> None:
     requests = Requests(store, opened(store), threading.Lock())
     part = damage(store, uploaded(store))
