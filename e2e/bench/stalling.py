@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from e2e.bench.saving import MIB, State
 from perdure.checkpoint.background.arena import Arena
-from perdure.checkpoint.background.uploading import Durable, Failed, Uploader
+from perdure.checkpoint.background.uploading import PartUploaded, Uploader, UploadFailed
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.stage import stage
 from perdure.group.peers import Solo
@@ -155,9 +155,9 @@ class Behind:
 
     def durable(self) -> float | None:
         for word in self._uploader.words():
-            if isinstance(word, Failed):
+            if isinstance(word, UploadFailed):
                 raise RuntimeError(word.why)
-            if isinstance(word, Durable):
+            if isinstance(word, PartUploaded):
                 self._took = self._copied + word.seconds
         return self._took
 

@@ -189,7 +189,7 @@ class Bridge:
             if link.party.decides and other.connected:
                 self._send(link, other, on.LinkClosed())
             elif other.party.decides and other.connected:
-                self._send(link, other, on.Gone(link.party.number))
+                self._send(link, other, on.PartyGone(link.party.number))
 
     def _whole(self) -> bool:
         """Whether all parties live and reach each other."""
@@ -212,7 +212,7 @@ class Bridge:
             return
         if self._network.reachable(sender.ip, receiver.ip):
             receiver.hear(event)
-        elif not sender.gone or isinstance(event, on.LinkClosed | on.Gone):
+        elif not sender.gone or isinstance(event, on.LinkClosed | on.PartyGone):
             again = asyncio.get_running_loop().call_later
             again(LOOK_AGAIN_SECONDS, self._arrive, sender, receiver, event, context=OUTSIDE)
 

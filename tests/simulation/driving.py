@@ -41,7 +41,7 @@ SCRIPT_SECONDS: Final = (0.01, 0.4)
 """The work of a newcomer's script between its `restore` and its first batch."""
 BALKS: Final = "a DeviceMesh of the script's own"
 
-Main = on.Install | on.TrainOn | on.SaveAndExit | on.JoinInPlace | on.Exit
+Main = on.Install | on.TrainOn | on.SaveAndExit | on.JoinInPlace | on.ExitProcess
 """What only the script's own thread does."""
 
 
@@ -189,7 +189,7 @@ class Driver:
 
     def _act(self, action: on.Action) -> None:
         match action:
-            case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.Exit():
+            case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.ExitProcess():
                 if isinstance(action, on.TrainOn | on.SaveAndExit) and action.aborted:
                     self.ground.abort(action.aborted)
                 self.acts.put_nowait(action)
@@ -197,11 +197,11 @@ class Driver:
                 self._spawn(self._prepare())
             case on.Connect():
                 self._connect.set()
-            case on.Move():
+            case on.MoveState():
                 self._spawn(self._move())
             case on.Vote():
                 self._spawn(self._vote())
-            case on.Round(choice):
+            case on.BeginRound(choice):
                 self._spawn(self._round(choice))
             case on.AppendOpened() | on.AppendRefused() | on.ReadLog():
                 self._spawn(self._ask_log(action))
@@ -211,7 +211,7 @@ class Driver:
     def _say(self, action: on.Action) -> None:
         tell, number = self.ground.tell, self.attempt.next
         match action:
-            case on.Say(word, why):
+            case on.SayToAll(word, why):
                 self.why = self.why or why
                 if self._bridge:
                     self._bridge.entry = self._bridge.entry or self.entry

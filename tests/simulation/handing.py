@@ -112,9 +112,9 @@ class LiveHandover:
                     return False
                 case on.SaveAndExit():
                     return True
-                case on.Exit(ExitKind.HANDED_OVER):
+                case on.ExitProcess(ExitKind.HANDED_OVER):
                     process.hand_over()
-                case on.Exit(kind, why):
+                case on.ExitProcess(kind, why):
                     _fail(kind, why)
 
     def leaving(self) -> None:
@@ -125,14 +125,14 @@ class LiveHandover:
     def goal_reached(self) -> None:
         """The training is done."""
         if self._driver:
-            self._driver.feed(on.GoalReached())
+            self._driver.feed(on.TrainingDone())
 
     async def saved(self) -> None:
         """The older run has ended in the log: a decider stays until no party needs its store."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
-        driver.feed(on.Saved())
+        driver.feed(on.OlderRunEnded())
         for party in range(driver.attempt.world):
             driver.feed(on.SeenBy(party))
         begun = self._process.host.monotonic()
@@ -203,7 +203,7 @@ class LiveHandover:
                     driver.finish()
                     self._driver = None
                     return None
-                case on.Exit(kind, why):
+                case on.ExitProcess(kind, why):
                     _fail(kind, driver.why or why)
 
     def image(self) -> Image | None:

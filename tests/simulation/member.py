@@ -34,10 +34,10 @@ from perdure.agent.state import (
     Kill,
     MarkWarm,
     OfferAssignment,
+    PrintLine,
     ProcessEnded,
-    Reported,
+    ReportReceived,
     Rescued,
-    Say,
     SigtermReceived,
     Start,
     Tick,
@@ -196,7 +196,7 @@ class _Agent:
 
     def _act(self, action: Action) -> None:
         match action:
-            case Say(line):
+            case PrintLine(line):
                 self._host.tell("agent", line=line)
             case MarkWarm():
                 self._host.mark_ready()
@@ -230,7 +230,7 @@ class _Agent:
         self._pids += 1
 
         def tell(report: Report) -> None:
-            self._learn(Reported(rank, report))
+            self._learn(ReportReceived(rank, report))
 
         def ended(status: int, tail: str) -> None:
             self._learn(ProcessEnded(rank, status, tail, out_of_memory=self._memory_short))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.agent.state import Acknowledge, Action, AgentState, OfferAssignment, Say, TrainerProcesses
+from perdure.agent.state import Acknowledge, Action, AgentState, OfferAssignment, PrintLine, TrainerProcesses
 from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
 from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
 
@@ -58,7 +58,7 @@ def offer(trainer: TrainerProcesses, newer: Train | Leave) -> tuple[TrainerProce
     if newer in trainer.offered[-1:]:
         return trainer, []
     others = tuple(known for known in trainer.offered if known.run != newer.run)
-    say = Say(f"run {newer.run} is offered to the trainer of run {trainer.run}, which trains on meanwhile")
+    say = PrintLine(f"run {newer.run} is offered to the trainer of run {trainer.run}, which trains on meanwhile")
     return replace(trainer, offered=(*others, newer)), [say, OfferAssignment(trainer.origin, newer)]
 
 
@@ -69,12 +69,12 @@ def noted(state: AgentState, trainer: TrainerProcesses, report: Report) -> Noted
             acknowledge = Acknowledge(trainer.origin, following)
             if following < trainer.run or word_of(state, following):
                 return state, [acknowledge]  # already decided: another process was quicker
-            say = Say(f"the trainer votes for run {following} to take over run {run}")
+            say = PrintLine(f"the trainer votes for run {following} to take over run {run}")
             return replace(state, trainer=replace(trainer, voting=report, voted=following)), [say, acknowledge]
         case TookOver():
             return _took_over(state, trainer, report)
         case HandoverEnded(run, word, why):
-            say = Say(f"run {run} has not taken over: {word}: {why}")
+            say = PrintLine(f"run {run} has not taken over: {word}: {why}")
             return _decided(state, trainer, HandoverRecord(run, word, why), say)
         case Exiting(ExitKind.HANDED_OVER) | Exiting(attempt=AttemptRecord(word=HandoverWord.GO)) if trainer.voting:
             # A later offer is another attempt.
@@ -86,7 +86,7 @@ def noted(state: AgentState, trainer: TrainerProcesses, report: Report) -> Noted
 def _took_over(state: AgentState, trainer: TrainerProcesses, report: TookOver) -> Noted:
     if report.run < trainer.run:
         return state, []
-    say = Say(f"run {report.run} has taken over: rank {report.rank} of {report.world}, step {report.step}")
+    say = PrintLine(f"run {report.run} has taken over: rank {report.rank} of {report.world}, step {report.step}")
     if report.run > trainer.run:
         request = trainer.request if state.shutdown or state.newest > report.run else None
         trainer = replace(trainer, run=report.run, started_for=trainer.origin, request=request)

@@ -31,12 +31,12 @@ from perdure.agent.state import (
     KillTime,
     MakesWay,
     MarkWarm,
+    PrintLine,
     Process,
     ProcessEnded,
-    Reported,
+    ReportReceived,
     Requested,
     Rescued,
-    Say,
     Shutdown,
     SigtermReceived,
     Start,
@@ -106,7 +106,7 @@ def _note(state: AgentState, event: Event, now: float) -> Noted:
             return _standby(state) if isinstance(assignment, Standby) else _assigned(state, assignment, now)
         case Unreadable(message, unsupported):
             return _unreadable(state, message, unsupported, now)
-        case Reported(rank, report):
+        case ReportReceived(rank, report):
             return _reported(state, rank, report, now)
         case SigtermReceived(at):
             return _deleted(state, now if at is None else at)
@@ -137,11 +137,11 @@ def _warmed(state: AgentState) -> Noted:
 
 def _standby(state: AgentState) -> Noted:
     if state.current:
-        return state, [Say(f"assignment ignored: standby, but run {state.newest} is in hand")]
+        return state, [PrintLine(f"assignment ignored: standby, but run {state.newest} is in hand")]
     if state.ready:
         return state, []
     state, warm = _made_ready(state)
-    return state, [*warm, Say("waiting as a standby")]
+    return state, [*warm, PrintLine("waiting as a standby")]
 
 
 def _made_ready(state: AgentState) -> Noted:
@@ -155,14 +155,16 @@ def _assigned(state: AgentState, assignment: Train | Leave, now: float) -> Noted
     processes = state.settings.processes
     if isinstance(assignment, Train) and assignment.rank + processes > assignment.world:
         first, world = assignment.rank, assignment.world
-        return state, [Say(f"assignment ignored: {processes} processes from rank {first} on exceed world {world}")]
+        return state, [
+            PrintLine(f"assignment ignored: {processes} processes from rank {first} on exceed world {world}")
+        ]
     if assignment.run < state.newest:
-        return state, [Say(f"assignment ignored: run {assignment.run} is older than run {state.newest}")]
+        return state, [PrintLine(f"assignment ignored: run {assignment.run} is older than run {state.newest}")]
     if assignment.run == state.newest:
         return _same_run(state, assignment)
     state, warm = _made_ready(state)
     state = replace(state, current=assignment, first_seen=now, hold_until=None)
-    return state, [Say(_described(assignment)), *warm]
+    return state, [PrintLine(_described(assignment)), *warm]
 
 
 def _described(assignment: Train | Leave) -> str:
@@ -183,13 +185,15 @@ def _same_run(state: AgentState, assignment: Train | Leave) -> Noted:
         return _same_run(replace(state, current=replace(state.current, save=saves)), replace(assignment, save=saves))
     if assignment.seconds < state.current.seconds:
         nearer = replace(state.current, seconds=assignment.seconds)
-        return replace(state, current=nearer), [Say(f"run {nearer.run}: now {nearer.seconds} s to save")]
-    return state, [Say(f"assignment ignored: run {assignment.run} is known, and a run's assignment never changes")]
+        return replace(state, current=nearer), [PrintLine(f"run {nearer.run}: now {nearer.seconds} s to save")]
+    return state, [
+        PrintLine(f"assignment ignored: run {assignment.run} is known, and a run's assignment never changes")
+    ]
 
 
 def _unreadable(state: AgentState, message: str, unsupported: bool, now: float) -> Noted:
     if not unsupported:
-        return state, [Say(f"assignment ignored: {message}")]
+        return state, [PrintLine(f"assignment ignored: {message}")]
     error = Failure(ErrorKind.EXIT, ErrorName.UNSUPPORTED_VERSION, message)
     return _shut_down(state, f"unreadable assignment: {message}", error, now)
 
@@ -204,7 +208,7 @@ def _shut_down(state: AgentState, cause: str, error: Failure | None, now: float)
     settings = state.settings
     margin = min(settings.grace_margin, settings.grace / 4)  # leave time to save in a short grace period
     deadline = now + settings.grace - margin
-    return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [Say(f"leaving: {cause}")]
+    return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [PrintLine(f"leaving: {cause}")]
 
 
 def _reported(state: AgentState, rank: int, report: Report, now: float) -> Noted:
@@ -280,7 +284,7 @@ def _of_images(state: AgentState, process: Process, report: Report) -> Noted:
             return replace(state, keeps_images=False, image_of=0), [ForgetImages()]
         case Imaged(step, why):
             left = f"an image of step {step}" if step is not None else f"no image: {why}"
-            return state, [Say(f"rank {process.rank} leaves {left}")]
+            return state, [PrintLine(f"rank {process.rank} leaves {left}")]
         case _:
             return state, []
 
@@ -296,9 +300,9 @@ def _makes_way(state: AgentState, rank: int, why_not: str) -> Noted:
         return state, []
     if why_not:
         if _leaves(state, trainer):
-            return state, [Say(f"the trainer's end is waited for: {why_not}")]
+            return state, [PrintLine(f"the trainer's end is waited for: {why_not}")]
         waits = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
-        return state, [Say(waits)] if isinstance(_newer(state, trainer), Train) else []
+        return state, [PrintLine(waits)] if isinstance(_newer(state, trainer), Train) else []
     found = [process for process in trainer.alive if process.rank == rank]
     for process in found:
         trainer = _with(trainer, replace(process, makes_way=True))
@@ -312,7 +316,7 @@ def _process_ended(state: AgentState, event: ProcessEnded, now: float) -> Noted:
     known = next(process for process in trainer.processes if process.rank == event.rank)
     outcome = judge(trainer, known, event)
     trainer = _with(trainer, replace(known, outcome=outcome, ended_at=now))
-    say = Say(f"run {trainer.run} rank {event.rank} ended: {_described_outcome(outcome)}")
+    say = PrintLine(f"run {trainer.run} rank {event.rank} ended: {_described_outcome(outcome)}")
     if event.left_behind:
         trainer = replace(trainer, clearing=now if trainer.clearing is None else trainer.clearing)
     elif not trainer.alive:
@@ -331,7 +335,7 @@ def _rescued(state: AgentState, event: Rescued) -> Noted:
     made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else ""
     run = trainer.image_of or state.image_of
     words = f"is committed {made}" if made else f"is not committed: {event.why}"
-    say = Say(f"what run {run} has left {words}")
+    say = PrintLine(f"what run {run} has left {words}")
     return replace(state, trainer=replace(trainer, rescued=event)), [say]
 
 
@@ -425,7 +429,7 @@ def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     state, actions = replace(state, trainer=trainer), [*actions, *asked]
     if newer := _follows_at_once(state, trainer):
         state, started = _start(state, newer)
-        say = Say(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
+        say = PrintLine(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
         return state, [*actions, say, *started]
     if ended := _leaves_at_once(state, trainer):
         state, finished = _finish(replace(state, trainer=ended), pod_outcome(ended))
@@ -434,7 +438,7 @@ def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     if limit is None or now < limit.at:
         return state, actions
     trainer = replace(trainer, killed=limit, clearing=now)
-    say = Say(f"run {trainer.run} killed: {limit.reason}")
+    say = PrintLine(f"run {trainer.run} killed: {limit.reason}")
     return replace(state, trainer=trainer), [*actions, say, Kill()]
 
 
@@ -502,7 +506,7 @@ def _requested(state: AgentState, trainer: TrainerProcesses, now: float) -> tupl
     trainer = replace(trainer, request=Requested(known.at if known else now, deadline))
     if is_ending or (newer and not state.shutdown and _restarts(state, trainer, newer)):
         return trainer, actions  # it ends anyway: a request could only disturb the script
-    say = Say(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
+    say = PrintLine(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     return trainer, [*actions, say, Ask(trainer.origin, cause, deadline, sessions, again=known is not None)]
 
@@ -527,7 +531,7 @@ def _asked_for_save(state: AgentState, trainer: TrainerProcesses) -> tuple[Train
     if not current.save or (current.run, current.save) <= trainer.saves:
         return trainer, []
     words = f"run {current.run} is asked to save and train on"
-    say = Say(words if trainer.attached else f"{words}: it can once it has a Session, which is needed to save")
+    say = PrintLine(words if trainer.attached else f"{words}: it can once it has a Session, which is needed to save")
     trainer = replace(trainer, saves=(current.run, current.save))
     return trainer, [say, AskForSave(trainer.origin, f"{current.run} {current.save}")]
 
@@ -553,7 +557,7 @@ def _to_leave_image(
     if trainer.imaging:
         return trainer, []
     limit = KillTime(now + state.settings.image, ExitKind.STOPPED, LOST)
-    say = Say(f"run {trainer.run} is lost: its trainer is asked for an image of its state")
+    say = PrintLine(f"run {trainer.run} is lost: its trainer is asked for an image of its state")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     cause = newer.cause or f"run {newer.run} follows"
     return replace(trainer, imaging=limit), [say, Ask(trainer.origin, cause, limit.at, sessions, image=True)]
@@ -575,7 +579,7 @@ def _awaited(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     for process in trainer.alive:
         end = ProcessEnded(process.rank, -signal.SIGKILL)
         trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
-    say = Say(f"run {trainer.run}: killed processes do not end: they are given up")
+    say = PrintLine(f"run {trainer.run}: killed processes do not end: they are given up")
     state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
     return state, [say, *actions]
 
@@ -594,7 +598,7 @@ def _ended(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
         return _goes(state, trainer, outcome, now)
     if state.hold_until is None:
         linger = state.settings.linger
-        say = Say(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
+        say = PrintLine(f"run {trainer.run} is over here: holding the seat {linger:g} s for a newer assignment")
         return replace(state, hold_until=now + linger), [say]
     return _goes(state, trainer, outcome, now) if now >= state.hold_until else (state, [])
 
@@ -611,7 +615,7 @@ def _goes(state: AgentState, trainer: TrainerProcesses, outcome: Outcome, now: f
     never = handover.ended_by_rescue(state, trainer) if run == trainer.image_of else 0
     trainer = replace(trainer, rescuing=now + state.settings.rescue)
     successor = handover.successor_of(state, trainer, run)
-    say = Say(f"run {run} has left an image, which is committed before this pod ends")
+    say = PrintLine(f"run {run} has left an image, which is committed before this pod ends")
     return replace(state, trainer=trainer), [say, CommitImage(run, never, successor)]
 
 
@@ -633,4 +637,4 @@ def _finish(state: AgentState, outcome: Outcome) -> Noted:
     outcome = replace(outcome, attempt=handover.attempt_of(state, outcome.attempt))
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)
-    return replace(state, finished=True), [Say(f"exit: {_described_outcome(outcome)}"), Finish(outcome)]
+    return replace(state, finished=True), [PrintLine(f"exit: {_described_outcome(outcome)}"), Finish(outcome)]

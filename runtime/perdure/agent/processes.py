@@ -23,7 +23,7 @@ from perdure.agent.launch import Launcher
 from perdure.agent.memory import OutOfMemory, oom_kills
 from perdure.agent.pod_log import Outlet
 from perdure.agent.residual_resources import held_by, is_room
-from perdure.agent.state import Cleared, MakesWay, ProcessEnded, Reported
+from perdure.agent.state import Cleared, MakesWay, ProcessEnded, ReportReceived
 from perdure.agent.stderr_tail import Tail
 from perdure.host.cgroup import memory_limit
 from perdure.wire.channel import read_report, read_unwound
@@ -93,14 +93,14 @@ class Child:
     _line: bytes = b""
     """The beginning of an incomplete report."""
 
-    def pump(self) -> Iterator[Reported]:
+    def pump(self) -> Iterator[ReportReceived]:
         """The reports that have arrived; passes stderr through."""
         *lines, self._line = (self._line + self.report.read()).split(b"\n")
         for line in lines:
             if (groups := read_unwound(line)) is not None:
                 self.unwound, self.groups = True, groups
             if report := read_report(line):
-                yield Reported(self.rank, report)
+                yield ReportReceived(self.rank, report)
         text = self.stderr.read()
         self.log.write(text)
         self.tail.add(text)
@@ -117,7 +117,7 @@ class Child:
 
     def end(
         self, status: int, *, left_behind: bool, out_of_memory: OutOfMemory | None
-    ) -> Iterator[Reported | ProcessEnded]:
+    ) -> Iterator[ReportReceived | ProcessEnded]:
         """Its last reports and its end."""
         self.reported = True
         yield from self.pump()
@@ -145,7 +145,7 @@ class Children:
             self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
 
-    def pump(self) -> Iterator[Reported | MakesWay]:
+    def pump(self) -> Iterator[ReportReceived | MakesWay]:
         """All reports that have arrived."""
         for child in self.members:
             before = child.unwound
@@ -173,7 +173,7 @@ class Children:
                     if child.pid == ended[0]:
                         child.status = os.waitstatus_to_exitcode(ended[1])
 
-    def ended(self) -> Iterator[Reported | ProcessEnded | Cleared]:
+    def ended(self) -> Iterator[ReportReceived | ProcessEnded | Cleared]:
         """The new ends, each after its last reports, and Cleared once nothing is left of the last one."""
         for child in self.members:
             if child.status is None or child.reported:

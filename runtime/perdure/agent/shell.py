@@ -43,8 +43,8 @@ from perdure.agent.state import (
     Kill,
     MarkWarm,
     OfferAssignment,
+    PrintLine,
     ProcessEnded,
-    Say,
     SigtermReceived,
     Start,
     Tick,
@@ -202,7 +202,7 @@ class Agent:
 
     def _act(self, action: Action) -> None:
         match action:
-            case Say(line):
+            case PrintLine(line):
                 self._log.say(line)
             case MarkWarm():
                 warm_marker(self._paths.scratch).touch()

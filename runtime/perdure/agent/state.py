@@ -304,7 +304,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportReceived:
     """A process of the trainer wrote a report."""
 
     rank: int
@@ -368,15 +368,15 @@ class Tick:
 
 
 Event = (
-    AssignmentRead | Unreadable | Reported | MakesWay | ProcessEnded | Cleared | Rescued | SigtermReceived | Warmed
-    | Tick
+    AssignmentRead | Unreadable | ReportReceived | MakesWay | ProcessEnded | Cleared | Rescued | SigtermReceived
+    | Warmed | Tick
 )  # fmt: skip
 
 # Actions.
 
 
 @dataclass(frozen=True)
-class Say:
+class PrintLine:
     """Write one line to the pod's log."""
 
     line: str
@@ -463,7 +463,7 @@ class Finish:
 
 
 Action = (
-    Say | MarkWarm | Start | Ask | AskForSave | OfferAssignment | Acknowledge | ForgetImages | CommitImage | Kill
+    PrintLine | MarkWarm | Start | Ask | AskForSave | OfferAssignment | Acknowledge | ForgetImages | CommitImage | Kill
     | Finish
 )  # fmt: skip
 

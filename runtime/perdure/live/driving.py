@@ -46,7 +46,7 @@ REFUSAL_SECONDS: Final = 5.0
 """How long a newcomer with an obstacle lets the old ranks refuse first. They run the same script, and if they do, all
 begin in place; if not, the newcomer alone ends the attempt."""
 
-Main = ev.Move | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.Exit
+Main = ev.MoveState | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.ExitProcess
 """Actions of the main thread."""
 
 
@@ -72,12 +72,12 @@ class Driver:
         """Why the attempt failed."""
         self.standing = False
         """Whether the main thread waits for its next action."""
-        self.abandoned: Callable[[ev.Exit], None] | None = None
+        self.abandoned: Callable[[ev.ExitProcess], None] | None = None
         """Ends the process if the main thread does not wait here."""
         self.hangs = False
         """Whether a thread waits in a collective of the old ranks; it would keep the interpreter from ending."""
         self.leaving = threading.Event()
-        """Set once the main thread has its Exit."""
+        """Set once the main thread has its ExitProcess."""
         self._timetable = timetable
         self._ask_exit = ask_exit
         self._ready = ready or threading.Event()
@@ -143,7 +143,7 @@ class Driver:
             act = self._main.get()
         finally:
             self.standing = False
-        if isinstance(act, ev.Exit):
+        if isinstance(act, ev.ExitProcess):
             self.leaving.set()
         return act
 
@@ -167,9 +167,9 @@ class Driver:
 
     def _act(self, action: ev.Action) -> None:
         match action:
-            case ev.Move() | ev.Install() | ev.TrainOn() | ev.SaveAndExit() | ev.JoinInPlace() | ev.Exit():
+            case ev.MoveState() | ev.Install() | ev.TrainOn() | ev.SaveAndExit() | ev.JoinInPlace() | ev.ExitProcess():
                 self._leave_to_main(action)
-            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.Say():
+            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.SayToAll():
                 self._act_on_parties(action)
             case ev.TellVoting() | ev.TellEnded() | ev.AskExit():
                 self._act_on_agent(action)
@@ -183,17 +183,17 @@ class Driver:
                 self._thread(self._ask_log, self.effects.append_refused, False)
             case ev.ReadLog(again):
                 self._thread(self._ask_log, self.effects.read_log, again)
-            case ev.Round(choice):
+            case ev.BeginRound(choice):
                 self._thread(self._round, choice)
 
     def _leave_to_main(self, action: Main) -> None:
         if isinstance(action, ev.TrainOn | ev.SaveAndExit) and action.aborted:
             self.effects.abort()
-        if isinstance(action, ev.Exit) and not self.standing and self.abandoned:
+        if isinstance(action, ev.ExitProcess) and not self.standing and self.abandoned:
             self.abandoned(action)
         self._main.put(action)
 
-    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.Say) -> None:
+    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.SayToAll) -> None:
         match action:
             case ev.SetWarm():
                 self._thread(self._prepare)
@@ -201,7 +201,7 @@ class Driver:
                 self._connect.set()
             case ev.SetSeen():
                 self.effects.seen()
-            case ev.Say(word, why):
+            case ev.SayToAll(word, why):
                 self.why = self.why or why
                 self.effects.say(self._word(word, why))
                 if self.effects.party.decides and not self.effects.connected:
@@ -292,7 +292,7 @@ class Driver:
                 if party == decider:
                     return
         except PeerLost:
-            self.feed(ev.LinkClosed() if party == decider else ev.Gone(party))
+            self.feed(ev.LinkClosed() if party == decider else ev.PartyGone(party))
         else:
             self.feed(ev.SeenBy(party))
 

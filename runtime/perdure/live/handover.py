@@ -80,7 +80,7 @@ class LiveHandover:
         driver.feed(ev.Stopped())
         while True:
             match driver.next_act():
-                case ev.Move() if driver.phase is PartyPhase.MOVING:  # otherwise the attempt was aborted before
+                case ev.MoveState() if driver.phase is PartyPhase.MOVING:  # otherwise the attempt was aborted before
                     _give(driver, stop)
                 case ev.Install():
                     self._install(driver)
@@ -90,7 +90,7 @@ class LiveHandover:
                     return False
                 case ev.SaveAndExit():
                     return True
-                case ev.Exit(kind, why):
+                case ev.ExitProcess(kind, why):
                     self._exit(driver, kind, why)
 
     def leaving(self) -> None:
@@ -101,14 +101,14 @@ class LiveHandover:
     def goal_reached(self) -> None:
         """Report that the training is done."""
         if self._driver:
-            self._driver.feed(ev.GoalReached())
+            self._driver.feed(ev.TrainingDone())
 
     def saved(self) -> None:
         """Report that the older run ended in the log. A decider stays until no party needs its store."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
-        driver.feed(ev.Saved())
+        driver.feed(ev.OlderRunEnded())
         attempt = driver.effects.attempt
         for party in range(attempt.world):
             driver.feed(ev.SeenBy(party))  # the old ranks agreed on it, so they know
@@ -167,7 +167,7 @@ class LiveHandover:
         self._driver.abandoned = partial(self._end_if_it_hangs, self._driver.leaving)
         self._driver.begin(run.registry.kind(), kept_world(run))
 
-    def _end_if_it_hangs(self, leaving: threading.Event, action: ev.Exit) -> None:
+    def _end_if_it_hangs(self, leaving: threading.Event, action: ev.ExitProcess) -> None:
         """End the process if its main thread is stuck in a collective, which takes half an hour to fail."""
         if action.kind is not ExitKind.PEER_LOST:
             return

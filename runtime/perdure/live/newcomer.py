@@ -67,7 +67,7 @@ class Newcomer:
         self._driver.begin(self._run.registry.kind(), why_not)
         while True:
             match self._driver.next_act():
-                case ev.Move():
+                case ev.MoveState():
                     state = self._take()
                     if state:
                         return state
@@ -77,7 +77,7 @@ class Newcomer:
                     self._driver.effects.forgo_room()
                     self._run.requests.on_request(self._listener)
                     return None
-                case ev.Exit(kind, why):
+                case ev.ExitProcess(kind, why):
                     self._fail(kind, why)
 
     def first_batch(self, source: str) -> bool:
@@ -103,7 +103,7 @@ class Newcomer:
                     return True
                 case ev.JoinInPlace():
                     self._fail(ExitKind.HANDOVER_FAILED, "the newer run begins in place")
-                case ev.Exit(kind, why):
+                case ev.ExitProcess(kind, why):
                     self._fail(kind, why)
 
     def _hold_rescue_copy(self) -> None:
@@ -152,7 +152,7 @@ class Newcomer:
                 raise PeerLost(text)
         raise HandoverFailed(text)
 
-    def _end_at_once(self, action: ev.Exit) -> None:
+    def _end_at_once(self, action: ev.ExitProcess) -> None:
         """End the process after a failed attempt while the main thread runs the script. From another thread."""
         run, text = self._run, self._described(action.why)
         say(f"this process does not join the living run: {text}")

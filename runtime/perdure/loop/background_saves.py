@@ -297,7 +297,7 @@ class BackgroundSaves:
         match action:
             case ev.Copy():
                 self._copy(action.save)
-            case ev.Order() | ev.Kill():
+            case ev.StartUpload() | ev.KillUploader():
                 self._effects.act_on_process(action)
             case ev.Prepare() | ev.Append() | ev.Abandon():
                 self._effects.act_on_rank_0(action)

@@ -95,7 +95,7 @@ class SaveEffects:
     def __init__(self, run: SavingRun) -> None:
         self._run = run
         self.copies = Copies(run.settings.root)
-        self._requests: rank0.Requests | None = None
+        self._requests: rank0.CommitRequests | None = None
         """On rank 0: what it asks of the store while training goes on."""
         self._last: _Copied | None = None
         """The save that was copied last: the one under way, and the one that is to be told."""
@@ -184,14 +184,14 @@ class SaveEffects:
             return [ev.Room(usable=False), ev.CopyFailed(save.name, found)]
         return [ev.Sealed(save.name)]
 
-    def act_on_process(self, action: ev.Order | ev.Kill) -> None:
+    def act_on_process(self, action: ev.StartUpload | ev.KillUploader) -> None:
         """Has this rank's part uploaded by another process, or ends that."""
         match action:
-            case ev.Order(save, uploader):
+            case ev.StartUpload(save, uploader):
                 copied = self._copied(save)
                 if copied.part:
                     self.copies.order(uploader, copied.folder, copied.part)
-            case ev.Kill(uploader):
+            case ev.KillUploader(uploader):
                 self.copies.kill(uploader)
 
     def act_on_rank_0(self, action: ev.Prepare | ev.Append | ev.Abandon) -> None:
@@ -202,7 +202,7 @@ class SaveEffects:
             return
         name, position = copied.name, copied.position
         if self._requests is None:
-            self._requests = rank0.Requests(checkpointer.store, writer, checkpointer.writing)
+            self._requests = rank0.CommitRequests(checkpointer.store, writer, checkpointer.writing)
         match action:
             case ev.Prepare():
                 self._requests.prepare(name, copied.folder, copied.parts, checkpointer.run, position)

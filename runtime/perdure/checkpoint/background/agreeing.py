@@ -7,11 +7,11 @@ from dataclasses import replace
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
 from perdure.checkpoint.background.state import (
-    Answer,
     CommitStage,
+    LoggedCommit,
     Mode,
-    Outcome,
     PartStage,
+    SaveOutcome,
     SavesState,
     Step,
     stay,
@@ -24,7 +24,7 @@ from perdure.checkpoint.background.vector import ArenaUse, Words
 def heard(state: SavesState, words: Words) -> Step:
     """What all ranks say together has been read."""
     state = replace(state, busiest=ArenaUse(words.arena))
-    save, answer = state.save, Answer.unpack(words.committed)
+    save, answer = state.save, LoggedCommit.unpack(words.committed)
     if save is None:
         return stay(state)
     if answer.number == save.number:
@@ -36,13 +36,13 @@ def heard(state: SavesState, words: Words) -> Step:
     return stay(state)
 
 
-def _committed(state: SavesState, save: Save, answer: Answer) -> Step:
+def _committed(state: SavesState, save: Save, answer: LoggedCommit) -> Step:
     ended = state.mode is Mode.LEAVES and answer.final
-    return stay(_without(state), outcome=Outcome(save, answer.seq), dropped=False, ended=ended)
+    return stay(_without(state), outcome=SaveOutcome(save, answer.seq), dropped=False, ended=ended)
 
 
 def _failed(state: SavesState, save: Save) -> Step:
-    state = replace(state, outcome=Outcome(save, why=state.why), owed=state.owed or save.reason)
+    state = replace(state, outcome=SaveOutcome(save, why=state.why), owed=state.owed or save.reason)
     return drop(state)
 
 

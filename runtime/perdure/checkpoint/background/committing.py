@@ -11,16 +11,16 @@ from dataclasses import replace
 from perdure.checkpoint.background.events import (
     Append,
     Appended,
-    Fenced,
+    CommitFenced,
     NoAnswer,
     NotPrepared,
     Prepare,
     Prepared,
 )
-from perdure.checkpoint.background.state import Answer, CommitStage, SavesState, Step, stay
+from perdure.checkpoint.background.state import CommitStage, LoggedCommit, SavesState, Step, stay
 from perdure.checkpoint.background.this_rank import fail
 
-CommitEvent = Prepared | NotPrepared | Appended | NoAnswer | Fenced
+CommitEvent = Prepared | NotPrepared | Appended | NoAnswer | CommitFenced
 
 
 def begin_commit(state: SavesState) -> Step:
@@ -41,10 +41,10 @@ def step_commit(state: SavesState, event: CommitEvent) -> Step:
         case NotPrepared(why=why) if state.commit is CommitStage.PREPARING:
             return fail(state, why)
         case Appended(seq=seq) if state.commit is CommitStage.SENT:
-            answer = Answer(save.number, state.sent_final, seq).pack()
+            answer = LoggedCommit(save.number, state.sent_final, seq).pack()
             return stay(state, commit=CommitStage.ANSWERED, answer=answer)
         case NoAnswer() if state.commit is CommitStage.SENT:
             return stay(state, Append(save, state.sent_final, again=True))
-        case Fenced(why=why) if state.commit is CommitStage.SENT:
+        case CommitFenced(why=why) if state.commit is CommitStage.SENT:
             return stay(replace(state, fenced=why or "another run owns the log"))
     return stay(state)

@@ -16,7 +16,7 @@ from perdure.checkpoint.upload import Staged
 from perdure.console import in_bytes, say
 from perdure.log.position import Position
 
-Heard = ev.Durable | ev.Released | ev.Failed | ev.Ended | ev.Stuck | ev.Room
+Heard = ev.Durable | ev.Released | ev.Failed | ev.UploaderEnded | ev.UploaderStuck | ev.Room
 MOST_DEATHS: Final = 2
 """So many processes that end by themselves, with no part uploaded between: none can do it here now."""
 AGAIN_SECONDS: Final = 60.0
@@ -118,16 +118,16 @@ class Copies:
         process = self.process
         for word in process.words() if process else ():
             match word:
-                case uploading.Durable(name, seconds):
+                case uploading.PartUploaded(name, seconds):
                     self.seconds, self._deaths, self._pause = seconds, 0, AGAIN_SECONDS
                     yield ev.Durable(name, self._number)
                     yield ev.Released(name, self._number)
-                case uploading.Failed(name, why) if process and process.pid is not None:
+                case uploading.UploadFailed(name, why) if process and process.pid is not None:
                     yield ev.Failed(name, why)
-                case uploading.Failed(_, why):
+                case uploading.UploadFailed(_, why):
                     self._deaths, self._why = self._deaths + 1, why
                     self._await_end(self._number)
-                case uploading.Released():
+                case uploading.ArenaRead():
                     pass  # its index is missing yet
         if process and self._dying:
             yield from self._ends(process, self._dying)
@@ -149,11 +149,11 @@ class Copies:
             if self._deaths >= MOST_DEATHS:
                 self._give_up(f"no process can upload for this rank ({self._why})")
                 yield ev.Room(usable=False)
-            yield ev.Ended(dying.number, self._why)
+            yield ev.UploaderEnded(dying.number, self._why)
         elif time.monotonic() > dying.until:
             dying.until = float("inf")
             say("the process that uploads checkpoints cannot be ended: from now on training waits for its checkpoints")
-            yield ev.Stuck(dying.number)
+            yield ev.UploaderStuck(dying.number)
 
     def _give_up(self, why: str) -> None:
         self._deaths, self._again_at = 0, time.monotonic() + self._pause

@@ -160,7 +160,7 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Ended:
+class UploaderEnded:
     """This uploader has ended and is reaped."""
 
     uploader: int
@@ -169,7 +169,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Stuck:
+class UploaderStuck:
     """This uploader was killed and could not be reaped in time."""
 
     uploader: int
@@ -213,7 +213,7 @@ class NoAnswer:
 
 
 @dataclass(frozen=True)
-class Fenced:
+class CommitFenced:
     """Rank 0: another run owns the log."""
 
     name: str
@@ -222,7 +222,8 @@ class Fenced:
 
 Event = (
     Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves | Ends | Room | Sealed | CopyFailed
-    | Durable | Failed | Released | Ended | Stuck | Late | Prepared | NotPrepared | Appended | NoAnswer | Fenced
+    | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared | Appended | NoAnswer
+    | CommitFenced
 )  # fmt: skip
 
 
@@ -237,7 +238,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Order:
+class StartUpload:
     """Orders this uploader to upload the sealed arena; begins the process if it does not run."""
 
     save: Save
@@ -245,7 +246,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Kill:
+class KillUploader:
     """Kills and reaps this uploader."""
 
     uploader: int
@@ -345,6 +346,6 @@ class Left:
 
 
 Action = (
-    Copy | Order | Kill | Prepare | Append | Abandon | TellCommitted | TellFailed | TellMissed | Stream
+    Copy | StartUpload | KillUploader | Prepare | Append | Abandon | TellCommitted | TellFailed | TellMissed | Stream
     | RefuseHandover | StopFenced | Close | GiveUp | Left
 )  # fmt: skip

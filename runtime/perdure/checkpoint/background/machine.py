@@ -18,7 +18,7 @@ from perdure.checkpoint.background.events import (
     Event,
     HandOut,
     HandsOver,
-    Kill,
+    KillUploader,
     Leaves,
     RefuseHandover,
     Save,
@@ -166,4 +166,6 @@ def _hands_over(state: SavesState) -> Step:
 def _ends(state: SavesState) -> Step:
     """Nothing of this process stays behind, and nothing more is begun."""
     state = replace(state, mode=Mode.LEFT, part=PartStage.NONE)
-    return stay(state, Kill(state.uploader), dying=state.uploader, uploader=0) if state.uploader else stay(state)
+    return (
+        stay(state, KillUploader(state.uploader), dying=state.uploader, uploader=0) if state.uploader else stay(state)
+    )

@@ -27,7 +27,7 @@ AGAIN_SECONDS: Final = 1.0
 INDEX_BYTES: Final = 2**30
 """An index object is smaller."""
 
-Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.Fenced
+Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.CommitFenced
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CopiedPart:
     """Checksum of the shard's bytes."""
 
 
-class Requests:
+class CommitRequests:
     """The requests of one run's rank 0."""
 
     def __init__(self, store: Store, writer: Writer, writing: threading.Lock) -> None:
@@ -101,7 +101,7 @@ class Requests:
                     made = self._writer.commit(position, self._manifests[name], final=final, reason=reason)
             except Fenced as error:
                 self.fenced = error
-                return ev.Fenced(name, str(error))
+                return ev.CommitFenced(name, str(error))
             except Exception as error:  # noqa: BLE001 - the same
                 return no_answer(in_words(error))
             del self._manifests[name]

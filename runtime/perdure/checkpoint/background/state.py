@@ -50,7 +50,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class LoggedCommit:
     """A commit in the log."""
 
     number: int
@@ -62,14 +62,14 @@ class Answer:
         return ((self.number << 1 | self.final) << _SEQ_BITS) | self.seq
 
     @classmethod
-    def unpack(cls, packed: int) -> Answer:
+    def unpack(cls, packed: int) -> LoggedCommit:
         """The answer from that integer."""
         upper, seq = divmod(packed, 1 << _SEQ_BITS)
         return cls(upper >> 1, bool(upper & 1), seq)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SaveOutcome:
     """How a save ended, before the ranks were told."""
 
     save: Save
@@ -114,7 +114,7 @@ class SavesState:
     """Agreed: the save under way."""
     everywhere: bool = False
     """Agreed: it is durable on all ranks, so rank 0 commits it."""
-    outcome: Outcome | None = None
+    outcome: SaveOutcome | None = None
     """Agreed: how the last save ended, until the next place where the ranks are told."""
     busiest: ArenaUse = ArenaUse.IN_USE
     """Agreed: what all ranks said of their arenas, as last read. Nothing is known before the first vector."""

@@ -13,23 +13,23 @@ from perdure.checkpoint.background.events import (
     Copy,
     CopyFailed,
     Durable,
-    Ended,
     Failed,
-    Kill,
+    KillUploader,
     Late,
-    Order,
     Released,
     Room,
     Save,
     Sealed,
-    Stuck,
+    StartUpload,
+    UploaderEnded,
+    UploaderStuck,
 )
 from perdure.checkpoint.background.state import CommitStage, PartStage, SavesState, Step, stay
 
 UPLOADERS: Final = 2
 """How many processes may try to upload one part: one that dies is followed by another."""
 
-PartEvent = Room | Sealed | CopyFailed | Durable | Failed | Released | Ended | Stuck | Late
+PartEvent = Room | Sealed | CopyFailed | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late
 
 
 def begin_copy(state: SavesState, save: Save) -> Step:
@@ -55,9 +55,9 @@ def step_part(state: SavesState, event: PartEvent) -> Step:
             return fail(state, why)
         case Released(name, uploader) if name == state.arena and uploader == state.uploader and not state.copying:
             return stay(state, arena="")
-        case Ended(uploader, why) if uploader in (state.dying, state.uploader) and uploader:
+        case UploaderEnded(uploader, why) if uploader in (state.dying, state.uploader) and uploader:
             return _ended(state, uploader, why)
-        case Stuck(uploader) if uploader == state.dying and uploader:
+        case UploaderStuck(uploader) if uploader == state.dying and uploader:
             broken = replace(state, broken=True)
             waits = state.part in (PartStage.UPLOADING, PartStage.HELD)
             return fail(broken, "its uploader cannot be ended") if waits else stay(broken)
@@ -88,7 +88,7 @@ def free(state: SavesState) -> Step:
 
 def _kill(state: SavesState) -> Step:
     if state.uploader:
-        return stay(state, Kill(state.uploader), dying=state.uploader, uploader=0)
+        return stay(state, KillUploader(state.uploader), dying=state.uploader, uploader=0)
     return stay(state) if state.dying else stay(state, arena="")
 
 
@@ -119,7 +119,7 @@ def _order(state: SavesState) -> Step:
         return stay(state)
     if not state.uploader:
         state = replace(state, uploader=state.uploaders + 1, uploaders=state.uploaders + 1)
-    return stay(state, Order(save, state.uploader), arena=save.name, orders=state.orders + 1)
+    return stay(state, StartUpload(save, state.uploader), arena=save.name, orders=state.orders + 1)
 
 
 def _ended(state: SavesState, uploader: int, why: str) -> Step:

@@ -26,8 +26,8 @@ from perdure.checkpoint.background.words import (
     FAILED,
     RELEASED,
     Lines,
-    Order,
     Told,
+    UploadOrder,
     read_order,
     write_told,
 )
@@ -50,7 +50,7 @@ class Uploads:
         self._words = words
         self._stores: dict[str, Store] = {}
 
-    def carry_out(self, order: Order) -> None:
+    def carry_out(self, order: UploadOrder) -> None:
         """Upload a part, and tell how it has gone."""
         name = order.seal.name
         try:
@@ -64,7 +64,7 @@ class Uploads:
         else:
             self._tell(Told(DURABLE, name, seconds))
 
-    def _upload(self, order: Order) -> float:
+    def _upload(self, order: UploadOrder) -> float:
         begun, seal = time.monotonic(), order.seal
         if (found := read_seal(self._arena)) != seal:
             holds = f"save {found.name} of step {found.step}" if found else "no whole part"
@@ -86,7 +86,7 @@ class Uploads:
             os.write(self._words, write_told(told))
 
 
-def wait_for_orders(orders: int, owner: int, take: queue.SimpleQueue[Order]) -> None:
+def wait_for_orders(orders: int, owner: int, take: queue.SimpleQueue[UploadOrder]) -> None:
     """Returns when the trainer has ended, or has closed its pipe."""
     lines, poll = Lines(), select.poll()
     poll.register(orders, select.POLLIN)
@@ -114,7 +114,7 @@ def main() -> NoReturn:
     """The arguments: whether it dies with its parent's thread; three file descriptors; its owner's process id."""
     arena, orders, words, owner = map(int, sys.argv[2:6])
     stand_back()
-    given: queue.SimpleQueue[Order] = queue.SimpleQueue()
+    given: queue.SimpleQueue[UploadOrder] = queue.SimpleQueue()
     uploads = Uploads(arena, words)
 
     def work() -> None:

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from perdure.checkpoint.background.arena import Arena, Filled
-from perdure.checkpoint.background.words import DURABLE, RELEASED, Lines, Order, Told, read_told, write_order
+from perdure.checkpoint.background.words import DURABLE, RELEASED, Lines, Told, UploadOrder, read_told, write_order
 from perdure.checkpoint.upload import index_of
 from perdure.host.descriptors import above_standard
 from perdure.log.objects import shard_key
@@ -39,7 +39,7 @@ _EXIT_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Durable:
+class PartUploaded:
     """The part is in the store: its shard, and its index last."""
 
     name: str
@@ -55,14 +55,14 @@ class Durable:
 
 
 @dataclass(frozen=True)
-class Released:
+class ArenaRead:
     """The arena is not read any more for this save; its index is not written yet."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Failed:
+class UploadFailed:
     """There is no index of this save's part, unless the uploader has died just after it wrote one."""
 
     name: str
@@ -71,7 +71,7 @@ class Failed:
     """Whether the store refuses the same call until somebody changes something."""
 
 
-Word = Durable | Released | Failed
+Word = PartUploaded | ArenaRead | UploadFailed
 
 
 @dataclass(eq=False)
@@ -149,7 +149,7 @@ class Uploader:
         self._under_way = (folder, part)
         try:
             self.start()
-            line = write_order(Order(self._root, folder, part.seal))
+            line = write_order(UploadOrder(self._root, folder, part.seal))
             if self._process is not None:
                 self._process.order(line)
         except (OSError, ValueError) as error:
@@ -187,20 +187,20 @@ class Uploader:
             return
         folder, part = self._under_way
         if told.word == RELEASED:
-            self._unsaid.append(Released(told.name))
+            self._unsaid.append(ArenaRead(told.name))
             return
         self._under_way = None
         if told.word == DURABLE:
-            self._unsaid.append(Durable(told.name, told.seconds, part, folder))
+            self._unsaid.append(PartUploaded(told.name, told.seconds, part, folder))
         else:
-            self._unsaid.append(Failed(told.name, told.why, told.refused))
+            self._unsaid.append(UploadFailed(told.name, told.why, told.refused))
 
     def _lose(self, why: str) -> None:
         """Kill what is left of the process; the save under way has failed."""
         name = self.busy
         self.kill()
         if name is not None:
-            self._unsaid.append(Failed(name, f"the uploader ended: {why}"))
+            self._unsaid.append(UploadFailed(name, f"the uploader ended: {why}"))
 
     def _end_of(self, child: subprocess.Popen[bytes]) -> str:
         with suppress(subprocess.TimeoutExpired):  # its pipe has ended, so it ends

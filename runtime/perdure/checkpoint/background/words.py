@@ -17,7 +17,7 @@ WHY_CHARACTERS: Final = 2000
 
 
 @dataclass(frozen=True)
-class Order:
+class UploadOrder:
     """Upload the part in the arena."""
 
     root: str
@@ -59,15 +59,15 @@ class Lines:
         return lines
 
 
-def write_order(order: Order) -> bytes:
+def write_order(order: UploadOrder) -> bytes:
     """As a line. ValueError if it is too long."""
     return _line({"root": order.root, "folder": order.folder, "seal": asdict(order.seal)})
 
 
-def read_order(line: bytes) -> Order:
+def read_order(line: bytes) -> UploadOrder:
     """ValueError, KeyError or TypeError if it is none."""
     body = json.loads(line)
-    return Order(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
+    return UploadOrder(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
 
 
 def write_told(told: Told) -> bytes:

@@ -10,12 +10,12 @@ from perdure.live.protocol.events import (
     Alarm,
     AppendOpened,
     Event,
-    Exit,
-    Gone,
+    ExitProcess,
     Heard,
     LogAnswered,
+    PartyGone,
     Passed,
-    Say,
+    SayToAll,
     Silent,
     VoteReduced,
 )
@@ -36,7 +36,7 @@ def before_the_put(state: PartyState, event: Event) -> Step:
         case Heard(HandoverWord.ABORT, why):
             # Repeated for parties without a link to the sender.
             return say_and_return(state, HandoverWord.ABORT, why)
-        case Gone(party):
+        case PartyGone(party):
             return say_and_return(state, HandoverWord.ABORT, f"party {party} is gone")
         case Silent(party) if waits_for(state, party):
             return say_and_return(state, HandoverWord.ABORT, f"party {party} is silent")
@@ -69,7 +69,7 @@ def _answered(state: PartyState, verdict: Verdict | None) -> Step:
     match verdict:
         case Verdict.GO:
             next_state, actions = went(state)
-            return also((next_state, (Say(HandoverWord.GO),)), actions)
+            return also((next_state, (SayToAll(HandoverWord.GO),)), actions)
         case Verdict.REFUSED:
             return say_and_return(state, HandoverWord.ABORT, "refused in the log")
         case Verdict.OPEN:
@@ -79,4 +79,4 @@ def _answered(state: PartyState, verdict: Verdict | None) -> Step:
         case Verdict.ENDED:
             return lost(state, "the run ended while it was being handed over")
         case Verdict.FENCED:
-            return to(state, PartyPhase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))
+            return to(state, PartyPhase.ENDED, ExitProcess(ExitKind.FENCED, "another run owns the log"))

@@ -73,7 +73,7 @@ class ExitAgreed:
 
 
 @dataclass(frozen=True)
-class GoalReached:
+class TrainingDone:
     """The training is done."""
 
 
@@ -139,7 +139,7 @@ class SeenBy:
 
 
 @dataclass(frozen=True)
-class Gone:
+class PartyGone:
     """A party's link to the decider is closed."""
 
     party: int
@@ -153,7 +153,7 @@ class RoundDone:
 
 
 @dataclass(frozen=True)
-class Saved:
+class OlderRunEnded:
     """The older run has ended in the log."""
 
 
@@ -177,9 +177,9 @@ class Passed:
 
 
 Event = (
-    AllWarm | Connected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | GoalReached | Moved | FirstBatch
-    | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | Gone | RoundDone | Saved
-    | Sigterm | Newer | Passed
+    AllWarm | Connected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | TrainingDone | Moved | FirstBatch
+    | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | PartyGone | RoundDone
+    | OlderRunEnded | Sigterm | Newer | Passed
 )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ class Connect:
 
 
 @dataclass(frozen=True)
-class Move:
+class MoveState:
     """Send or receive state."""
 
 
@@ -230,7 +230,7 @@ class ReadLog:
 
 
 @dataclass(frozen=True)
-class Say:
+class SayToAll:
     """Say a word to every party."""
 
     word: HandoverWord
@@ -243,7 +243,7 @@ class SetSeen:
 
 
 @dataclass(frozen=True)
-class Round:
+class BeginRound:
     """Agree with the other old ranks on how the stop ends."""
 
     choice: Choice
@@ -297,7 +297,7 @@ class CloseStore:
 
 
 @dataclass(frozen=True)
-class Exit:
+class ExitProcess:
     """End this process."""
 
     kind: ExitKind
@@ -305,6 +305,7 @@ class Exit:
 
 
 Action = (
-    SetWarm | Connect | Move | TellVoting | Vote | AppendOpened | AppendRefused | ReadLog | Say | SetSeen | Round
-    | Install | TellTookOver | TellEnded | TrainOn | AskExit | SaveAndExit | JoinInPlace | CloseStore | Exit
+    SetWarm | Connect | MoveState | TellVoting | Vote | AppendOpened | AppendRefused | ReadLog | SayToAll | SetSeen
+    | BeginRound | Install | TellTookOver | TellEnded | TrainOn | AskExit | SaveAndExit | JoinInPlace | CloseStore
+    | ExitProcess
 )  # fmt: skip

@@ -15,19 +15,19 @@ from perdure.live.protocol.events import (
     Connect,
     Connected,
     Event,
-    Exit,
+    ExitProcess,
     FirstBatch,
     Heard,
     JoinInPlace,
     LinkClosed,
     LogAnswered,
-    Move,
     Moved,
+    MoveState,
     Newer,
     NotLive,
     Passed,
     ReadLog,
-    Say,
+    SayToAll,
     SetSeen,
     Sigterm,
     Silent,
@@ -68,7 +68,7 @@ def _unvoted(state: PartyState, event: Event) -> Step:
     why = _why_not(state, event)
     if why:
         next_state, actions = _failed(state, why)
-        return next_state, (Say(HandoverWord.ABORT, why), *actions)
+        return next_state, (SayToAll(HandoverWord.ABORT, why), *actions)
     return stay(state)
 
 
@@ -78,7 +78,7 @@ def _comes_nearer(state: PartyState, event: Event) -> Step:
         case AllWarm() if state.phase is PartyPhase.PREPARING:
             return stay(state, Connect())
         case Connected() if state.phase is PartyPhase.PREPARING:
-            return to(state, PartyPhase.MOVING, Move(), connected=True)
+            return to(state, PartyPhase.MOVING, MoveState(), connected=True)
         case Moved() if state.phase is PartyPhase.MOVING:
             return to(state, PartyPhase.RUNNING_ON)
         case FirstBatch() if state.phase is PartyPhase.RUNNING_ON and not state.late:
@@ -110,8 +110,8 @@ def _failed(state: PartyState, why: str) -> Step:
     if state.deaf and state.attempt.world == 1 and state.phase in HOLDING:
         # This process may hold the last copy of the state. It appends nothing, because the silent rank may be alive.
         kept = f"{why}, and no other process holds this state"
-        return to(state, PartyPhase.ENDED, SetSeen(), Exit(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
-    return to(state, PartyPhase.ENDED, SetSeen(), Exit(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
+        return to(state, PartyPhase.ENDED, SetSeen(), ExitProcess(ExitKind.PEER_LOST, kept), word=HandoverWord.ABORT)
+    return to(state, PartyPhase.ENDED, SetSeen(), ExitProcess(ExitKind.HANDOVER_FAILED, why), word=HandoverWord.ABORT)
 
 
 def _why_not(state: PartyState, event: Event) -> str:

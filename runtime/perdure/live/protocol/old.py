@@ -18,16 +18,15 @@ from perdure.live.protocol.events import (
     Connect,
     Connected,
     Event,
-    Exit,
     ExitAgreed,
-    GoalReached,
-    Gone,
+    ExitProcess,
     Heard,
     LinkClosed,
-    Move,
     Moved,
+    MoveState,
     Newer,
     NotLive,
+    PartyGone,
     Passed,
     SeenBy,
     Sigterm,
@@ -35,6 +34,7 @@ from perdure.live.protocol.events import (
     Stopped,
     StoreSeen,
     TellVoting,
+    TrainingDone,
     Unable,
     Vote,
 )
@@ -60,7 +60,7 @@ def step_old(state: PartyState, event: Event) -> Step:
     """The step of an old rank."""
     if isinstance(event, Newer):
         state = replace(state, newer=event)
-    if isinstance(event, (SeenBy, Gone)) or (isinstance(event, Silent) and event.lost):
+    if isinstance(event, (SeenBy, PartyGone)) or (isinstance(event, Silent) and event.lost):
         state, closing = _not_needed_by(state, event)
         next_state, actions = _in_phase(state, event)
         return next_state, (*closing, *actions)
@@ -99,10 +99,10 @@ def _prepares(state: PartyState, event: Event) -> Step:
         case Stopped() if state.exit_requested and not state.leaves:
             return say_and_return(state, HandoverWord.ABORT, "this pod is to end")
         case Stopped():
-            return to(state, PartyPhase.MOVING, Move())
+            return to(state, PartyPhase.MOVING, MoveState())
         case ExitAgreed():
             return exits_before_the_stop(state)
-        case GoalReached():
+        case TrainingDone():
             return reached(state, event)
         case Passed(Alarm.LIMIT | Alarm.QUIET) | NotLive() if state.forced:
             # The agreed exit then makes the decider say restart.
@@ -160,7 +160,7 @@ def _lingers(state: PartyState, event: Event) -> Step:
     match event:
         case Passed(Alarm.DEADLINE):
             return _has_lingered(state)
-        case SeenBy() | Gone() | Silent() if not state.needed:
+        case SeenBy() | PartyGone() | Silent() if not state.needed:
             return _has_lingered(state)
     return stay(state)
 
@@ -168,10 +168,10 @@ def _lingers(state: PartyState, event: Event) -> Step:
 def _has_lingered(state: PartyState) -> Step:
     if state.leaves_as is ExitKind.HANDED_OVER:
         return leave(state)
-    return to(state, PartyPhase.ENDED, Exit(state.leaves_as))
+    return to(state, PartyPhase.ENDED, ExitProcess(state.leaves_as))
 
 
-def _not_needed_by(state: PartyState, event: SeenBy | Gone | Silent) -> tuple[PartyState, tuple[CloseStore, ...]]:
+def _not_needed_by(state: PartyState, event: SeenBy | PartyGone | Silent) -> tuple[PartyState, tuple[CloseStore, ...]]:
     """The decider keeps its store until each party knows the outcome or is gone."""
     party, left = event.party, state.needed - {event.party}
     missed = state.missed - {party} if isinstance(event, SeenBy) else state.missed | ({party} & state.needed)
@@ -188,7 +188,7 @@ def _why_not(state: PartyState, event: Event) -> str:
             return DECIDER_GONE
         case Silent(party) if state.phase is not PartyPhase.PREPARING and waits_for(state, party):
             return f"party {party} is silent"
-        case Gone(party):
+        case PartyGone(party):
             return f"party {party} is gone"
         case Newer(takes_over) if takes_over != state.attempt.next:
             return NEWER_RUN

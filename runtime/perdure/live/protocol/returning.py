@@ -10,24 +10,24 @@ from perdure.live.protocol.events import (
     Action,
     Alarm,
     AskExit,
+    BeginRound,
     Choice,
     Event,
     ExitAgreed,
-    GoalReached,
+    OlderRunEnded,
     Passed,
-    Round,
     RoundDone,
     SaveAndExit,
-    Saved,
-    Say,
+    SayToAll,
     SetSeen,
     Sigterm,
     Silent,
     Stopped,
     TellEnded,
+    TrainingDone,
     TrainOn,
 )
-from perdure.live.protocol.events import Exit as End
+from perdure.live.protocol.events import ExitProcess as End
 from perdure.live.protocol.state import PartyPhase, PartyState, Step, also, stay, to, waits_for
 from perdure.live.protocol.waiting import lost
 from perdure.wire import ExitKind, HandoverWord
@@ -36,7 +36,7 @@ from perdure.wire import ExitKind, HandoverWord
 def say_and_return(state: PartyState, word: HandoverWord, why: str) -> Step:
     """Say the word to all parties, and leave the stop with the other old ranks."""
     next_state, actions = read_and_return(state, word, why)
-    return also((next_state, (Say(word, why),)), actions)
+    return also((next_state, (SayToAll(word, why),)), actions)
 
 
 def read_and_return(state: PartyState, word: HandoverWord, why: str) -> Step:  # noqa: ARG001  (see Answers.word)
@@ -45,7 +45,7 @@ def read_and_return(state: PartyState, word: HandoverWord, why: str) -> Step:  #
         choice = Choice.RESTART
     else:
         choice = Choice.EXIT if state.exits or (state.late and state.forced) else Choice.TRAIN
-    return to(state, PartyPhase.ROUND, SetSeen(), Round(choice), word=word)
+    return to(state, PartyPhase.ROUND, SetSeen(), BeginRound(choice), word=word)
 
 
 def in_the_round(state: PartyState, event: Event) -> Step:
@@ -74,7 +74,7 @@ def in_the_round(state: PartyState, event: Event) -> Step:
 
 def gave_up(state: PartyState, why: str, *, say: bool) -> Step:
     """Give the attempt up before the stop: this old rank no longer offers it and keeps training."""
-    said: tuple[Action, ...] = (Say(HandoverWord.ABORT, why),) if say else ()
+    said: tuple[Action, ...] = (SayToAll(HandoverWord.ABORT, why),) if say else ()
     asks = (AskExit(),) if state.exits else ()
     report = _report(state, HandoverWord.ABORT, why)
     return to(
@@ -110,16 +110,16 @@ def trains_on(state: PartyState, event: Event) -> Step:
 def saves(state: PartyState, event: Event) -> Step:
     """SAVING."""
     match event:
-        case Saved() if state.decides and state.needed:
+        case OlderRunEnded() if state.decides and state.needed:
             return to(state, PartyPhase.LINGERING, leaves_as=ExitKind.CHECKPOINTED)
-        case Saved():
+        case OlderRunEnded():
             return to(state, PartyPhase.ENDED, End(ExitKind.CHECKPOINTED))
     return stay(state)
 
 
-def reached(state: PartyState, event: GoalReached) -> Step:  # noqa: ARG001
+def reached(state: PartyState, event: TrainingDone) -> Step:  # noqa: ARG001
     """The training is done while an attempt is prepared, so there is nothing to hand over."""
-    said = (Say(HandoverWord.ABORT, "completed"),) if state.decides else ()
+    said = (SayToAll(HandoverWord.ABORT, "completed"),) if state.decides else ()
     report = _report(state, HandoverWord.ABORT, "completed")
     train_on = TrainOn(state.attempt.next)
     return to(state, PartyPhase.ABORTED, *said, SetSeen(), *report, train_on, reported=True, word=HandoverWord.ABORT)
@@ -128,7 +128,7 @@ def reached(state: PartyState, event: GoalReached) -> Step:  # noqa: ARG001
 def exits_before_the_stop(state: PartyState) -> Step:
     """All old ranks agreed to end the run. Newcomers begin the newer run in place, after that end."""
     why = "the run ends for another reason"
-    said = (Say(HandoverWord.RESTART, why),) if state.decides else ()
+    said = (SayToAll(HandoverWord.RESTART, why),) if state.decides else ()
     report = _report(state, HandoverWord.RESTART, why)
     return to(
         state, PartyPhase.SAVING, *said, SetSeen(), *report, SaveAndExit(), reported=True, word=HandoverWord.RESTART

@@ -17,7 +17,7 @@ from perdure.live.protocol.events import (
     Alarm,
     AppendRefused,
     Event,
-    Exit,
+    ExitProcess,
     Heard,
     Install,
     LinkClosed,
@@ -91,14 +91,14 @@ def leave(state: PartyState, *, heard: bool = False) -> Step:
     else:
         knows = heard or not attempt.of_new(0).decides
     if knows or not attempt.alone:
-        return to(state, PartyPhase.ENDED, Exit(ExitKind.HANDED_OVER))
+        return to(state, PartyPhase.ENDED, ExitProcess(ExitKind.HANDED_OVER))
     kept = f"run {attempt.next} has taken over, but its only pod has been silent since: it may be lost"
-    return to(state, PartyPhase.ENDED, Exit(ExitKind.PEER_LOST, kept))
+    return to(state, PartyPhase.ENDED, ExitProcess(ExitKind.PEER_LOST, kept))
 
 
 def lost(state: PartyState, why: str) -> Step:
     """End this process, which is safe whatever happened."""
-    return to(state, PartyPhase.ENDED, Exit(ExitKind.PEER_LOST, why))
+    return to(state, PartyPhase.ENDED, ExitProcess(ExitKind.PEER_LOST, why))
 
 
 def _ask(state: PartyState) -> Step:
@@ -116,7 +116,7 @@ def _answered(state: PartyState, verdict: Verdict | None, answers: Answers) -> S
         case Verdict.ENDED:
             return answers.ended(state)
         case Verdict.FENCED:
-            return to(state, PartyPhase.ENDED, Exit(ExitKind.FENCED, "another run owns the log"))
+            return to(state, PartyPhase.ENDED, ExitProcess(ExitKind.FENCED, "another run owns the log"))
         case Verdict.OPEN if state.settles:
             return stay(state, AppendRefused())
         case _:

@@ -71,9 +71,9 @@ class SamplingPlan:
         """The kind of order: see KIND."""
         return LARGE_KIND if self.shuffle and self.samples > SHUFFLED_SAMPLES else KIND
 
-    def order(self, epoch: int) -> Order:
+    def order(self, epoch: int) -> SampleOrder:
         """The order in which the epoch consumes its samples."""
-        return Order(self, epoch)
+        return SampleOrder(self, epoch)
 
     def shares(self, epoch: int, consumed: int, rank: int, world: int) -> Shares:
         """This rank's share of every global batch from `consumed` to the epoch's end."""
@@ -111,7 +111,7 @@ class SamplingPlan:
         return consumed
 
 
-class Order:
+class SampleOrder:
     """The sample numbers of one epoch, in the order in which they are consumed."""
 
     def __init__(self, plan: SamplingPlan, epoch: int) -> None:
@@ -156,7 +156,7 @@ class Shares:
     several iterators at once."""
 
     plan: SamplingPlan
-    order: Order
+    order: SampleOrder
     consumed: int
     rank: int
     world: int

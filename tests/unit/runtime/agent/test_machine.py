@@ -25,10 +25,10 @@ from perdure.agent.state import (
     Kill,
     MakesWay,
     MarkWarm,
+    PrintLine,
     ProcessEnded,
-    Reported,
+    ReportReceived,
     Rescued,
-    Say,
     SigtermReceived,
     Start,
     Tick,
@@ -90,11 +90,11 @@ class Pod:
         actions: tuple[Action, ...] = ()
         for event in events:
             self.state, actions = react(self.state, event, self.now)
-        return tuple(action for action in actions if not isinstance(action, Say))
+        return tuple(action for action in actions if not isinstance(action, PrintLine))
 
     def says(self, event: Event) -> str:
         self.state, actions = react(self.state, event, self.now)
-        return "\n".join(action.line for action in actions if isinstance(action, Say))
+        return "\n".join(action.line for action in actions if isinstance(action, PrintLine))
 
     def outcome(self, event: Event, after: float = 0.0) -> Outcome:
         actions = self.sees(event, after=after)
@@ -103,8 +103,8 @@ class Pod:
         return actions[0].outcome
 
 
-def reported(report: Report, rank: int = 0) -> Reported:
-    return Reported(rank, report)
+def reported(report: Report, rank: int = 0) -> ReportReceived:
+    return ReportReceived(rank, report)
 
 
 def importing(settings: AgentSettings = ONE) -> Pod:
@@ -1103,7 +1103,7 @@ def _event(happening: object, state: AgentState) -> Event | None:
     process = state.trainer.processes[index] if state.trainer else None
     if process is None or process.outcome:
         return None
-    return ProcessEnded(process.rank, what) if isinstance(what, int) else Reported(process.rank, what)
+    return ProcessEnded(process.rank, what) if isinstance(what, int) else ReportReceived(process.rank, what)
 
 
 @given(st.lists(st.tuples(happenings, st.floats(0, 20)), max_size=40))

@@ -25,11 +25,11 @@ from perdure.agent.state import (
     MakesWay,
     MarkWarm,
     OfferAssignment,
+    PrintLine,
     Process,
     ProcessEnded,
-    Reported,
+    ReportReceived,
     Rescued,
-    Say,
     SigtermReceived,
     Start,
     Tick,
@@ -178,7 +178,7 @@ def column(event: Event, state: AgentState) -> str:
             return "lost" if run in given.lost else "run" if isinstance(given, Train) else "leave"
         case SigtermReceived() | Unreadable():
             return "leave"
-        case Reported(_, report):
+        case ReportReceived(_, report):
             return COLUMNS[type(report)]
         case MakesWay():
             return "way"
@@ -270,7 +270,7 @@ def test_a_lower_run_is_ignored(steps: list[Step]) -> None:
             step.before.trainer,
             step.before.hold_until,
         )
-        assert all(isinstance(action, Say) for action in step.actions)
+        assert all(isinstance(action, PrintLine) for action in step.actions)
 
 
 def _run(event: AssignmentRead) -> int:
@@ -378,7 +378,9 @@ class TestHandOvers:
             assert lost or (shutdown and shutdown.deadline <= 0)
 
     def test_each_vote_is_acknowledged_and_known_from_then_on(self, live: list[Step]) -> None:
-        votes = [step for step in live if isinstance(step.event, Reported) and isinstance(step.event.report, Voting)]
+        votes = [
+            step for step in live if isinstance(step.event, ReportReceived) and isinstance(step.event.report, Voting)
+        ]
         assert votes
         for step in votes:
             assert any(isinstance(action, Acknowledge) for action in step.actions)
@@ -391,7 +393,7 @@ class TestHandOvers:
             if _voting(step.after):
                 assert not any(isinstance(action, Ask) for action in step.actions)
         asked = [step for step in deleted if any(isinstance(action, Ask) for action in step.actions)]
-        assert {type(step.event.report) for step in asked if isinstance(step.event, Reported)} == {
+        assert {type(step.event.report) for step in asked if isinstance(step.event, ReportReceived)} == {
             TookOver,
             HandoverEnded,
         }
@@ -414,7 +416,7 @@ class TestHandOvers:
         assert alone
         for step in alone:
             if step.before.trainer and step.before.trainer.request is None:
-                assert not step.actions or all(isinstance(action, Say) for action in step.actions)
+                assert not step.actions or all(isinstance(action, PrintLine) for action in step.actions)
                 assert step.after.trainer
                 assert step.after.trainer.request is None
 
@@ -433,7 +435,7 @@ def _voting(state: AgentState) -> bool:
 
 
 def _report(step: Step) -> Report | None:
-    return step.event.report if isinstance(step.event, Reported) else None
+    return step.event.report if isinstance(step.event, ReportReceived) else None
 
 
 def _started(step: Step) -> bool:

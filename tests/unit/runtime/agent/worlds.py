@@ -23,7 +23,7 @@ from perdure.agent.state import (
     MakesWay,
     Process,
     ProcessEnded,
-    Reported,
+    ReportReceived,
     Requested,
     Rescued,
     SigtermReceived,
@@ -168,10 +168,10 @@ class World:
         rank = process.rank
         if process.ending is None:
             for report in () if trainer.killed else self._reports(state, trainer):
-                yield Reported(rank, report)
+                yield ReportReceived(rank, report)
             for ending in self.endings:
                 opened = 0 if ending is ExitKind.FAILED else trainer.run
-                yield Reported(rank, Exiting(ending, 7, opened=opened, seconds=_NO_SECONDS))
+                yield ReportReceived(rank, Exiting(ending, 7, opened=opened, seconds=_NO_SECONDS))
         elif self.makes_way and not process.makes_way:
             yield MakesWay(rank)
         last = len(trainer.alive) == 1

@@ -138,18 +138,18 @@ class Move:
 
     def do(self, number: int, process: Process, action: on.Action) -> None:
         match action:
-            case on.Move() if not process.state.joins:
+            case on.MoveState() if not process.state.joins:
                 self.later(number, on.Moved(), 0.1, 0.5)
             case on.TellVoting():
                 process.times = replace(process.times, informed=self.job.now)
                 self.later(number, on.Acknowledged())
-            case on.Say(word, why):
+            case on.SayToAll(word, why):
                 self.say(number, on.Heard(word, why))
             case on.SetSeen():
                 self.later(self.attempt.decider, on.SeenBy(number))
             case on.Install():
                 process.installed = True
-            case on.Exit():
+            case on.ExitProcess():
                 self.gone(number)
             case on.AppendOpened() | on.AppendRefused() | on.ReadLog():
                 self.ask(number, process.takeover, action)
@@ -161,7 +161,7 @@ class Move:
         match action:
             case on.Vote():
                 self.votes.add(number)
-            case on.Round(choice):
+            case on.BeginRound(choice):
                 self.rounds[number] = choice
             case on.SaveAndExit():
                 self.saving.add(number)
@@ -200,7 +200,7 @@ class Move:
         self.job.at(0.5 if again else self.random.uniform(0.001, 0.05), call)
 
     def gone(self, number: int) -> None:
-        self.later(self.attempt.decider, on.Gone(number))
+        self.later(self.attempt.decider, on.PartyGone(number))
         if number == self.attempt.decider:
             for other in range(len(self.parties)):
                 if other != number:
@@ -231,7 +231,7 @@ class Move:
         self.job.tells(f"{number} has no link to the decider any more")
         self.parties[number].cut = True
         self.later(number, on.LinkClosed())
-        self.later(self.attempt.decider, on.Gone(number))
+        self.later(self.attempt.decider, on.PartyGone(number))
 
     def outage(self) -> None:
         self.job.store.down_until = self.job.now + self.random.choice([0.5, 10.0, 40.0])

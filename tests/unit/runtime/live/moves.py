@@ -35,7 +35,7 @@ ENDS_OLDER = "fF"
 NEWER = "hpn"
 _NOTHING = "nothing happens until "
 UNTIL_THE_LIMIT = f"{_NOTHING}1"
-_AGREED: Final[dict[str, on.Event]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.GoalReached()}
+_AGREED: Final[dict[str, on.Event]] = {"stop": on.Stopped(), "exit": on.ExitAgreed(), "goal": on.TrainingDone()}
 
 
 def moves(setting: Setting, world: World) -> list[Move]:
@@ -259,7 +259,7 @@ def _work(setting: Setting, world: World, number: int) -> Iterator[Move]:
             case "vote":
                 yield from _vote(setting, world, done, number)
             case "save-done":
-                yield f"{number} has saved", setting.after(done, number, on.Saved())
+                yield f"{number} has saved", setting.after(done, number, on.OlderRunEnded())
             case _:
                 yield from _log_answers(setting, world, number, what)
 
@@ -336,7 +336,7 @@ def _links(setting: Setting, world: World, number: int) -> Iterator[Move]:
         if other in world.seen and setting.phase(world, number) is PartyPhase.LINGERING:
             yield f"the decider sees that {other} knows", setting.after(world, number, on.SeenBy(other))
         if other != number and (gone(world, other) or other in world.cut):
-            yield f"the decider loses {other}", setting.after(world, number, on.Gone(other))
+            yield f"the decider loses {other}", setting.after(world, number, on.PartyGone(other))
 
 
 def _alarms(setting: Setting, world: World, number: int) -> Iterator[Move]:

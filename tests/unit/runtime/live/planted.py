@@ -99,7 +99,7 @@ def _sigterm_is_an_abort_at_any_time(state: PartyState, event: on.Event) -> Step
 
 
 def _the_decider_aborts_after_its_put(state: PartyState, event: on.Event) -> Step:
-    if state.phase is PartyPhase.DECIDING and isinstance(event, on.Gone):
+    if state.phase is PartyPhase.DECIDING and isinstance(event, on.PartyGone):
         return say_and_return(state, ABORT, "x")
     return step(state, event)
 
@@ -118,7 +118,7 @@ def _refused_and_yet_appended(state: PartyState, event: on.Event) -> Step:
 
 def _go_before_the_answer(state: PartyState, event: on.Event) -> Step:
     done = step(state, event)
-    return also(done, (on.Say(HandoverWord.GO),)) if on.AppendOpened() in done[1] else done
+    return also(done, (on.SayToAll(HandoverWord.GO),)) if on.AppendOpened() in done[1] else done
 
 
 def _the_vote_is_enough(state: PartyState, event: on.Event) -> Step:
@@ -177,14 +177,18 @@ def _silence_is_an_abort_also_after_the_vote(state: PartyState, event: on.Event)
 
 def _who_is_the_last_ends(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
-    ends = [on.Exit(ExitKind.HANDOVER_FAILED, one.why) if isinstance(one, on.Exit) else one for one in actions]
+    ends = [
+        on.ExitProcess(ExitKind.HANDOVER_FAILED, one.why) if isinstance(one, on.ExitProcess) else one for one in actions
+    ]
     return state, tuple(ends) if state.joins else actions
 
 
 def _who_has_read_go_lets_go(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
     went = state.leaves and state.word is HandoverWord.GO
-    return state, tuple(on.Exit(ExitKind.HANDED_OVER) if went and isinstance(one, on.Exit) else one for one in actions)
+    return state, tuple(
+        on.ExitProcess(ExitKind.HANDED_OVER) if went and isinstance(one, on.ExitProcess) else one for one in actions
+    )
 
 
 PLANTED: dict[str, Planted] = {

@@ -177,7 +177,7 @@ class Setting:
                 return world._replace(puts=puts)
             case on.TrainOn(aborted) | on.SaveAndExit(aborted) if aborted:
                 return self._marked(world, number)
-            case on.Exit(kind):
+            case on.ExitProcess(kind):
                 procs, ends = put(world.procs, number, ENDED), put(world.ends, number, kind.value)
                 return world._replace(procs=procs, ends=ends, jobs=put(world.jobs, number, frozenset()))
         return self._told(world, number, action)
@@ -185,11 +185,11 @@ class Setting:
     def _told(self, world: World, number: int, action: on.Action) -> World:
         """What others learn of an action."""
         match action:
-            case on.Say(word):
+            case on.SayToAll(word):
                 return world._replace(said=world.said | {(number, word)})
             case on.SetSeen() if self.attempt.parties[self.decider].part is PartyRole.LEAVER:
                 return world._replace(seen=world.seen | {number})
-            case on.Round(choice):
+            case on.BeginRound(choice):
                 return world._replace(rounds=put(world.rounds, number, int(choice)))
             case on.TellEnded(word):
                 return world._replace(told=put(world.told, number, word.value))
@@ -203,7 +203,7 @@ class Setting:
 
 
 _JOBS: Final[dict[type[on.Action], Job]] = {
-    on.Move: "move",
+    on.MoveState: "move",
     on.TellVoting: "tell",
     on.Vote: "vote",
     on.ReadLog: "read",

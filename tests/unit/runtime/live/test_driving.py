@@ -84,7 +84,7 @@ def test_the_last_entry_of_a_run_that_ends_after_an_abort_says_that_the_attempts
     for event in happened:
         driver.feed(event)
     acts = [driver.next_act(), driver.next_act()]
-    assert acts == [ev.Move(), ev.SaveAndExit(2)]
+    assert acts == [ev.MoveState(), ev.SaveAndExit(2)]
     driver.finish()
     writer.commit(position(7), MANIFEST, final=True, reason="asked to leave")
     head = log.head()
@@ -198,7 +198,7 @@ def stood(effects: Effects) -> Driver:
     """... and stands still."""
     driver = begun(effects)
     driver.feed(ev.Stopped())
-    assert driver.next_act() == ev.Move()
+    assert driver.next_act() == ev.MoveState()
     return driver
 
 
@@ -257,7 +257,7 @@ def test_who_has_lost_the_decider_after_its_vote_learns_from_the_log_what_it_goe
     assert driver.phase is PartyPhase.VOTED
     TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     driver.feed(ev.LinkClosed())
-    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    assert driver.next_act() == ev.ExitProcess(ExitKind.HANDED_OVER)
     driver.finish()
     assert driver.word
     assert (driver.word.word, driver.word.seq) == (HandoverWord.GO, 2)
@@ -284,7 +284,7 @@ def test_a_log_that_does_not_answer_is_asked_again_and_again_and_reported_once(
 
     monkeypatch.setattr(log.store, "list", down_at_first)
     driver.feed(ev.LinkClosed())
-    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    assert driver.next_act() == ev.ExitProcess(ExitKind.HANDED_OVER)
     driver.finish()
     assert len(failed) == 5
     assert sum("the log does not answer" in line for line in caplog.messages) == 1
@@ -318,8 +318,8 @@ def test_a_rank_whose_main_thread_hangs_ends_all_the_same(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(handover, "lose_peers", end)
     of = LiveHandover(cast("Run", SimpleNamespace(requests=SimpleNamespace(on_request=lambda _: None))))
-    of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.HANDED_OVER, "it went"))
-    of._end_if_it_hangs(threading.Event(), ev.Exit(ExitKind.PEER_LOST, "rank 0 stands still"))
+    of._end_if_it_hangs(threading.Event(), ev.ExitProcess(ExitKind.HANDED_OVER, "it went"))
+    of._end_if_it_hangs(threading.Event(), ev.ExitProcess(ExitKind.PEER_LOST, "rank 0 stands still"))
     assert ended.wait(SECONDS)
     assert told == ["rank 0 stands still"]
 
@@ -363,7 +363,7 @@ def test_what_ends_a_process_tells_of_its_vote_and_of_the_word_that_it_has_read_
     TakeoverLog(log, uid=UID, run=1, next_run=2).open(2, 7, "f" * 32)
     assert run.read_opened == 0
     driver.feed(ev.LinkClosed())
-    assert driver.next_act() == ev.Exit(ExitKind.HANDED_OVER)
+    assert driver.next_act() == ev.ExitProcess(ExitKind.HANDED_OVER)
     assert (run.attempt, run.read_opened) == (AttemptRecord(2, voted=True, word=HandoverWord.GO), 2)
 
 

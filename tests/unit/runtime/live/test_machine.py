@@ -70,15 +70,15 @@ def kinds(actions: tuple[on.Action, ...]) -> list[type[Any]]:
 
 
 def ended(actions: tuple[on.Action, ...]) -> ExitKind | None:
-    return next((action.kind for action in actions if isinstance(action, on.Exit)), None)
+    return next((action.kind for action in actions if isinstance(action, on.ExitProcess)), None)
 
 
 def said(actions: tuple[on.Action, ...]) -> HandoverWord | None:
-    return next((action.word for action in actions if isinstance(action, on.Say)), None)
+    return next((action.word for action in actions if isinstance(action, on.SayToAll)), None)
 
 
 def wants(actions: tuple[on.Action, ...]) -> Choice | None:
-    return next((action.choice for action in actions if isinstance(action, on.Round)), None)
+    return next((action.choice for action in actions if isinstance(action, on.BeginRound)), None)
 
 
 class TestTheLastThatHasTheState:
@@ -87,7 +87,7 @@ class TestTheLastThatHasTheState:
     @pytest.mark.parametrize(
         ("of_the_newcomer", "kind"),
         [
-            ((on.Gone(1),), ExitKind.PEER_LOST),
+            ((on.PartyGone(1),), ExitKind.PEER_LOST),
             ((on.Silent(1, lost=True),), ExitKind.PEER_LOST),
             ((on.Passed(Alarm.DEADLINE),), ExitKind.PEER_LOST),
             ((on.SeenBy(1),), ExitKind.HANDED_OVER),
@@ -104,7 +104,7 @@ class TestTheLastThatHasTheState:
 
     def test_also_where_it_was_gone_before_the_log_had_answered(self) -> None:
         machine = deciding(ONE_REPLACED)
-        machine.sees(on.Gone(1))
+        machine.sees(on.PartyGone(1))
         assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is ExitKind.PEER_LOST
 
     def test_lets_go_where_a_stayer_has_said_it(self) -> None:
@@ -123,8 +123,8 @@ class TestTheLastThatHasTheState:
     @pytest.mark.parametrize(
         ("of_the_newcomers", "kind"),
         [
-            ((on.Gone(2), on.Gone(3)), ExitKind.PEER_LOST),
-            ((on.SeenBy(2), on.Gone(3)), ExitKind.HANDED_OVER),
+            ((on.PartyGone(2), on.PartyGone(3)), ExitKind.PEER_LOST),
+            ((on.SeenBy(2), on.PartyGone(3)), ExitKind.HANDED_OVER),
         ],
     )
     def test_as_the_decider_lets_go_once_one_rank_of_that_pod_knows(
@@ -160,8 +160,8 @@ class TestTheWay:
         assert named(machine.state) == 0
 
     def test_state_moves_at_the_stop_and_a_newcomer_is_there_before(self) -> None:
-        assert prepared(LEAVER).sees(on.Stopped()) == (on.Move(),)
-        assert Machine(REPLACED, NEWCOMER, on.AllWarm()).sees(on.Connected()) == (on.Move(),)
+        assert prepared(LEAVER).sees(on.Stopped()) == (on.MoveState(),)
+        assert Machine(REPLACED, NEWCOMER, on.AllWarm()).sees(on.Connected()) == (on.MoveState(),)
 
     def test_an_old_rank_votes_once_its_agent_knows(self) -> None:
         machine = prepared(D)
@@ -185,7 +185,7 @@ class TestGo:
     def test_the_decider_says_it_when_the_log_does(self) -> None:
         machine = deciding()
         did = machine.sees(on.LogAnswered(Verdict.GO))
-        assert kinds(did) == [on.Say, on.SetSeen, on.Install, on.TellTookOver]
+        assert kinds(did) == [on.SayToAll, on.SetSeen, on.Install, on.TellTookOver]
         assert (said(did), machine.phase) == (GO, PartyPhase.TOOK_OVER)
 
     def test_a_leaver_exits_and_a_newcomer_takes_its_place(self) -> None:
@@ -195,7 +195,7 @@ class TestGo:
     def test_a_deciding_leaver_goes_when_no_party_needs_its_store(self) -> None:
         machine = deciding(Attempt(3, 4, 1, (0,), (0,)))
         assert ended(machine.sees(on.LogAnswered(Verdict.GO))) is None
-        assert kinds(machine.sees(on.SeenBy(1))) == [on.CloseStore, on.Exit]
+        assert kinds(machine.sees(on.SeenBy(1))) == [on.CloseStore, on.ExitProcess]
         assert machine.phase is PartyPhase.ENDED
 
     def test_a_deciding_leaver_waits_for_no_party_beyond_its_own_deadline(self) -> None:
@@ -207,8 +207,8 @@ class TestGo:
         machine = deciding()
         machine.sees(on.LogAnswered(Verdict.GO))
         assert machine.sees(on.SeenBy(LEAVER)) == ()
-        assert machine.sees(on.Gone(NEWCOMER)) == (on.CloseStore(),)
-        assert machine.sees(on.Gone(LEAVER)) == ()
+        assert machine.sees(on.PartyGone(NEWCOMER)) == (on.CloseStore(),)
+        assert machine.sees(on.PartyGone(LEAVER)) == ()
 
     def test_a_party_that_has_not_voted_does_not_believe_it(self) -> None:
         for number in (LEAVER, NEWCOMER):
@@ -240,7 +240,7 @@ class TestAbort:
         assert machine.phase is PartyPhase.ROUND
 
     def test_a_decider_without_everybodys_vote_says_it(self) -> None:
-        for event in (on.VoteReduced(False), on.Gone(NEWCOMER), on.Passed(Alarm.SILENCE)):
+        for event in (on.VoteReduced(False), on.PartyGone(NEWCOMER), on.Passed(Alarm.SILENCE)):
             assert said(voted(D).sees(event)) is ABORT
 
     def test_an_agent_that_does_not_acknowledge_is_a_reason(self) -> None:
@@ -251,7 +251,7 @@ class TestAbort:
         machine = prepared(D)
         machine.sees(on.Unable("x"))
         assert machine.phase is PartyPhase.ABORTED
-        assert kinds(machine.sees(on.Stopped())) == [on.Say, on.SetSeen, on.Round]
+        assert kinds(machine.sees(on.Stopped())) == [on.SayToAll, on.SetSeen, on.BeginRound]
 
     def test_given_up_before_the_stop_it_trains_on_and_its_entries_say_so(self) -> None:
         did = prepared(LEAVER).sees(on.Heard(ABORT, "x"))
@@ -264,7 +264,7 @@ class TestAbort:
         assert machine.sees(on.Passed(Alarm.LAST_CALL)) == (on.AskExit(),)
         assert machine.sees(on.Passed(Alarm.LAST_CALL)) == ()
         assert machine.sees(on.ExitAgreed()) == (on.SaveAndExit(4),)
-        assert ended(machine.sees(on.Saved())) is ExitKind.CHECKPOINTED
+        assert ended(machine.sees(on.OlderRunEnded())) is ExitKind.CHECKPOINTED
 
     def test_a_growth_that_was_aborted_trains_on_whatever_the_time(self) -> None:
         machine = prepared(D, GROWN)
@@ -273,7 +273,7 @@ class TestAbort:
         assert machine.phase is PartyPhase.ABORTED
 
     def test_a_goal_reached_while_preparing_ends_the_attempt(self) -> None:
-        assert said(prepared(D).sees(on.GoalReached())) is ABORT
+        assert said(prepared(D).sees(on.TrainingDone())) is ABORT
 
 
 class TestRestart:
@@ -291,7 +291,7 @@ class TestRestart:
 
     def test_a_script_that_cannot_restarts_where_a_member_has_to_leave(self) -> None:
         assert prepared(LEAVER).sees(on.NotLive("x")) == (on.AskExit(),)
-        assert prepared(D, GROWN).sees(on.NotLive("x"))[0] == on.Say(ABORT, "x")
+        assert prepared(D, GROWN).sees(on.NotLive("x"))[0] == on.SayToAll(ABORT, "x")
 
     def test_newcomers_join_in_place(self) -> None:
         for make in (prepared, standing, voted):
@@ -342,7 +342,7 @@ class TestRequests:
             machine = make(LEAVER)
             machine.sees(on.Newer(4))
             asks = machine.sees(on.Heard(ABORT))[-1]
-            assert asks in (on.AskExit(), on.Round(Choice.EXIT))
+            assert asks in (on.AskExit(), on.BeginRound(Choice.EXIT))
 
     def test_a_newer_assignment_says_what_comes_next_and_no_last_call(self) -> None:
         machine = prepared(LEAVER)
@@ -392,7 +392,7 @@ class TestAskingTheLog:
 
     def test_a_word_still_counts_meanwhile(self) -> None:
         assert asking(NEWCOMER).sees(on.Heard(GO))[1] == on.Install()
-        assert asking(LEAVER).sees(on.Heard(ABORT))[-1] == on.Round(Choice.TRAIN)
+        assert asking(LEAVER).sees(on.Heard(ABORT))[-1] == on.BeginRound(Choice.TRAIN)
 
     @pytest.mark.parametrize(
         ("verdict", "old", "new"),
@@ -483,7 +483,7 @@ class TestSilence:
         machine = deciding(Attempt(3, 4, 2, (0, 1), (0, 1)))
         machine.sees(on.LogAnswered(Verdict.GO), on.SeenBy(LEAVER), on.SeenBy(3))
         assert machine.sees(on.Silent(NEWCOMER)) == ()
-        assert machine.sees(on.Silent(NEWCOMER, lost=True))[-1] == on.Exit(ExitKind.HANDED_OVER)
+        assert machine.sees(on.Silent(NEWCOMER, lost=True))[-1] == on.ExitProcess(ExitKind.HANDED_OVER)
 
 
 class TestTheLastThatHoldsTheState:
@@ -515,7 +515,7 @@ class TestThePut:
         for event in (
             on.Heard(ABORT),
             on.Heard(RESTART),
-            on.Gone(NEWCOMER),
+            on.PartyGone(NEWCOMER),
             on.VoteReduced(False),
             on.Passed(Alarm.LIMIT),
             on.Passed(Alarm.QUIET),
@@ -535,9 +535,9 @@ class TestThePut:
 def test_any_event_may_come_in_any_state() -> None:
     """Every state that one event after another leads to, and every event there."""
     every: list[on.Event] = [
-        *TO_THE_VOTE, on.StoreSeen(False), on.NotLive("x"), on.Unable("x"), on.ExitAgreed(), on.GoalReached(),
-        on.VoteReduced(True), on.VoteReduced(False), on.LinkClosed(), on.SeenBy(1), on.Gone(2), on.RoundDone(None),
-        on.Saved(), on.Sigterm(), on.Newer(None), on.Newer(3), on.Newer(4),
+        *TO_THE_VOTE, on.StoreSeen(False), on.NotLive("x"), on.Unable("x"), on.ExitAgreed(), on.TrainingDone(),
+        on.VoteReduced(True), on.VoteReduced(False), on.LinkClosed(), on.SeenBy(1), on.PartyGone(2), on.RoundDone(None),
+        on.OlderRunEnded(), on.Sigterm(), on.Newer(None), on.Newer(3), on.Newer(4),
         on.Silent(0), on.Silent(2), on.Silent(1, lost=True),
         *(on.LogAnswered(verdict) for verdict in (None, *Verdict)), *(on.Heard(word) for word in HandoverWord),
         *(on.RoundDone(choice) for choice in Choice), *(on.Passed(alarm) for alarm in Alarm),

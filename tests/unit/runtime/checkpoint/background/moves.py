@@ -286,7 +286,7 @@ def _ended(setting: Setting, world: World, rank: int) -> World:
     stay = {(rank, process._replace(stuck=True)) for process in world.ranks[rank].processes if process.works}
     for process in world.ranks[rank].processes:
         if process.killed and not process.stuck:
-            world = setting.after(world, rank, on.Ended(process.number))
+            world = setting.after(world, rank, on.UploaderEnded(process.number))
     if any(not process.killed for process in world.ranks[rank].processes):
         raise Broken("behind: a process has ended, and an uploader of it lives")
     return world._replace(orphans=world.orphans | stay)
@@ -477,10 +477,10 @@ def _is_killed(setting: Setting, at: _At) -> Iterator[Move]:
     world, process = at.world, at.process
     if process.stuck or world.ranks[at.rank].place == "over":
         return
-    yield f"{at.who} is reaped", False, _bound(setting.after, at.gone(), at.rank, on.Ended(process.number))
+    yield f"{at.who} is reaped", False, _bound(setting.after, at.gone(), at.rank, on.UploaderEnded(process.number))
     if may(world, "stuck"):
         stuck = spend(at.becomes(stuck=True), "stuck")
-        yield f"{at.who} is stuck", True, _bound(setting.after, stuck, at.rank, on.Stuck(process.number))
+        yield f"{at.who} is stuck", True, _bound(setting.after, stuck, at.rank, on.UploaderStuck(process.number))
 
 
 def _is_hurt(setting: Setting, at: _At) -> Iterator[Move]:
@@ -489,7 +489,7 @@ def _is_hurt(setting: Setting, at: _At) -> Iterator[Move]:
         failed = on.Failed(name(process.order), "the store refuses")
         yield f"{at.who} fails", True, lambda: spend(at.says(failed, phase=HAS_PUT), "fail")
     if may(world, "die"):
-        ended = on.Ended(process.number)
+        ended = on.UploaderEnded(process.number)
         yield f"{at.who} dies", True, _bound(setting.after, spend(at.gone(), "die"), at.rank, ended)
     if may(world, "freeze") and process.works:
         yield f"{at.who} freezes", True, lambda: spend(at.becomes(frozen=True), "freeze")
@@ -539,7 +539,7 @@ def _appending(setting: Setting, world: World, save: Id, step: int, final: bool)
         # An earlier entry of the same writer, whose PUT had no answer.
         yield "rank 0 reads on", False, _bound(world._replace, pen=world.pen + 1)
     else:
-        fenced = on.Fenced(name(save), "another run owns the log")
+        fenced = on.CommitFenced(name(save), "another run owns the log")
         yield "rank 0 is fenced", False, _bound(setting.after, done, 0, fenced)
 
 

@@ -9,7 +9,7 @@ from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.agreeing import drop
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.machine import SavesState, Step, step
-from perdure.checkpoint.background.state import CommitStage, Mode, Outcome, PartStage, stay, then
+from perdure.checkpoint.background.state import CommitStage, Mode, PartStage, SaveOutcome, stay, then
 from perdure.checkpoint.background.this_rank import fail
 from perdure.checkpoint.background.vector import ArenaUse
 from tests.unit.runtime.checkpoint.background.small import Setting
@@ -33,7 +33,7 @@ def _free_once_durable(state: SavesState, event: on.Event) -> Step:
 
 def _free_once_killed(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
-    killed = any(isinstance(action, on.Kill) for action in actions)
+    killed = any(isinstance(action, on.KillUploader) for action in actions)
     return (replace(after, arena="", dying=0) if killed else after), actions
 
 
@@ -45,7 +45,7 @@ def _released_by_any(state: SavesState, event: on.Event) -> Step:
 
 
 def _a_process_that_died_says_failed(state: SavesState, event: on.Event) -> Step:
-    if isinstance(event, on.Ended) and event.uploader == state.uploader and state.part is PartStage.UPLOADING:
+    if isinstance(event, on.UploaderEnded) and event.uploader == state.uploader and state.part is PartStage.UPLOADING:
         return stay(state, uploader=0)
     return step(state, event)
 
@@ -67,7 +67,7 @@ def _told_once_durable(state: SavesState, event: on.Event) -> Step:
     before = state.everywhere
     after, actions = step(state, event)
     if after.everywhere and not before and after.save:
-        after = replace(after, outcome=Outcome(after.save, seq=2))
+        after = replace(after, outcome=SaveOutcome(after.save, seq=2))
     return after, actions
 
 

@@ -225,9 +225,9 @@ class Setting:
         match action:
             case on.Copy(save):
                 return _begins_to_copy(world, rank, (world.run, save.number), save.step)
-            case on.Order(save, number):
+            case on.StartUpload(save, number):
                 return _ordered(world, rank, (world.run, save.number), number)
-            case on.Kill(number):
+            case on.KillUploader(number):
                 return _killed(world, rank, number)
             case on.Prepare(save):
                 return world._replace(prepares=(world.run, save.number))

@@ -74,7 +74,7 @@ def test_a_save_from_its_hand_out_to_its_entry_in_the_log() -> None:
     state = idle()
     for event, expected in (
         (on.HandOut(7, LATER, "cadence"), (on.Copy(SAVE),)),
-        (on.Sealed(NAME), (on.Order(SAVE, 1),)),
+        (on.Sealed(NAME), (on.StartUpload(SAVE, 1),)),
         (on.Durable(NAME, 1), ()),
         (on.Released(NAME, 1), ()),
         (on.HandOut(8), ()),
@@ -107,7 +107,8 @@ def test_words_are_integers_whose_greatest_count() -> None:
 @pytest.mark.parametrize(
     "event",
     [on.Durable("old", 1), on.Durable(NAME, 2), on.Failed("old", ""), on.Released("old", 1), on.Sealed("old"),
-     on.Late("old"), on.Ended(2), on.Stuck(1), on.Prepared(NAME), on.Appended(NAME, 1), on.Released(NAME, 2)],
+     on.Late("old"), on.UploaderEnded(2), on.UploaderStuck(1), on.Prepared(NAME), on.Appended(NAME, 1),
+     on.Released(NAME, 2)],
     ids=repr,
 )  # fmt: skip
 def test_a_word_of_something_else_is_ignored(event: on.Event) -> None:
@@ -127,47 +128,47 @@ def test_a_save_streams_where_a_rank_has_no_arena() -> None:
 
 def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
     failed, actions = step(uploading(), on.Failed(NAME, "refused"))
-    assert actions == (on.Kill(1),)
+    assert actions == (on.KillUploader(1),)
     assert words(failed) == Words(failed=1, arena=ArenaUse.IN_USE)
-    assert words(after(failed, on.Ended(1))) == FAILED
-    told = after(failed, on.Ended(1), on.Agreed(FAILED))
-    assert asked(after(failed, on.Ended(1)), on.Agreed(FAILED)) == (on.Abandon(SAVE),)
+    assert words(after(failed, on.UploaderEnded(1))) == FAILED
+    told = after(failed, on.UploaderEnded(1), on.Agreed(FAILED))
+    assert asked(after(failed, on.UploaderEnded(1)), on.Agreed(FAILED)) == (on.Abandon(SAVE),)
     again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
     assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "refused"), again)
     assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "refused"),)
 
 
 def test_the_uploader_of_a_save_that_failed_elsewhere_is_killed() -> None:
-    assert asked(uploading(rank=1), on.Agreed(FAILED)) == (on.Kill(1),)
+    assert asked(uploading(rank=1), on.Agreed(FAILED)) == (on.KillUploader(1),)
 
 
 def test_an_uploader_that_dies_is_followed_by_another_once() -> None:
-    assert asked(uploading(), on.Ended(1)) == (on.Order(SAVE, 2),)
-    assert words(after(uploading(), on.Ended(1), on.Ended(2))) == FAILED
+    assert asked(uploading(), on.UploaderEnded(1)) == (on.StartUpload(SAVE, 2),)
+    assert words(after(uploading(), on.UploaderEnded(1), on.UploaderEnded(2))) == FAILED
 
 
 def test_a_save_whose_uploaders_have_died_says_why() -> None:
-    again = after(uploading(), on.Ended(1, "killed by SIGKILL"))
-    assert after(again, on.Ended(2, "exit status 1")).why == "exit status 1"
-    assert after(again, on.Ended(2)).why == "its uploaders have ended"
+    again = after(uploading(), on.UploaderEnded(1, "killed by SIGKILL"))
+    assert after(again, on.UploaderEnded(2, "exit status 1")).why == "exit status 1"
+    assert after(again, on.UploaderEnded(2)).why == "its uploaders have ended"
 
 
 def test_an_uploader_that_cannot_be_reaped_costs_the_arena() -> None:
-    stuck = after(uploading(), on.Late(NAME), on.Stuck(1))
+    stuck = after(uploading(), on.Late(NAME), on.UploaderStuck(1))
     assert words(stuck) == Words(failed=1, arena=ArenaUse.NONE)
-    assert words(after(stuck, on.Ended(1), on.Room(True))).arena == ArenaUse.NONE
+    assert words(after(stuck, on.UploaderEnded(1), on.Room(True))).arena == ArenaUse.NONE
 
 
 def test_an_arena_that_is_not_released_by_the_deadline_is_freed() -> None:
     told = after(durable(), on.Agreed(DURABLE), on.Prepared(NAME), on.Appended(NAME, 9))
     told = after(told, on.Agreed(words(told)))
-    assert asked(told, on.Late(NAME)) == (on.Kill(1),)
+    assert asked(told, on.Late(NAME)) == (on.KillUploader(1),)
 
 
 def test_a_sent_append_is_given_up_only_where_another_run_owns_the_log() -> None:
     for event in (on.Late(NAME), on.NotPrepared(NAME, "x"), on.Failed(NAME, "x"), on.Agreed(DURABLE)):
         assert unanswered(after(sent(), on.Released(NAME, 1), event))
-    fenced = after(sent(), on.Fenced(NAME, "run 3"))
+    fenced = after(sent(), on.CommitFenced(NAME, "run 3"))
     assert words(fenced).arena == ArenaUse.FENCED
     assert asked(after(fenced, on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced("run 3"),)
     assert asked(after(durable(1), on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced(""),)
@@ -197,11 +198,11 @@ def test_a_hand_over_drops_what_is_not_being_committed() -> None:
     assert not stands(stopped)
     assert carried(stopped) == Carried("cadence", dropped=True)
     over, actions = step(stopped, on.HandsOver())
-    assert actions == (on.Abandon(SAVE), on.Kill(1))
+    assert actions == (on.Abandon(SAVE), on.KillUploader(1))
     newer = renewed(over, "w2", 1)
     assert (newer.owed, newer.dropped) == ("cadence", True)
     assert words(newer) == Words(arena=ArenaUse.IN_USE)
-    newer = after(newer, on.Ended(1), on.Agreed(NOBODY))
+    newer = after(newer, on.UploaderEnded(1), on.Agreed(NOBODY))
     begun, actions = step(newer, on.HandOut(7))
     assert actions == (on.Copy(on.Save(1, name_of("w2", 1), 7, "cadence")),)
     assert not may_hand_over(begun)
@@ -223,26 +224,26 @@ def test_an_aborted_hand_over_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (leaves(NOBODY, 5.0), (on.Abandon(SAVE), on.Kill(1), on.Close("no time for the save under way"))),
+        (leaves(NOBODY, 5.0), (on.Abandon(SAVE), on.KillUploader(1), on.Close("no time for the save under way"))),
         (leaves(NOBODY, 15.0), ()),
-        (leaves(NOBODY, 25.0), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
+        (leaves(NOBODY, 25.0), (on.KillUploader(1), on.Stream("leaving", final=True, keep=10.0))),
         (leaves(NOBODY, 35.0), ()),
         (leaves(NOBODY, None), ()),
         (leaves(NOBODY, None, rest=199.0), ()),
-        (leaves(NOBODY, None, rest=201.0), (on.Kill(1), on.Stream("leaving", final=True, keep=201.0))),
+        (leaves(NOBODY, None, rest=201.0), (on.KillUploader(1), on.Stream("leaving", final=True, keep=201.0))),
         (leaves(NOBODY, None, rest=29.0, whole=0.0), ()),
         (leaves(NOBODY, None, rest=31.0, whole=0.0, same=True),
-            (on.Kill(1), on.Stream("leaving", final=True, keep=31.0))),
-        (leaves(NOBODY, 35.0, hurries=True), (on.Kill(1), on.Stream("leaving", final=True, keep=10.0))),
+            (on.KillUploader(1), on.Stream("leaving", final=True, keep=31.0))),
+        (leaves(NOBODY, 35.0, hurries=True), (on.KillUploader(1), on.Stream("leaving", final=True, keep=10.0))),
         (leaves(NOBODY, 35.0, hurries=True, rest=1.0), ()),
         (leaves(NOBODY, 35.0, hurries=True, same=True), ()),
         (leaves(NOBODY, 55.0, hurries=True, same=True, rest=21.0),
-            (on.Kill(1), on.Stream("leaving", final=True, keep=21.0))),
+            (on.KillUploader(1), on.Stream("leaving", final=True, keep=21.0))),
         (leaves(NOBODY, 25.0, same=True), ()),
         (leaves(NOBODY, 15.0, whole=None), ()),
-        (leaves(NOBODY, 5.0, whole=None), (on.Abandon(SAVE), on.Kill(1), on.Left())),
+        (leaves(NOBODY, 5.0, whole=None), (on.Abandon(SAVE), on.KillUploader(1), on.Left())),
         (leaves(DURABLE, 5.0), (on.Prepare(SAVE),)),
-        (leaves(FAILED, 25.0), (on.Abandon(SAVE), on.Kill(1), on.TellFailed(SAVE, ""),
+        (leaves(FAILED, 25.0), (on.Abandon(SAVE), on.KillUploader(1), on.TellFailed(SAVE, ""),
                                 on.Stream("leaving", final=True))),
     ],
 )  # fmt: skip
@@ -251,8 +252,8 @@ def test_the_ranks_decide_by_time_what_they_leave_with(event: on.Leaves, expecte
 
 
 def test_what_was_held_is_uploaded_again_if_the_whole_save_fails() -> None:
-    held = after(uploading(), leaves(NOBODY, 25.0), on.Ended(1), on.Streamed(False))
-    assert asked(held, leaves(NOBODY, 12.0)) == (on.Order(SAVE, 2),)
+    held = after(uploading(), leaves(NOBODY, 25.0), on.UploaderEnded(1), on.Streamed(False))
+    assert asked(held, leaves(NOBODY, 12.0)) == (on.StartUpload(SAVE, 2),)
     assert asked(after(held, leaves(NOBODY, 12.0), on.Durable(NAME, 2)), leaves(DURABLE, 5.0)) == (on.Prepare(SAVE),)
     state = after(held, leaves(NOBODY, 12.0), on.Durable(NAME, 2), leaves(DURABLE, 5.0))
     assert asked(state, on.Prepared(NAME)) == (on.Append(SAVE, final=True),)
@@ -260,7 +261,7 @@ def test_what_was_held_is_uploaded_again_if_the_whole_save_fails() -> None:
 
 def test_a_whole_save_ends_the_turn() -> None:
     assert asked(idle(), leaves(NOBODY, 5.0)) == (on.Stream("leaving", final=True),)
-    held = after(uploading(), leaves(NOBODY, 25.0), on.Ended(1))
+    held = after(uploading(), leaves(NOBODY, 25.0), on.UploaderEnded(1))
     assert asked(held, on.Streamed(True)) == (on.Abandon(SAVE), on.Left())
 
 
@@ -270,6 +271,6 @@ def test_no_rank_closes_over_an_append_without_an_answer() -> None:
 
 
 def test_nothing_of_a_process_stays_behind() -> None:
-    assert asked(uploading(), on.Ends()) == (on.Kill(1),)
-    assert quiet(after(uploading(), on.Ends(), on.Ended(1)))
+    assert asked(uploading(), on.Ends()) == (on.KillUploader(1),)
+    assert quiet(after(uploading(), on.Ends(), on.UploaderEnded(1)))
     assert under_way(uploading()) == SAVE

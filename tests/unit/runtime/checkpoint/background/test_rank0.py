@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.background import events as on
-from perdure.checkpoint.background.rank0 import Answer, CopiedPart, Requests
+from perdure.checkpoint.background.rank0 import Answer, CommitRequests, CopiedPart
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.upload import put_part
 from perdure.errors import StorageError
@@ -30,7 +30,7 @@ def uploaded(store: Store) -> CopiedPart:
     return CopiedPart(shard["size"], shard["crc"])
 
 
-def answer(requests: Requests) -> Answer:
+def answer(requests: CommitRequests) -> Answer:
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         if found := requests.answers():
@@ -46,7 +46,7 @@ def store() -> MemoryStore:
 
 
 def test_what_was_copied_is_committed_and_comes_back(store: MemoryStore) -> None:
-    requests, part = Requests(store, opened(store), threading.Lock()), uploaded(store)
+    requests, part = CommitRequests(store, opened(store), threading.Lock()), uploaded(store)
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     assert answer(requests) == on.Prepared(NAME)
     requests.append(NAME, position(10), final=False, reason="cadence", again=False)
@@ -79,7 +79,7 @@ def no_json(store: MemoryStore, part: CopiedPart) -> CopiedPart:
 def test_an_index_that_is_not_of_what_was_copied_is_not_committed(
     store: MemoryStore, damage: Callable[[MemoryStore, CopiedPart], CopiedPart]
 ) -> None:
-    requests = Requests(store, opened(store), threading.Lock())
+    requests = CommitRequests(store, opened(store), threading.Lock())
     part = damage(store, uploaded(store))
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     found = answer(requests)
@@ -99,7 +99,7 @@ def test_an_append_without_an_answer_is_sent_again_and_is_one_entry(store: Memor
 
     log_writer = opened(store)
     log_writer.log.store = WatchedStore(store, around)
-    requests, part = Requests(store, log_writer, threading.Lock()), uploaded(store)
+    requests, part = CommitRequests(store, log_writer, threading.Lock()), uploaded(store)
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     assert answer(requests) == on.Prepared(NAME)
     for again, expected in ((False, on.NoAnswer(NAME)), (True, on.Appended(NAME, 2))):
@@ -118,7 +118,7 @@ def test_an_unexpected_error_is_an_answer_too(store: MemoryStore) -> None:
     log_writer, part, broken = opened(store), uploaded(store), "data/"
     watched = WatchedStore(store, around)
     log_writer.log.store = watched
-    requests = Requests(watched, log_writer, threading.Lock())
+    requests = CommitRequests(watched, log_writer, threading.Lock())
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     assert answer(requests) == on.NotPrepared(NAME, "RuntimeError('a thread cannot be started')")
     broken = "log/"
@@ -138,12 +138,12 @@ def test_no_memory_and_no_thread_are_said_in_words_and_are_an_answer(
         return act()
 
     log_writer, part = opened(store), uploaded(store)
-    requests = Requests(WatchedStore(store, around), log_writer, threading.Lock())
+    requests = CommitRequests(WatchedStore(store, around), log_writer, threading.Lock())
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     told = answer(requests)
     assert isinstance(told, on.NotPrepared)
     assert "no memory was left" in told.why
-    requests = Requests(store, log_writer, threading.Lock())
+    requests = CommitRequests(store, log_writer, threading.Lock())
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", no_thread)
         requests.prepare(NAME, FOLDER, [part], 1, position(10))
@@ -163,11 +163,11 @@ def no_thread(*_: object, **__: object) -> None:
 
 
 def test_a_newer_run_fences_it(store: MemoryStore) -> None:
-    requests, part = Requests(store, opened(store), threading.Lock()), uploaded(store)
+    requests, part = CommitRequests(store, opened(store), threading.Lock()), uploaded(store)
     requests.prepare(NAME, FOLDER, [part], 1, position(10))
     assert answer(requests) == on.Prepared(NAME)
     opened(store, 2, wait_over=True)
     requests.append(NAME, position(10), final=False, reason="cadence", again=False)
-    assert isinstance(answer(requests), on.Fenced)
+    assert isinstance(answer(requests), on.CommitFenced)
     assert requests.fenced
     assert requests.fenced.opened == 2

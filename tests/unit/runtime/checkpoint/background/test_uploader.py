@@ -13,13 +13,13 @@ import torch
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.part import put_index, put_shard
 from perdure.checkpoint.background.sealed import Seal, read_part
-from perdure.checkpoint.background.uploading import Durable, Uploader
+from perdure.checkpoint.background.uploading import PartUploaded, Uploader
 from perdure.checkpoint.background.words import (
     FAILED,
     LINE_BYTES,
     Lines,
-    Order,
     Told,
+    UploadOrder,
     read_order,
     read_told,
     write_order,
@@ -64,7 +64,7 @@ def test_a_save_in_the_background_is_byte_for_byte_a_blocking_one_and_is_loaded_
     uploader.order(FOLDER, arena.fill(staged, uid=world.UID, run=1, name="aa", position=position))
     word = settled(uploader)[-1]
     assert uploader.close()
-    assert isinstance(word, Durable)
+    assert isinstance(word, PartUploaded)
     assert [ours.get(key) for key in (SHARD, INDEX)] == [theirs.get(key) for key in (SHARD, INDEX)]
     manifest = put_manifest(ours, FOLDER, [word.index], 1, position)
     writer.commit(position, manifest, final=False, reason="test")
@@ -123,14 +123,14 @@ def test_what_is_written_is_what_was_summed_up_although_the_arena_changes_meanwh
 
 
 def test_an_order_is_a_line() -> None:
-    order = Order("s3://bucket/root", FOLDER, SEAL)
+    order = UploadOrder("s3://bucket/root", FOLDER, SEAL)
     (line,) = Lines().add(write_order(order))
     assert read_order(line) == order
 
 
 def test_an_order_longer_than_a_pipe_takes_is_none() -> None:
     with pytest.raises(ValueError, match="is too long"):
-        write_order(Order("s3://" + "b" * LINE_BYTES, FOLDER, SEAL))
+        write_order(UploadOrder("s3://" + "b" * LINE_BYTES, FOLDER, SEAL))
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -16,7 +16,7 @@ import pytest
 from perdure.checkpoint.background import uploading
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.sealed import PAGE_BYTES
-from perdure.checkpoint.background.uploading import Durable, Failed, Released, Uploader
+from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Uploader, UploadFailed
 from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, Told, write_told
 from perdure.checkpoint.upload import put_part
 from perdure.store import open_store
@@ -83,8 +83,8 @@ def test_a_part_becomes_durable(uploader: Uploader, arena: Arena, bucket: Bucket
     uploader.order(FOLDER, filled(arena))
     assert uploader.busy == "aa"
     released, durable = settled(uploader)
-    assert released == Released("aa")
-    assert isinstance(durable, Durable)
+    assert released == ArenaRead("aa")
+    assert isinstance(durable, PartUploaded)
     assert durable.name == "aa"
     assert durable.seconds > 0
     assert durable.index == put_part(MemoryStore(), FOLDER, part(), 1, POSITION)
@@ -110,7 +110,7 @@ def test_it_works_without_standard_streams(bucket: Bucket) -> None:
         for stream, copy in enumerate(kept):
             os.dup2(copy, stream)
             os.close(copy)
-    assert isinstance(word, Durable)
+    assert isinstance(word, PartUploaded)
     assert min(numbers) > 2
 
 
@@ -119,7 +119,7 @@ def test_one_process_uploads_one_save_after_the_other(uploader: Uploader, arena:
     settled(uploader)
     first = uploader.pid
     uploader.order("data/1/8-bb/", filled(arena, b"abc", name="bb"))
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
     assert uploader.pid == first
     assert uploader.busy is None
     assert bucket.objects["data/1/8-bb/shard-00000-of-00001.safetensors"] == b"abc"
@@ -140,11 +140,11 @@ def test_an_uploader_that_is_killed_is_a_failed_save_and_its_successor_finishes_
     assert hold.arrived.wait(SECONDS)
     assert uploader.pid
     os.kill(uploader.pid, signal.SIGKILL)
-    assert settled(uploader)[-1] == Failed("aa", "the uploader ended: killed by SIGKILL")
+    assert settled(uploader)[-1] == UploadFailed("aa", "the uploader ended: killed by SIGKILL")
     assert uploader.words() == []
     assert uploader.reap()
     uploader.order(FOLDER, copy)
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
     hold.go.set()
     assert bucket.objects == of_a_blocking_save()
 
@@ -159,9 +159,9 @@ def test_a_stopped_uploader_holds_no_rank_up_and_continues(
     os.kill(uploader.pid, signal.SIGSTOP)
     stopped(uploader.pid)
     hold.go.set()
-    assert not any(isinstance(word, Durable) for word in uploader.words())
+    assert not any(isinstance(word, PartUploaded) for word in uploader.words())
     os.kill(uploader.pid, signal.SIGCONT)
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
     assert bucket.objects == of_a_blocking_save()
 
 
@@ -206,7 +206,7 @@ def test_words_of_another_save_are_not_heard(uploader: Uploader, arena: Arena, b
     assert uploader.words() == []
     assert uploader.busy == "bb"
     hold.go.set()
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 @pytest.mark.parametrize("said", [b"{}\n", b"[]\n", b"no json\n", b"x" * (LINE_BYTES + 1)])
@@ -219,7 +219,7 @@ def test_an_uploader_that_talks_nonsense_is_killed(
     assert uploader._process
     uploader._hear(uploader._process, said)
     (word,) = uploader.words()
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert "what nobody understands" in word.why
     assert uploader.reap()
 
@@ -280,7 +280,7 @@ def test_signals_of_a_stop_are_the_owners_to_see_to(uploader: Uploader, arena: A
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(uploader.pid, number)
     hold.go.set()
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 def test_it_has_a_session_of_its_own_low_priority_the_arena_and_two_pipes_and_no_torch(
@@ -288,7 +288,7 @@ def test_it_has_a_session_of_its_own_low_priority_the_arena_and_two_pipes_and_no
 ) -> None:
     uploader._root = f"file://{tmp_path}"  # a server's connection would be open, too
     uploader.order(FOLDER, filled(arena))
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
     pid = uploader.pid
     assert pid
     assert os.getsid(pid) == pid
@@ -321,7 +321,7 @@ def test_it_does_not_end_with_the_thread_that_started_it(uploader: Uploader, are
     thread.join()
     pid = uploader.pid
     uploader.order(FOLDER, filled(arena))
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
     assert uploader.pid == pid
 
 
@@ -333,7 +333,7 @@ def test_it_ends_when_its_pipe_is_closed(uploader: Uploader, arena: Arena, bucke
     assert uploader.pid
     uploader._process.orders.close()
     ended(uploader.pid)
-    assert settled(uploader) == [Failed("aa", "the uploader ended: exit status 0")]
+    assert settled(uploader) == [UploadFailed("aa", "the uploader ended: exit status 0")]
 
 
 def test_a_forked_worker_has_none_of_its_pipes(uploader: Uploader, arena: Arena) -> None:
@@ -344,7 +344,7 @@ def test_a_forked_worker_has_none_of_its_pipes(uploader: Uploader, arena: Arena)
     if not child:
         os._exit(sum(name in ends for name in open_files()))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 def test_fifty_saves_and_five_deaths_leave_neither_files_nor_processes(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_fifty_saves_and_five_deaths_leave_neither_files_nor_processes(tmp_path:
             uploader.kill()
             assert uploader.reap()
         else:
-            assert isinstance(settled(uploader)[-1], Durable)
+            assert isinstance(settled(uploader)[-1], PartUploaded)
     assert uploader.close()
     arena.close()
     assert Counter(open_files()) <= before  # what other tests have left open may be closed meanwhile
@@ -371,7 +371,7 @@ def test_an_uploader_that_has_died_in_between_costs_no_save(uploader: Uploader, 
     os.kill(uploader.pid, signal.SIGKILL)
     ended(uploader.pid)
     uploader.order(FOLDER, filled(arena))
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 def test_an_order_to_a_dead_uploader_is_a_failed_save_also_where_a_broken_pipe_ends_a_process(
@@ -389,7 +389,7 @@ def test_an_order_to_a_dead_uploader_is_a_failed_save_also_where_a_broken_pipe_e
     finally:
         signal.signal(signal.SIGPIPE, before)
     (word,) = uploader.words()
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert "it cannot be ordered" in word.why
     assert uploader.reap()
 
@@ -401,7 +401,7 @@ def test_a_process_that_cannot_be_started_is_a_failed_save(
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     uploader.order(FOLDER, filled(arena))
     (word,) = uploader.words()
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert "/nowhere/python" in word.why
     assert Counter(open_files()) <= before
 
@@ -412,7 +412,7 @@ def test_a_process_that_ends_at_once_is_a_failed_save(
     monkeypatch.setattr(uploading, "_MAIN", "import perdure.no.such.module")
     uploader.start()
     uploader.order(FOLDER, filled(arena))
-    assert settled(uploader)[-1] == Failed("aa", "the uploader ended: exit status 1")
+    assert settled(uploader)[-1] == UploadFailed("aa", "the uploader ended: exit status 1")
 
 
 @pytest.mark.parametrize("where", [PAGE_BYTES, PAGE_BYTES + 9, PAGE_BYTES + 10, 30])
@@ -424,7 +424,7 @@ def test_an_arena_that_was_changed_after_its_copy_is_not_uploaded(
     os.pwrite(arena.fd, bytes([byte ^ 1]), where)
     uploader.order(FOLDER, copy)
     (word,) = settled(uploader)
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert not word.refused
     assert bucket.objects == {}
 
@@ -438,7 +438,7 @@ def test_an_arena_that_changes_while_it_is_uploaded_gets_no_index(
     uploader._root = f"file://{tmp_path}"
     uploader.order(FOLDER, copy)
     (word,) = settled(uploader)
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert "has changed since" in word.why
     assert open_store(f"file://{tmp_path}", {}).list("") == []
 
@@ -451,20 +451,20 @@ def test_an_arena_that_was_cut_short_is_not_uploaded(
     os.ftruncate(arena.fd, size)
     uploader.order(FOLDER, copy)
     (word,) = settled(uploader)
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert bucket.objects == {}
     uploader.order(FOLDER, filled(arena))
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 def test_an_arena_that_holds_another_save_is_not_uploaded(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
     copy = filled(arena)
     filled(arena, name="bb")
     uploader.order(FOLDER, copy)
-    assert settled(uploader) == [Failed("aa", "the arena holds save bb of step 7 instead of save aa of step 7")]
+    assert settled(uploader) == [UploadFailed("aa", "the arena holds save bb of step 7 instead of save aa of step 7")]
     arena.unseal()
     uploader.order(FOLDER, copy)
-    assert settled(uploader) == [Failed("aa", "the arena holds no whole part instead of save aa of step 7")]
+    assert settled(uploader) == [UploadFailed("aa", "the arena holds no whole part instead of save aa of step 7")]
     assert bucket.objects == {}
 
 
@@ -475,16 +475,16 @@ def test_a_store_in_trouble_is_a_failed_save_and_one_that_refuses_is_said_to(
     bucket.answer(503, 503)
     uploader.order(FOLDER, copy)
     (word,) = settled(uploader)
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert not word.refused
     assert SHARD in word.why
     bucket.answer(403)
     uploader.order(FOLDER, copy)
     (word,) = settled(uploader)
-    assert isinstance(word, Failed)
+    assert isinstance(word, UploadFailed)
     assert word.refused
     uploader.order(FOLDER, copy)
-    assert isinstance(settled(uploader)[-1], Durable)
+    assert isinstance(settled(uploader)[-1], PartUploaded)
 
 
 def test_a_root_or_keys_that_cannot_be_used_are_the_users_to_mend(arena: Arena, tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_a_root_or_keys_that_cannot_be_used_are_the_users_to_mend(arena: Arena, 
         uploader = Uploader(arena, root, environ)
         uploader.order(FOLDER, filled(arena))
         (word,) = settled(uploader)
-        assert isinstance(word, Failed)
+        assert isinstance(word, UploadFailed)
         assert word.refused
         assert why in word.why
         assert uploader.close()
@@ -505,7 +505,7 @@ def test_another_part_under_the_same_name_is_not_overwritten(uploader: Uploader,
         bucket.objects[key] = b"9876543210"
         uploader.order(FOLDER, filled(arena))
         word = settled(uploader)[-1]
-        assert isinstance(word, Failed)
+        assert isinstance(word, UploadFailed)
         assert f"{key} is there already" in word.why
         assert bucket.objects[key] == b"9876543210"
     assert INDEX in bucket.objects
@@ -521,11 +521,11 @@ def test_a_disk_that_is_full_is_a_failed_save_and_not_refused(arena: Arena, tmp_
         uploader = Uploader(arena, f"file://{tmp_path}")
         uploader.order(FOLDER, filled(arena, bytes(2_000_000)))
         (word,) = settled(uploader)
-        assert isinstance(word, Failed)
+        assert isinstance(word, UploadFailed)
         assert not word.refused
         assert "make room there" in word.why
         uploader.order(FOLDER, filled(arena, bytes(200_000)))
-        assert isinstance(settled(uploader)[-1], Durable)
+        assert isinstance(settled(uploader)[-1], PartUploaded)
         assert uploader.close()
     finally:
         subprocess.run(["umount", tmp_path], check=True)
