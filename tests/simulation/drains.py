@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
-from perdure_operator.api.signals import OF_PODS, SignalRow, Source
+from perdure_operator.api.signals import OF_PODS, SignalRow, SignalSource
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
     JOBS,
@@ -32,9 +32,14 @@ from tests.simulation.objects import (
 from tests.simulation.world import World
 
 PATIENCE_SECONDS: Final = 600.0
-SHOWN: Final = frozenset(Source) - {Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION}
+SHOWN: Final = frozenset(SignalSource) - {
+    SignalSource.CORDON,
+    SignalSource.NODE_DELETION,
+    SignalSource.SILENCE,
+    SignalSource.EVICTION,
+}
 """A signal of a node, of each pod there, or of their jobs, for as long as its source wants."""
-_CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
+_CONDITIONS: Final = frozenset({SignalSource.CONDITION, SignalSource.POD_CONDITION})
 AUTOSCALER: Final = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
 KARPENTER: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 
@@ -173,11 +178,11 @@ def announce(world: World, node: str, row: SignalRow, on: bool) -> None:
     if world.node(node) is None:
         return
     world.tell("monitor", row.name, node=node, on=on)
-    if row.source is Source.JOB:
+    if row.source is SignalSource.JOB:
         _ask_jobs(world, node, on)
-    elif row.source is Source.TAINT:
+    elif row.source is SignalSource.TAINT:
         taint(world, node, {"key": _key(row), "value": row.value or "", "effect": row.effect or "NoSchedule"}, on)
-    elif row.source is Source.CONDITION:
+    elif row.source is SignalSource.CONDITION:
         world.server.change_status(NODES, "", node, _state(world, row, on), by="monitor")
     elif row.source in OF_PODS:
         for pod in _alive(world, node):
@@ -201,13 +206,13 @@ def _is_shown(world: World, node: str, row: SignalRow) -> bool:
     """Taints are many others' too, and jobs are asked by name."""
     there = world.node(node)
     pods = _alive(world, node)
-    if there is None or row.source in (Source.TAINT, Source.JOB):
+    if there is None or row.source in (SignalSource.TAINT, SignalSource.JOB):
         return False
-    if row.source is Source.DEVICE:
+    if row.source is SignalSource.DEVICE:
         containers = (one for pod in pods for one in pod["status"].get("containerStatuses") or ())
         return any("allocatedResourcesStatus" in one for one in containers)
     if row.source in _CONDITIONS:
-        seen = [there] if row.source is Source.CONDITION else pods
+        seen = [there] if row.source is SignalSource.CONDITION else pods
         return any((condition(raw, _key(row)) or {}).get("status") == (row.value or "True") for raw in seen)
     return _key(row) in (there["metadata"].get(_marks(row)) or {})
 
@@ -221,7 +226,7 @@ def _key(row: SignalRow) -> str:
 
 
 def _state(world: World, row: SignalRow, on: bool) -> Callable[[Json], None]:
-    if row.source is Source.DEVICE:
+    if row.source is SignalSource.DEVICE:
         return partial(_show_device, row.value or "Unhealthy" if on else "")
     bad = row.value or "True"
     status = bad if on else "False" if bad == "True" else "True"
@@ -239,7 +244,7 @@ def _show_device(health: str, raw: Json) -> None:
 
 
 def _marks(row: SignalRow) -> str:
-    return "labels" if row.source is Source.LABEL else "annotations"
+    return "labels" if row.source is SignalSource.LABEL else "annotations"
 
 
 def _mark(row: SignalRow, on: bool, raw: Json) -> None:

@@ -23,7 +23,7 @@ from perdure.wire import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, TrainingJobSpec
+from perdure_operator.api.spec import CheckpointPolicy, DisruptionPolicy, TrainingJobSpec
 from perdure_operator.api.status import Condition, Intent, MemberOutcome, RunPlan, TrainingJobStatus
 from perdure_operator.decide import decide
 from perdure_operator.decide.facts import terminated
@@ -37,7 +37,7 @@ ROUNDS = 5
 """Invariant I10: deciding again after acting comes to rest within so many rounds."""
 
 
-CHECKPOINT = Checkpoint(uri="s3://b/digits")
+CHECKPOINT = CheckpointPolicy(uri="s3://b/digits")
 ALL_LEAVE = DisruptionPolicy(replacement_timeout_seconds=0)
 PATIENT = DisruptionPolicy()
 

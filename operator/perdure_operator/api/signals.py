@@ -17,7 +17,7 @@ from perdure_operator.api.model import Model
 _NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
-class Source(StrEnum):
+class SignalSource(StrEnum):
     """Where a signal is seen."""
 
     CORDON = "Cordon"  # spec.unschedulable
@@ -66,23 +66,27 @@ REACTIONS: Final = {
 
 NO_DEADLINE: Final[Mapping[str, Any]] = {"deadlineSeconds": None, "deadlineInValue": False, "deadlineInClaim": False}
 
-OF_PODS: Final = frozenset({Source.POD_CONDITION, Source.DEVICE})
+OF_PODS: Final = frozenset({SignalSource.POD_CONDITION, SignalSource.DEVICE})
 """Sources seen on a pod of the job; all others are seen on its node, or on the job."""
-BAD: Final = {Source.CONDITION: "True", Source.POD_CONDITION: "True", Source.DEVICE: "Unhealthy"}
+BAD: Final = {SignalSource.CONDITION: "True", SignalSource.POD_CONDITION: "True", SignalSource.DEVICE: "Unhealthy"}
 """The default value of a row. Other sources match any value by default."""
 
-_CONDITIONS: Final = frozenset({Source.CONDITION, Source.POD_CONDITION})
-_KEYED: Final = frozenset({Source.TAINT, Source.LABEL, Source.ANNOTATION}) | _CONDITIONS | {Source.DEVICE}
-WELL: Final[Mapping[Source, frozenset[str]]] = {
-    Source.CONDITION: frozenset({"Ready"}),
-    Source.POD_CONDITION: frozenset(
+_CONDITIONS: Final = frozenset({SignalSource.CONDITION, SignalSource.POD_CONDITION})
+_KEYED: Final = (
+    frozenset({SignalSource.TAINT, SignalSource.LABEL, SignalSource.ANNOTATION}) | _CONDITIONS | {SignalSource.DEVICE}
+)
+WELL: Final[Mapping[SignalSource, frozenset[str]]] = {
+    SignalSource.CONDITION: frozenset({"Ready"}),
+    SignalSource.POD_CONDITION: frozenset(
         {"Ready", "ContainersReady", "Initialized", "PodScheduled", "PodReadyToStartContainers"}
     ),
 }
 """Conditions that are True on healthy nodes and pods: `*` does not match them."""
 _EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
 _STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
-_BUILT_IN: Final = frozenset({Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB})
+_BUILT_IN: Final = frozenset(
+    {SignalSource.CORDON, SignalSource.NODE_DELETION, SignalSource.SILENCE, SignalSource.EVICTION, SignalSource.JOB}
+)
 """Sources with exactly one row, the shipped one: there is nothing to match."""
 
 
@@ -91,7 +95,7 @@ class SignalRow(Model):
 
     name: str = Field(pattern=_NAME)
     """The row's name, in the configuration and in a job's spec.disruption.signals."""
-    source: Source
+    source: SignalSource
     """Where the signal is seen."""
     key: str = Field(default="", max_length=317)
     """Key of the taint, label or annotation; type of the condition; resource of the device. `*` matches any characters,
@@ -137,7 +141,7 @@ class SignalRow(Model):
         for wrong, words in (
             (self.source in _KEYED and not self.key, f"key is missing: say which {self.source} it is"),
             (self.source not in _KEYED and self.key, f"key is not for the source {self.source}: remove it"),
-            (self.effect and self.source is not Source.TAINT, "effect is for the source Taint: remove it"),
+            (self.effect and self.source is not SignalSource.TAINT, "effect is for the source Taint: remove it"),
             (
                 self.effect not in _EFFECTS,
                 f"effect {self.effect!r} is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute, "
@@ -148,12 +152,12 @@ class SignalRow(Model):
                 f'value {self.value!r} is no status of a condition: say "True", "False" or "Unknown"',
             ),
             (
-                self.source is Source.CONDITION and self._says_well,
+                self.source is SignalSource.CONDITION and self._says_well,
                 f'condition {self.key} is True on every node that is well: set value "False", or leave it to '
                 "node-silence",
             ),
             (
-                self.source is Source.POD_CONDITION and self._says_well,
+                self.source is SignalSource.POD_CONDITION and self._says_well,
                 f'condition {self.key} is True of every pod that is well: set value "False"',
             ),
             (
@@ -161,9 +165,12 @@ class SignalRow(Model):
                 "reasons are for the sources NodeCondition and PodCondition: remove them",
             ),
             ("" in self.reasons, "reasons has an empty word: remove it, or give the condition's reason"),
-            (self.unless_tolerated and self.source is not Source.TAINT, "unlessTolerated is for Taint: remove it"),
             (
-                (self.reaction is Reaction.GIVE_UP) != (self.source is Source.SILENCE),
+                self.unless_tolerated and self.source is not SignalSource.TAINT,
+                "unlessTolerated is for Taint: remove it",
+            ),
+            (
+                (self.reaction is Reaction.GIVE_UP) != (self.source is SignalSource.SILENCE),
                 "reaction GiveUp is for the source Silence, and is its only one: a job's failure.lostNodeSeconds says "
                 "how long it is waited for",
             ),
@@ -171,7 +178,10 @@ class SignalRow(Model):
                 self.reaction is Reaction.AVOID and self.source in OF_PODS,
                 "reaction Avoid is for what a node shows: a pod that shows something is there already",
             ),
-            (not self.enabled and self.source is Source.SILENCE, "enabled cannot be false for the source Silence"),
+            (
+                not self.enabled and self.source is SignalSource.SILENCE,
+                "enabled cannot be false for the source Silence",
+            ),
             (
                 by_deadline and deadlines != 1,
                 "reaction VacateByDeadline needs a deadline: set one of deadlineSeconds, deadlineInValue and "
@@ -183,11 +193,11 @@ class SignalRow(Model):
                 "remove them",
             ),
             (
-                self.deadline_in_value and self.source not in (Source.LABEL, Source.ANNOTATION),
+                self.deadline_in_value and self.source not in (SignalSource.LABEL, SignalSource.ANNOTATION),
                 "deadlineInValue is for the sources Label and Annotation: use deadlineSeconds",
             ),
             (
-                self.deadline_in_claim and self.source is not Source.TAINT,
+                self.deadline_in_claim and self.source is not SignalSource.TAINT,
                 "deadlineInClaim is for the source Taint: use deadlineSeconds",
             ),
             (

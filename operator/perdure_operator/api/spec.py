@@ -117,7 +117,7 @@ class From(Model):
     """The commit that the script pinned under this name."""
 
 
-class Checkpoint(Model):
+class CheckpointPolicy(Model):
     """Where and how often the state of training is stored.
 
     Set at most one of everySteps, everySeconds and everyEpochs. The default is every 300 seconds. Before a disruption
@@ -494,7 +494,7 @@ class TrainingJobSpec(Model):
     )
     """What completes the job. Log: the final commit of a Session, in the log. ExitCode: every rank exits with status
     0; for frameworks without a Session."""
-    checkpoint: Checkpoint
+    checkpoint: CheckpointPolicy
     disruption: DisruptionPolicy = DisruptionPolicy()
     failure: FailurePolicy = FailurePolicy()
     suspend: bool = False

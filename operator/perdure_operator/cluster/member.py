@@ -15,7 +15,7 @@ from perdure import wire
 from perdure.wire import CommitSelector, Env, ResumeFrom
 from perdure_operator.api import names
 from perdure_operator.api.marks import marks
-from perdure_operator.api.spec import Checkpoint, From
+from perdure_operator.api.spec import CheckpointPolicy, From
 from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 
@@ -210,7 +210,7 @@ def _env(job: Snapshot, name: str, spec: Json, given: list[Json]) -> list[Json]:
     ]
 
 
-def _checkpoint_env(checkpoint: Checkpoint) -> dict[str, str]:
+def _checkpoint_env(checkpoint: CheckpointPolicy) -> dict[str, str]:
     values: dict[str, Any] = {
         Env.FROM: _from(checkpoint.from_),
         Env.KEEP: checkpoint.keep,
@@ -242,7 +242,7 @@ def _from(chosen: From | None) -> str | None:
     return ResumeFrom(wanted, chosen.uri).write()
 
 
-def _credentials(checkpoint: Checkpoint) -> list[Json]:
+def _credentials(checkpoint: CheckpointPolicy) -> list[Json]:
     """The keys by reference: the kubelet reads the Secret, the operator may not."""
     secret = _secret(checkpoint)
     if not secret:
@@ -258,7 +258,7 @@ def _credentials(checkpoint: Checkpoint) -> list[Json]:
     ]
 
 
-def _with_keys_mounted(checkpoint: Checkpoint, spec: Json) -> Json:
+def _with_keys_mounted(checkpoint: CheckpointPolicy, spec: Json) -> Json:
     """Mount the Secret as files too: a variable never changes in a running pod, and expired keys cost the exit save.
 
     Not if the template sets a key itself, because the files would override it. The variables stay for images that do
@@ -308,5 +308,5 @@ def _keys_volume(secret: str) -> Json:
     return {"name": names.CREDENTIALS_VOLUME, "secret": source}
 
 
-def _secret(checkpoint: Checkpoint) -> str | None:
+def _secret(checkpoint: CheckpointPolicy) -> str | None:
     return checkpoint.s3.credentials_secret if checkpoint.s3 else None

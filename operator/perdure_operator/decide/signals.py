@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from perdure_operator.api import default_signals, names
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
 from perdure_operator.state import vacate_request
@@ -195,13 +195,13 @@ def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
 
 def leave_when_evicted(snapshot: Snapshot) -> bool:
     """Whether the job's members leave when an Eviction asks for it."""
-    row = table_of(snapshot).find(Source.EVICTION)
+    row = table_of(snapshot).find(SignalSource.EVICTION)
     return row is not None and row.reaction in _LEAVE
 
 
 def rows_shown(in_force: SignalTable, node: NodeView) -> list[tuple[SignalRow, str]]:
     """Every row that the node's state matches, for a pod without tolerations, with the cause in words for people."""
-    silent = in_force.find(Source.SILENCE) if node.exists and not node.ready else None
+    silent = in_force.find(SignalSource.SILENCE) if node.exists and not node.ready else None
     shown = [(one.row, one.words) for one in _shown(in_force, node, None)]
     return shown + ([(silent, f"node {node.name} is not Ready")] if silent else [])
 
@@ -243,18 +243,18 @@ def _of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator
 
 def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     """What the node shows, a deletion first; each mark yields only the first row that it matches."""
-    if (not node.exists or node.deleting) and (row := in_force.find(Source.NODE_DELETION)):
+    if (not node.exists or node.deleting) and (row := in_force.find(SignalSource.NODE_DELETION)):
         yield _told(row, node.name, "is being deleted" if node.exists else "was deleted")
     if node.exists:
         yield from _taints_shown(in_force, node, pod)
         yield from _marks_shown(in_force, node)
-        if node.cordoned and (row := in_force.find(Source.CORDON)):
+        if node.cordoned and (row := in_force.find(SignalSource.CORDON)):
             yield _told(row, node.name, "is cordoned")
 
 
 def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     for taint in node.taints:
-        row = in_force.find(Source.TAINT, taint.key, taint.value, effect=taint.effect)
+        row = in_force.find(SignalSource.TAINT, taint.key, taint.value, effect=taint.effect)
         if row is None:
             continue
         tolerated = _toleration_of(pod, taint) if pod and row.unless_tolerated else None
@@ -278,11 +278,11 @@ def _seconds_left(pod: PodView, tolerated: Toleration) -> int | None:
 
 def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
     for condition in node.conditions:
-        if row := in_force.find(Source.CONDITION, condition.type, condition.status, reason=condition.reason):
+        if row := in_force.find(SignalSource.CONDITION, condition.type, condition.status, reason=condition.reason):
             why = f" ({condition.reason})" if row.reasons else ""
             words = f"has the condition {condition.type}={condition.status}{why}"
             yield _told(row, node.name, words, condition.status, condition.since)
-    for source, marks in ((Source.LABEL, node.labels), (Source.ANNOTATION, node.annotations)):
+    for source, marks in ((SignalSource.LABEL, node.labels), (SignalSource.ANNOTATION, node.annotations)):
         for key, value in sorted(marks.items()):
             if row := in_force.find(source, key, value):
                 yield _told(row, node.name, f"has the {source.value.lower()} {key}={value}", value)
@@ -290,19 +290,19 @@ def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
 
 def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
     for one in pod.conditions:
-        if row := in_force.find(Source.POD_CONDITION, one.type, one.status, reason=one.reason):
+        if row := in_force.find(SignalSource.POD_CONDITION, one.type, one.status, reason=one.reason):
             why = f" ({one.reason})" if row.reasons else ""
             words = f"{pod.name} has the condition {one.type}={one.status}{why}"
             yield _told_of_pod(row, pod, words, one.status, one.since)
     for device in pod.devices:
-        if row := in_force.find(Source.DEVICE, device.resource, device.health):
+        if row := in_force.find(SignalSource.DEVICE, device.resource, device.health):
             words = f"{pod.name}: {device.resource} {device.id} is {device.health}"
             yield _told_of_pod(row, pod, words, device.health)
 
 
 def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[EvictionView]) -> Iterator[_Shown]:
     for eviction in evictions:
-        if row := in_force.find(Source.EVICTION):
+        if row := in_force.find(SignalSource.EVICTION):
             by = eviction.requesters
             others = [f"{len(by) - _REQUESTERS} others"] if len(by) > _REQUESTERS else []
             asking = f", asked for by {', '.join([*by[:_REQUESTERS], *others])}" if by else ""
@@ -331,7 +331,7 @@ def _asked_of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> It
 
 
 def _by_hand(snapshot: Snapshot, in_force: SignalTable) -> SignalRow | None:
-    return in_force.find(Source.JOB) if snapshot.vacate and not snapshot.deleting else None
+    return in_force.find(SignalSource.JOB) if snapshot.vacate and not snapshot.deleting else None
 
 
 def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:

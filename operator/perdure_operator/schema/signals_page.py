@@ -14,7 +14,7 @@ from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
 from perdure_operator.api.names import RESPONDER, RESPONDER_PRIORITY
-from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow, Source
+from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow, SignalSource
 from perdure_operator.decide.eviction_responses import AGAIN_SECONDS, SOONEST_SECONDS
 from perdure_operator.schema import generated
 
@@ -225,22 +225,22 @@ def text() -> str:
 
 def _row(row: SignalRow) -> Sequence[str]:
     matched = {
-        Source.CORDON: "`spec.unschedulable`",
-        Source.NODE_DELETION: "the Node object is deleted",
-        Source.SILENCE: "condition `Ready` is not True",
-        Source.EVICTION: "an `Eviction` of a member, when it is the operator's turn",
-        Source.JOB: f"annotation `{VACATE_ANNOTATION}` of the TrainingJob",
+        SignalSource.CORDON: "`spec.unschedulable`",
+        SignalSource.NODE_DELETION: "the Node object is deleted",
+        SignalSource.SILENCE: "condition `Ready` is not True",
+        SignalSource.EVICTION: "an `Eviction` of a member, when it is the operator's turn",
+        SignalSource.JOB: f"annotation `{VACATE_ANNOTATION}` of the TrainingJob",
     }.get(row.source, f"{_WORDS.get(row.source, '')} `{row.matched}`")
     return f"`{row.name}`", matched, _reaction(row), f"{row.set_by} ([source]({row.url}))", row.warning
 
 
 _WORDS: Final = {
-    Source.TAINT: "taint",
-    Source.CONDITION: "condition",
-    Source.LABEL: "label",
-    Source.ANNOTATION: "annotation",
-    Source.POD_CONDITION: "pod condition",
-    Source.DEVICE: "device",
+    SignalSource.TAINT: "taint",
+    SignalSource.CONDITION: "condition",
+    SignalSource.LABEL: "label",
+    SignalSource.ANNOTATION: "annotation",
+    SignalSource.POD_CONDITION: "pod condition",
+    SignalSource.DEVICE: "device",
 }
 
 

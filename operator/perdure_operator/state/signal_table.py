@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import BAD, WELL, Reaction, SignalRow, Source
+from perdure_operator.api.signals import BAD, WELL, Reaction, SignalRow, SignalSource
 
 
 class SignalTable:
@@ -20,11 +20,11 @@ class SignalTable:
 
     def __init__(self, rows: tuple[SignalRow, ...]) -> None:
         self.rows: Final = rows
-        self.choices: Final = frozenset(row.name for row in rows if row.source is not Source.SILENCE)
+        self.choices: Final = frozenset(row.name for row in rows if row.source is not SignalSource.SILENCE)
         """The names for which a job may choose another reaction."""
         self.knows_faults: Final = any(row.enabled and row.reaction is Reaction.FAULT for row in rows)
-        self._exact: dict[tuple[Source, str], list[tuple[int, SignalRow]]] = defaultdict(list)
-        self._patterns: dict[Source, list[tuple[str, tuple[int, SignalRow]]]] = defaultdict(list)
+        self._exact: dict[tuple[SignalSource, str], list[tuple[int, SignalRow]]] = defaultdict(list)
+        self._patterns: dict[SignalSource, list[tuple[str, tuple[int, SignalRow]]]] = defaultdict(list)
         for place, row in enumerate(rows):
             if "*" in row.key:
                 self._patterns[row.source].append((row.key, (place, row)))
@@ -32,16 +32,16 @@ class SignalTable:
                 self._exact[row.source, row.key].append((place, row))
 
     def find(
-        self, source: Source, key: str = "", value: str = "", *, effect: str = "", reason: str = ""
+        self, source: SignalSource, key: str = "", value: str = "", *, effect: str = "", reason: str = ""
     ) -> SignalRow | None:
         """The enabled row for what a node shows."""
         return next((row for row in self._matching(source, key, value, effect, reason) if row.enabled), None)
 
-    def knows(self, source: Source, key: str, value: str, reason: str = "") -> bool:
+    def knows(self, source: SignalSource, key: str, value: str, reason: str = "") -> bool:
         """Whether any row covers it, enabled or not: a job may enable it."""
         return any(True for _ in self._matching(source, key, value, "", reason))
 
-    def _matching(self, source: Source, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
+    def _matching(self, source: SignalSource, key: str, value: str, effect: str, reason: str) -> Iterator[SignalRow]:
         patterns = () if key in WELL.get(source, ()) else self._patterns.get(source, ())
         found = [row for pattern, row in patterns if matches(pattern, key)]
         for _, row in sorted([*found, *self._exact.get((source, key), ())], key=lambda one: one[0]):
@@ -82,7 +82,7 @@ def table(configured: tuple[SignalRow, ...] = (), chosen: tuple[tuple[str, React
 
 
 def _chosen(row: SignalRow, reaction: Reaction | None) -> SignalRow:
-    if reaction is None or row.source is Source.SILENCE:
+    if reaction is None or row.source is SignalSource.SILENCE:
         return row
     return row.model_copy(
         update={

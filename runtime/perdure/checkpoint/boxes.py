@@ -23,7 +23,7 @@ _KIND: Final = "DTensor"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBox:
     """A box that this rank holds."""
 
     box: Box
@@ -55,14 +55,14 @@ def local(tensor: Tensor) -> Tensor:
     return part.detach()
 
 
-def held(tensor: Tensor) -> list[Held]:
+def held(tensor: Tensor) -> list[HeldBox]:
     """The non-empty boxes of a sharded tensor that this rank holds.
 
     If a tensor has no elements, each rank holds all of it. UserError if the rank's part does not match its placements.
     """
     layout, memory = _layout(tensor), local(tensor)
     if not tensor.numel():
-        return [Held(Box.whole(layout.shape), memory.new_empty(layout.shape))]
+        return [HeldBox(Box.whole(layout.shape), memory.new_empty(layout.shape))]
     mine = layout.at(_coordinate(tensor))
     ends = [tuple(map(sum, zip(part.local_offset, part.box.sizes, strict=True))) for part in mine]
     sizes = tuple(map(max, *ends)) if len(ends) > 1 else ends[0] if ends else None
@@ -71,7 +71,7 @@ def held(tensor: Tensor) -> list[Held]:
             f"a tensor of shape {list(layout.shape)}, placed as {described(tensor)}, has {list(memory.shape)} on this "
             f"rank, where its placements say {list(sizes or (0,))}: only what torch's own placements lay out is saved"
         )
-    return [Held(part.box, view(memory, Box(part.local_offset, part.box.sizes))) for part in mine]
+    return [HeldBox(part.box, view(memory, Box(part.local_offset, part.box.sizes))) for part in mine]
 
 
 def view(memory: Tensor, box: Box) -> Tensor:

@@ -74,7 +74,7 @@ def reads(items: Sequence[Item], target: Tensor) -> Iterator[Read]:
     if items[0].box is None and not boxes.is_sharded(target):
         yield Read(items[0], whole, target)
         return
-    held = boxes.held(target) if boxes.is_sharded(target) else [boxes.Held(whole, target)]
+    held = boxes.held(target) if boxes.is_sharded(target) else [boxes.HeldBox(whole, target)]
     sources: dict[Box, list[int]] = {}
     for number, item in enumerate(items):
         sources.setdefault(item.held, []).append(number)

@@ -51,7 +51,7 @@ hold the same ones, with these ranks."""
 
 
 @dataclass(frozen=True)
-class Sums:
+class Checksums:
     """Checksums of what one rank holds, by name."""
 
     shared: Mapping[str, int] = field(default_factory=dict)
@@ -152,15 +152,15 @@ class Checkpointer:
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
-        return self._staged(state, tell, lambda state: Sums(other=other_sums(state)))
+        return self._staged(state, tell, lambda state: Checksums(other=other_sums(state)))
 
     def _staged(
-        self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Sums]
+        self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Checksums]
     ) -> tuple[Staged, list[Any]]:
-        sums: list[Sums] = []
+        sums: list[Checksums] = []
 
         def report(staged: Staged) -> list[Any]:
-            sums.append(sum_up(state) if self.peers.world > 1 else Sums())
+            sums.append(sum_up(state) if self.peers.world > 1 else Checksums())
             return [whole_of(sums[0]), self.beside(), tell(staged)]
 
         staged, every = stage_together(self.peers, state, report)
@@ -357,7 +357,7 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, sums: Sums, every: Sequence[Total], reported: set[str], hint: str) -> None:
+def compare(peers: Peers, sums: Checksums, every: Sequence[Total], reported: set[str], hint: str) -> None:
     """Raises UserError if a parameter or an optimizer's state differs between ranks: only one rank saves each.
 
     Of everything else rank 0's value is saved, and a difference is logged once. `sums` are this rank's checksums by
@@ -393,7 +393,7 @@ def compare(peers: Peers, sums: Sums, every: Sequence[Total], reported: set[str]
         reported.update(names)
 
 
-def sums_of(state: RankState) -> Sums:
+def sums_of(state: RankState) -> Checksums:
     """Of the tensors that several ranks hold, and of what else should be equal."""
     shared: dict[str, int] = {}
     replicas: dict[tuple[int, ...], dict[str, int]] = {}
@@ -405,7 +405,7 @@ def sums_of(state: RankState) -> Sums:
         for held in boxes.held(tensor):
             if len(ranks := holders[held.box]) > 1:
                 replicas.setdefault(ranks, {})[f"{name} at {list(held.box.offset)}"] = tensors.checksum(held.memory)
-    return Sums(shared, other_sums(state), replicas)
+    return Checksums(shared, other_sums(state), replicas)
 
 
 def other_sums(state: RankState) -> dict[str, int]:
@@ -418,7 +418,7 @@ def other_sums(state: RankState) -> dict[str, int]:
     return other
 
 
-def whole_of(sums: Sums) -> Total:
+def whole_of(sums: Checksums) -> Total:
     """One total checksum of each."""
     replicas = [(list(ranks), tensors.digest(found)) for ranks, found in sorted(sums.replicas.items())]
     return tensors.digest(sums.shared), tensors.digest(sums.other), replicas

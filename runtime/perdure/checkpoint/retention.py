@@ -26,7 +26,15 @@ from typing import Final
 from perdure.checkpoint.manifest import fetch_manifest
 from perdure.errors import Corrupt, StorageError, UserError
 from perdure.log.entry import Committed, Entry
-from perdure.log.kept import Kept, forget_readers, forget_released, mark_deletion, put_pin, put_released, read_kept
+from perdure.log.kept import (
+    KeptCommits,
+    forget_readers,
+    forget_released,
+    mark_deletion,
+    put_pin,
+    put_released,
+    read_kept,
+)
 from perdure.log.objects import FOLDER, manifest_key
 from perdure.log.reader import Slot
 from perdure.log.writer import Writer
@@ -156,17 +164,17 @@ def _remove(store: Store, folders: Sequence[str]) -> None:
         store.delete(store.list(folder))
 
 
-def _kept_meanwhile(store: Store, found: Unneeded) -> Kept:
+def _kept_meanwhile(store: Store, found: Unneeded) -> KeptCommits:
     """What a person has pinned, or reads, since it was listed. The others are marked now: who pins one, waits."""
     marks = {seq: mark_deletion(store, committed.manifest.folder) for seq, committed in found.commits.items()}
-    kept = read_kept(store) if marks else Kept()
+    kept = read_kept(store) if marks else KeptCommits()
     for seq in kept.held & marks.keys():
         store.delete([marks[seq]])
     return kept
 
 
 def _victims(
-    store: Store, writer: Writer, keep: int, keep_every: int | None, by_hand: Kept
+    store: Store, writer: Writer, keep: int, keep_every: int | None, by_hand: KeptCommits
 ) -> tuple[dict[int, Committed], set[int], set[int], bool]:
     """The commits to delete, oldest first; those to pin; the released pins that this handles; whether no bypassed
     commit is left."""

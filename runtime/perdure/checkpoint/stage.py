@@ -81,7 +81,7 @@ def _wanted(name: str, tensor: Tensor, world: int) -> TensorDemand:
     return TensorDemand(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
 
 
-def _piece(name: str, tensor: Tensor, box: Box, held: Mapping[str, Sequence[boxes.Held]]) -> Piece:
+def _piece(name: str, tensor: Tensor, box: Box, held: Mapping[str, Sequence[boxes.HeldBox]]) -> Piece:
     if name not in held:
         return Piece(SHARED, name, tensor, tensor)
     memory = next(one.memory for one in held[name] if one.box == box)

@@ -125,7 +125,7 @@ def _read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_dcp(folder: Path) -> dict[str, Any]:
-    reader = _Reader(folder)
+    reader = _IndexReader(folder)
     metadata = reader.read_metadata()
     flat = {
         name: torch.empty(stored.size, dtype=stored.properties.dtype)
@@ -189,7 +189,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class _Reader(FileSystemReader):
+class _IndexReader(FileSystemReader):
     """As torch's, but for the index."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002

@@ -30,7 +30,7 @@ _KEY: Final = re.compile(r"pins/(\d{16})\.(pinned|released|reading)(?:-[0-9a-f]+
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCommits:
     """The pins and releases of a root, and who reads."""
 
     pinned: frozenset[int] = frozenset()
@@ -48,7 +48,7 @@ class Kept:
         return self.pinned | self.read
 
 
-def read_kept(store: Store) -> Kept:
+def read_kept(store: Store) -> KeptCommits:
     """One listing, and a request for each reader."""
     found: dict[str, set[int]] = {"pinned": set(), "released": set(), "reading": set()}
     left: set[str] = set()
@@ -60,7 +60,7 @@ def read_kept(store: Store) -> Kept:
             else:
                 found[kind].add(seq)
     pinned, read = frozenset(found["pinned"]), frozenset(found["reading"])
-    return Kept(pinned, frozenset(found["released"]) - pinned - read, read, frozenset(left))
+    return KeptCommits(pinned, frozenset(found["released"]) - pinned - read, read, frozenset(left))
 
 
 def _is_renewed(store: Store, key: str) -> bool:

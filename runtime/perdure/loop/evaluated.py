@@ -29,7 +29,7 @@ from perdure.checkpoint.checkpointer import different, listed
 from perdure.console import say
 from perdure.group.peers import Peers
 from perdure.log.entry import checksum
-from perdure.loop.position.progress import Progress
+from perdure.loop.position.progress import ProgressTracker
 from perdure.state.modules import unwrapped
 from perdure.state.registry import Registry
 from perdure.state.wrapping import Replica, spread
@@ -38,7 +38,7 @@ from perdure.state.wrapping import Replica, spread
 class EvaluatingRun(Protocol):
     """The parts of a Run that are needed here."""
 
-    progress: Progress
+    progress: ProgressTracker
     registry: Registry
     peers: Peers
     replicas: list[Replica]

@@ -25,7 +25,7 @@ from perdure.loop.evaluated import Evaluated
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
-from perdure.loop.position.progress import Progress
+from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.position.stopping import Stopping
 from perdure.loop.reporting import Reporter
 from perdure.loop.reports import Reports, read_values
@@ -51,7 +51,7 @@ OWN_STOPPING: Final = "session_stopping"
 """The name for the session's own values: training time, requests to stop, result, accumulators, facts of datasets."""
 
 
-class Kept:
+class SessionState:
     """The session's own state, under one name. A checkpoint of an older version holds a part of it."""
 
     def __init__(self, *kept: Stopping | Result | Sums | Datasets) -> None:
@@ -78,7 +78,7 @@ class Run:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.progress = Progress()
+        self.progress = ProgressTracker()
         self.registry = Registry()
         self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
@@ -104,7 +104,7 @@ class Run:
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
         self._reported_result: dict[str, Any] | None = None
-        own = Kept(self.stopping, self.result, self.progress.sums, self.progress.datasets)
+        own = SessionState(self.stopping, self.result, self.progress.sums, self.progress.datasets)
         self.registry.add(OWN_STOPPING, own, loose=True)
         self.joining = settings.handover is not None
         """Whether this process waits to join a living run, and is no rank of it yet."""

@@ -24,7 +24,7 @@ from perdure.errors import Fenced, StorageError
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.log.position import Position
-from perdure.loop.position.progress import Progress
+from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.requests import Requests
 from perdure.loop.telemetry.events import Event
 from perdure.loop.telemetry.timings import Timings
@@ -46,7 +46,7 @@ class SavingRun(Protocol):
     """The parts of a Run that saves read, and the listeners that they tell."""
 
     settings: Settings
-    progress: Progress
+    progress: ProgressTracker
     registry: Registry
     store: Store
     peers: Peers

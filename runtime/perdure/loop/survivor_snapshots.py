@@ -32,7 +32,7 @@ from perdure.host.memory import free_memory
 from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
-from perdure.loop.position.progress import Progress
+from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.reporting import Reporter
 from perdure.loop.telemetry.events import Event
 from perdure.state.numpy_random import NumpyGenerator
@@ -69,7 +69,7 @@ class SnapshotSource(Protocol):
     """What an image is made from: the parts of a Run that it reads, and the listeners that it tells."""
 
     settings: Settings
-    progress: Progress
+    progress: ProgressTracker
     registry: Registry
     peers: Peers
     reporter: Reporter

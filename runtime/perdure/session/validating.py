@@ -27,7 +27,7 @@ def findings(
 ) -> list[Finding]:
     """Checks the registered objects by name, the models given to `session.wrap`, and the optimizers that train."""
     named = {name: thing for name, thing in registered.items() if isinstance(thing, Optimizer)}
-    kept = _Kept(registered)
+    kept = _SavedParts(registered)
     loose = [one for one in optimizers if not kept.keeps(one)]
     found = [*_without_module(named, kept), *_unregistered(loose, kept)]
     reported = {parameter for one in loose for parameter in _trained(one)}
@@ -46,7 +46,7 @@ def live_optimizers(own: Registry) -> list[Optimizer]:
     return [one for one in things if isinstance(one, Optimizer) and id(one) not in elsewhere]
 
 
-class _Kept:
+class _SavedParts:
     """Everything that is saved with registered objects."""
 
     def __init__(self, registered: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ def _tensors(state: Mapping[Any, Any]) -> bool:
     return any(isinstance(value, Tensor) for values in state.values() for value in values.values())
 
 
-def _without_module(named: Mapping[str, Optimizer], kept: _Kept) -> Iterator[Finding]:
+def _without_module(named: Mapping[str, Optimizer], kept: _SavedParts) -> Iterator[Finding]:
     for name, optimizer in named.items():
         outside = [parameter for parameter in _owned(optimizer) if parameter not in kept.saved]
         if outside:
@@ -94,7 +94,7 @@ def _without_module(named: Mapping[str, Optimizer], kept: _Kept) -> Iterator[Fin
             )
 
 
-def _unregistered(loose: Sequence[Optimizer], kept: _Kept) -> Iterator[Finding]:
+def _unregistered(loose: Sequence[Optimizer], kept: _SavedParts) -> Iterator[Finding]:
     for optimizer in loose:
         kind, trained = type(optimizer).__name__, _trained(optimizer)
         outside = [parameter for parameter in trained if parameter not in kept.parameters]
@@ -112,7 +112,7 @@ def _unregistered(loose: Sequence[Optimizer], kept: _Kept) -> Iterator[Finding]:
             )
 
 
-def _unregistered_models(wrapped: Sequence[nn.Module], kept: _Kept, reported: set[Tensor]) -> Iterator[Finding]:
+def _unregistered_models(wrapped: Sequence[nn.Module], kept: _SavedParts, reported: set[Tensor]) -> Iterator[Finding]:
     for model in wrapped:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         outside = [parameter for parameter in trained if parameter not in kept.parameters and parameter not in reported]

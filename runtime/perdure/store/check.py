@@ -30,7 +30,7 @@ _TEXT: Final = b"0123456789"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     check: str
@@ -52,7 +52,7 @@ class _CheckFailed(Exception):
     """The store did not do what checkpoints need; the message says how."""
 
 
-def check(store: Store) -> Iterator[Finding]:
+def check(store: Store) -> Iterator[CheckResult]:
     """Runs the checks, and yields the result of each. A failing store is a result, not an exception."""
     folder = f"store-check-{os.urandom(4).hex()}/"
     checks: dict[str, Callable[[Store, str], str]] = {
@@ -68,9 +68,9 @@ def check(store: Store) -> Iterator[Finding]:
     try:
         for name, act in checks.items():
             try:
-                yield Finding(name, measured=act(store, f"{folder}{name.replace(' ', '-')}/"))
+                yield CheckResult(name, measured=act(store, f"{folder}{name.replace(' ', '-')}/"))
             except (_CheckFailed, StorageError, NoSuchKey) as error:
-                yield Finding(name, problem=str(error))
+                yield CheckResult(name, problem=str(error))
         yield _clock(store, f"{folder}clock")
     finally:
         with suppress(StorageError):
@@ -173,20 +173,20 @@ def _unfinished(store: Store, _folder: str) -> str:
     return "can be listed"
 
 
-def _clock(store: Store, key: str) -> Finding:
+def _clock(store: Store, key: str) -> CheckResult:
     try:
         store.put(key, b"")
         info = store.head(key)
     except StorageError as error:
-        return Finding("clock", problem=str(error), fatal=False)
+        return CheckResult("clock", problem=str(error), fatal=False)
     if info is None or info.modified is None:
-        return Finding("clock", measured="the store reports no time")
+        return CheckResult("clock", measured="the store reports no time")
     skew = info.modified - time.time()
     if abs(skew) > SKEW_SECONDS:
         way = "ahead of" if skew > 0 else "behind"
         problem = f"the store's clock is {abs(skew):.0f} s {way} this machine's: synchronize both by NTP"
-        return Finding("clock", problem=problem, fatal=False)
-    return Finding("clock", measured=f"within {SKEW_SECONDS:.0f} s of this machine's")
+        return CheckResult("clock", problem=problem, fatal=False)
+    return CheckResult("clock", measured=f"within {SKEW_SECONDS:.0f} s of this machine's")
 
 
 def _expect(found: bytes, expected: bytes, what: str) -> None:

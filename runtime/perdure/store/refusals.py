@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusalRule:
     """How to treat a refusal. `{keys}` and `{endpoint}` in the remedy stand for the actual ones."""
 
     kind: Kind
@@ -37,31 +37,33 @@ class Refusal:
         return f": {self.remedy.format(keys=keys, endpoint=endpoint)}" if self.remedy else ""
 
 
-_BUCKET: Final = Refusal(
+_BUCKET: Final = RefusalRule(
     Kind.STAYS, "create the bucket, or correct spec.checkpoint.uri or spec.checkpoint.s3.endpoint (now {endpoint})"
 )
-_REGION: Final = Refusal(Kind.STAYS, "the bucket is in another region: correct spec.checkpoint.s3.region")
-REDIRECTED: Final = Refusal(
+_REGION: Final = RefusalRule(Kind.STAYS, "the bucket is in another region: correct spec.checkpoint.s3.region")
+REDIRECTED: Final = RefusalRule(
     Kind.STAYS,
     "the server redirects to another: correct spec.checkpoint.s3.endpoint (now {endpoint}; https:// perhaps) or "
     "spec.checkpoint.s3.region",
 )
-_ACCESS: Final = Refusal(
+_ACCESS: Final = RefusalRule(
     Kind.STAYS, "check the credentials in {keys}, and that they may get, put, list and delete in this bucket"
 )
-_WRONG_KEYS: Final = Refusal(Kind.KEYS, "these keys are wrong or no longer valid: check the credentials in {keys}")
-_EXPIRED: Final = Refusal(Kind.EXPIRED, "these keys have expired: check the credentials in {keys}")
-_SPACE: Final = Refusal(Kind.PASSES, "make room there or raise the quota; the same call succeeds then")
-_CLOCK: Final = Refusal(Kind.PASSES, "set the clock of this node")
-NOT_S3: Final = Refusal(
+_WRONG_KEYS: Final = RefusalRule(Kind.KEYS, "these keys are wrong or no longer valid: check the credentials in {keys}")
+_EXPIRED: Final = RefusalRule(Kind.EXPIRED, "these keys have expired: check the credentials in {keys}")
+_SPACE: Final = RefusalRule(Kind.PASSES, "make room there or raise the quota; the same call succeeds then")
+_CLOCK: Final = RefusalRule(Kind.PASSES, "set the clock of this node")
+NOT_S3: Final = RefusalRule(
     Kind.STAYS,
     "what answers at {endpoint} is no S3 server, or one that lacks what is needed: correct "
     "spec.checkpoint.s3.endpoint (the API's port, not the console's) and spec.checkpoint.s3.pathStyle",
 )
-_KEY_NAME: Final = Refusal(Kind.STAYS, "shorten spec.checkpoint.uri")
-_ENCRYPTION: Final = Refusal(Kind.STAYS, "the bucket's encryption key cannot be used: enable it, or allow it to {keys}")
-_UNSAID: Final = Refusal(Kind.PASSES, "this may be an expired token: check the credentials in {keys}")
-_TROUBLE: Final = Refusal(Kind.PASSES, "the server is in trouble, the same call may succeed later")
+_KEY_NAME: Final = RefusalRule(Kind.STAYS, "shorten spec.checkpoint.uri")
+_ENCRYPTION: Final = RefusalRule(
+    Kind.STAYS, "the bucket's encryption key cannot be used: enable it, or allow it to {keys}"
+)
+_UNSAID: Final = RefusalRule(Kind.PASSES, "this may be an expired token: check the credentials in {keys}")
+_TROUBLE: Final = RefusalRule(Kind.PASSES, "the server is in trouble, the same call may succeed later")
 
 _CODES: Final = {
     "NoSuchBucket": _BUCKET,
@@ -101,7 +103,7 @@ _STATUSES: Final = {
 }
 
 
-def read(code: str, status: int) -> Refusal:
+def read(code: str, status: int) -> RefusalRule:
     """What a refusal means. A HEAD's answer has no body: its code is the status."""
     if code in _CODES:
         return _CODES[code]
@@ -111,7 +113,7 @@ def read(code: str, status: int) -> Refusal:
         return _UNSAID
     if status == 404 and code == "404":
         return NOT_S3
-    return _TROUBLE if status >= 500 else Refusal(Kind.PASSES)
+    return _TROUBLE if status >= 500 else RefusalRule(Kind.PASSES)
 
 
 def may_be_keys(code: str, status: int) -> bool:

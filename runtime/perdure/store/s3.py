@@ -250,7 +250,7 @@ class S3Store:
         """botocore asks the redirecting server where the bucket is, which redirects again, without an end."""
         return StorageRefused(f"{what}: 301{self._remedy_for(refusals.REDIRECTED)}")
 
-    def _refusal(self, error: ClientError) -> refusals.Refusal:
+    def _refusal(self, error: ClientError) -> refusals.RefusalRule:
         """botocore reports a web page with status 200 as a 500. It comes from a server that is no S3 server."""
         headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
         code, status = code_and_status(error)
@@ -258,7 +258,7 @@ class S3Store:
             return refusals.NOT_S3
         return refusals.read(code, status)
 
-    def _error_of(self, refusal: refusals.Refusal) -> type[StorageError]:
+    def _error_of(self, refusal: refusals.RefusalRule) -> type[StorageError]:
         """Waits for keys that may be replaced at their source, unless they have never worked."""
         match refusal.kind:
             case refusals.Kind.PASSES:
@@ -269,7 +269,7 @@ class S3Store:
                 return StorageError
         return StorageRefused
 
-    def _remedy_for(self, refusal: refusals.Refusal) -> str:
+    def _remedy_for(self, refusal: refusals.RefusalRule) -> str:
         return refusal.remedy_for(keys=self._clients.keys.source, endpoint=self._clients.endpoint)
 
     def _unreached(self, what: str, error: Exception) -> StorageError:

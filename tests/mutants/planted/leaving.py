@@ -152,15 +152,15 @@ LEAVING: Final = (
     Mutant(
         "cordons are not seen",
         _SIGNALS,
-        "if node.cordoned and (row := in_force.find(Source.CORDON)):",
-        "if False and (row := in_force.find(Source.CORDON)):",
+        "if node.cordoned and (row := in_force.find(SignalSource.CORDON)):",
+        "if False and (row := in_force.find(SignalSource.CORDON)):",
         ("drain",),
     ),
     Mutant(
         "a node that is being deleted is not seen",
         _SIGNALS,
-        "if (not node.exists or node.deleting) and (row := in_force.find(Source.NODE_DELETION)):",
-        "if not node.exists and (row := in_force.find(Source.NODE_DELETION)):",
+        "if (not node.exists or node.deleting) and (row := in_force.find(SignalSource.NODE_DELETION)):",
+        "if not node.exists and (row := in_force.find(SignalSource.NODE_DELETION)):",
         ("node-deleted-without-taint",),
     ),
     Mutant(

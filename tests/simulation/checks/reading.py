@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import Source
+from perdure_operator.api.signals import SignalSource
 from tests.simulation.objects import UNSCHEDULABLE, Json, is_ready, seconds_of, terminating
 
 ASSIGNMENT: Final = "perdure.dev/assignment"
@@ -102,10 +102,12 @@ def vacate(raw: Json) -> str:
 
 _OF_THE_WELL: Final = frozenset({"Ready", "PodScheduled"})
 _GOOD: Final = frozenset(
-    {row.key for row in DEFAULT_SIGNALS if row.source is Source.CONDITION and row.value == "False"}
+    {row.key for row in DEFAULT_SIGNALS if row.source is SignalSource.CONDITION and row.value == "False"}
 )
 """Conditions whose True is healthy."""
-_MARKS: Final = frozenset({row.key for row in DEFAULT_SIGNALS if row.source in (Source.LABEL, Source.ANNOTATION)})
+_MARKS: Final = frozenset(
+    {row.key for row in DEFAULT_SIGNALS if row.source in (SignalSource.LABEL, SignalSource.ANNOTATION)}
+)
 
 
 def current(status: Json) -> Json:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.cluster.read import parse
 from perdure_operator.decide.signals import rows_shown
 from perdure_operator.state.signal_table import SHIPPED_TABLE, table
@@ -238,7 +238,9 @@ def seen_as(raw: Json, here: Job | None = None) -> Job:
 
 
 def test_every_row_has_an_object() -> None:
-    asked_for = {row.name for row in DEFAULT_SIGNALS if row.source is Source.EVICTION}  # decide/test_eviction_responses
+    asked_for = {
+        row.name for row in DEFAULT_SIGNALS if row.source is SignalSource.EVICTION
+    }  # decide/test_eviction_responses
     by_a_person = {"vacate-job"}  # decide/test_vacate_annotation
     assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in DEFAULT_SIGNALS}
 
@@ -277,7 +279,7 @@ def test_of_a_pod_only_what_some_row_is_about_is_kept() -> None:
 
 
 def test_a_row_for_any_condition_of_pods_does_not_mean_those_of_one_that_is_well() -> None:
-    everything = SignalRow(name="any", source=Source.POD_CONDITION, key="*", reaction=Reaction.VACATE)
+    everything = SignalRow(name="any", source=SignalSource.POD_CONDITION, key="*", reaction=Reaction.VACATE)
     seen = parse.pod(doomed("Whatever"), table((everything,)))
     assert [one.type for one in seen.conditions] == ["DisruptionTarget"]
 
@@ -293,7 +295,7 @@ def test_a_node_that_announces_nothing_is_kept_without_its_conditions_labels_and
 
 
 @pytest.mark.parametrize(
-    "kind", [row.key for row in DEFAULT_SIGNALS if row.source is Source.CONDITION and "*" not in row.key]
+    "kind", [row.key for row in DEFAULT_SIGNALS if row.source is SignalSource.CONDITION and "*" not in row.key]
 )
 def test_a_condition_that_is_unknown_announces_nothing(kind: str) -> None:
     assert parse.node(node(conditions=(condition(kind, "Unknown", "NodeStatusUnknown"),))).conditions == ()
@@ -302,7 +304,13 @@ def test_a_condition_that_is_unknown_announces_nothing(kind: str) -> None:
 def test_no_two_rows_have_one_name_and_every_source_without_a_key_has_one_row() -> None:
     assert len({row.name for row in DEFAULT_SIGNALS}) == len(DEFAULT_SIGNALS)
     keyless = [row.source for row in DEFAULT_SIGNALS if not row.key]
-    built_in = [Source.CORDON, Source.NODE_DELETION, Source.SILENCE, Source.EVICTION, Source.JOB]
+    built_in = [
+        SignalSource.CORDON,
+        SignalSource.NODE_DELETION,
+        SignalSource.SILENCE,
+        SignalSource.EVICTION,
+        SignalSource.JOB,
+    ]
     assert sorted(keyless) == sorted(built_in)
     assert all(re.fullmatch(r"[a-z0-9-]+", row.name) for row in DEFAULT_SIGNALS)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.state.signal_table import SignalTable, matches
 
 LONGEST = 317
@@ -30,7 +30,7 @@ def test_nothing_but_the_star_has_a_meaning(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", ["*a" * 158, "a*" * 157 + "b", "*a" * 157 + "*b", "*aa" * 100 + "*ab*"])
 def test_many_stars_on_a_long_key_are_decided_at_once(pattern: str) -> None:
     """Where each star tries all places this takes longer than the universe is old."""
-    row = SignalRow(name="stars", source=Source.LABEL, key=pattern, reaction=Reaction.VACATE)
+    row = SignalRow(name="stars", source=SignalSource.LABEL, key=pattern, reaction=Reaction.VACATE)
     table = SignalTable((row,))
-    assert table.find(Source.LABEL, "a" * (LONGEST - 1) + "c", "") is None
-    assert table.find(Source.LABEL, pattern.replace("*", "a"), "") is row
+    assert table.find(SignalSource.LABEL, "a" * (LONGEST - 1) + "c", "") is None
+    assert table.find(SignalSource.LABEL, pattern.replace("*", "a"), "") is row

@@ -12,7 +12,7 @@ import yaml
 from perdure.errors import UserError
 from perdure_operator import cli
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.configured import read_rows
 from perdure_operator.state.signal_table import merged
 from tests.unit.operator.test_announcements import PODS, WRITTEN, node
@@ -34,7 +34,7 @@ def refused(path: Path) -> str:
 
 
 def test_a_row_of_ones_own_is_read(tmp_path: Path) -> None:
-    ours = SignalRow(name="ours", source=Source.CONDITION, key="GpuBroken", reaction=Reaction.VACATE)
+    ours = SignalRow(name="ours", source=SignalSource.CONDITION, key="GpuBroken", reaction=Reaction.VACATE)
     assert read_rows(file(tmp_path, [OURS])) == (ours,)
     assert merged((ours,)) == (ours, *DEFAULT_SIGNALS)
 

@@ -17,7 +17,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
-from perdure_operator.cluster.read.deleted_objects import DeletedObjects, Gone
+from perdure_operator.cluster.read.deleted_objects import DeletedObjects, DeletedPods
 from perdure_operator.cluster.read.records import (
     AnyRecord,
     BudgetRecord,
@@ -93,7 +93,7 @@ class Cache:
         self._names_of: dict[str, Key] = {}
         self._marks: dict[Resource, dict[Key, int]] = defaultdict(dict)
         self._deleted: Mapping[Resource, DeletedObjects] = defaultdict(DeletedObjects)
-        self._gone = Gone()
+        self._gone = DeletedPods()
         self._mark = 0
 
     # reading

@@ -64,7 +64,7 @@ class DeletedObjects:
         return deleted is not None and version <= deleted.version and (since is None or deleted.mark > since)
 
 
-class Gone:
+class DeletedPods:
     """Last states of deleted pods: those that a job's status names or will name, and some whose job is unknown."""
 
     def __init__(self) -> None:

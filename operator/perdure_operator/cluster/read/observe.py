@@ -16,7 +16,7 @@ from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.signals import Source
+from perdure_operator.api.signals import SignalSource
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import member
@@ -256,7 +256,7 @@ class Observer:
         """The node, with its NodeClaim's deadline if a signal row uses it."""
         if self._claims is None or not node.claim or not node.taints:
             return node
-        rows = (self._cache.signal_table.find(Source.TAINT, t.key, t.value, effect=t.effect) for t in node.taints)
+        rows = (self._cache.signal_table.find(SignalSource.TAINT, t.key, t.value, effect=t.effect) for t in node.taints)
         if not any(row and row.deadline_in_claim for row in rows):
             return node
         ends = await self._claims.ends(node)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from perdure import wire
 from perdure_operator.api import names
 from perdure_operator.api.marks import MARKS
-from perdure_operator.api.signals import Source
+from perdure_operator.api.signals import SignalSource
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.cluster.read import roots
@@ -108,9 +108,9 @@ def node(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> NodeView:
             )
             for taint in spec.get("taints") or []
         ),
-        conditions=tuple(NodeCondition(**one) for one in _conditions(raw, Source.CONDITION, signals)),
-        labels=_known_marks(signals, Source.LABEL, labels),
-        annotations=_known_marks(signals, Source.ANNOTATION, meta(raw).get("annotations") or {}),
+        conditions=tuple(NodeCondition(**one) for one in _conditions(raw, SignalSource.CONDITION, signals)),
+        labels=_known_marks(signals, SignalSource.LABEL, labels),
+        annotations=_known_marks(signals, SignalSource.ANNOTATION, meta(raw).get("annotations") or {}),
         claim=_claim(raw),
     )
 
@@ -128,11 +128,11 @@ def claim_ends(raw: Json) -> datetime | None:
     return ends if ends and ends.tzinfo else None
 
 
-def _known_marks(signals: SignalTable, source: Source, marks: Mapping[str, str]) -> dict[str, str]:
+def _known_marks(signals: SignalTable, source: SignalSource, marks: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in marks.items() if signals.knows(source, key, value)}
 
 
-def _conditions(raw: Json, source: Source, signals: SignalTable) -> Iterable[Json]:
+def _conditions(raw: Json, source: SignalSource, signals: SignalTable) -> Iterable[Json]:
     """The conditions that the signal table knows."""
     for one in (raw.get("status") or {}).get("conditions") or []:
         kind, status, reason = one.get("type", ""), one.get("status", ""), one.get("reason") or ""
@@ -148,7 +148,7 @@ def _devices(status: Json, signals: SignalTable) -> Iterable[Device]:
             name = str(resource.get("name", ""))
             for one in resource.get("resources") or []:
                 health = str(one.get("health") or "")
-                if signals.knows(Source.DEVICE, name, health):
+                if signals.knows(SignalSource.DEVICE, name, health):
                     yield Device(resource=name, id=str(one.get("resourceID", "")), health=health)
 
 
@@ -199,7 +199,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         root=roots.of_pod(trainer(spec)),
-        conditions=tuple(PodCondition(**one) for one in _conditions(raw, Source.POD_CONDITION, signals)),
+        conditions=tuple(PodCondition(**one) for one in _conditions(raw, SignalSource.POD_CONDITION, signals)),
         devices=tuple(dict.fromkeys(_devices(status, signals))),
         nudge=annotations.get(names.ANNOTATION_NUDGE, ""),
         marks={name: annotations[name] for name in MARKS if name in annotations},

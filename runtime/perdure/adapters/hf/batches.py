@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from perdure.session.driven import Loader
 
 
-class Held:
+class CollatedBatch:
     """Wraps a collated batch, so that the Session's loader passes it on unchanged.
 
     A rank without samples of its own gets a whole batch too, because models accept no empty batch.
@@ -25,22 +25,22 @@ class Held:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def pin_memory(self) -> Held:
+    def pin_memory(self) -> CollatedBatch:
         """Called by torch's DataLoader."""
-        return Held(pin_memory(self.value))
+        return CollatedBatch(pin_memory(self.value))
 
 
 class Collate:
-    """The Trainer's collator; wraps its batches in Held."""
+    """The Trainer's collator; wraps each batch in a CollatedBatch."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, items: list[Any]) -> Held:
-        return Held(self._collate(items))
+    def __call__(self, items: list[Any]) -> CollatedBatch:
+        return CollatedBatch(self._collate(items))
 
 
-class Batches:
+class TrainerBatches:
     """The training batches of this rank. Only one pass is active at a time."""
 
     def __init__(self, loader: Loader, dataset: Any, batch_size: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torch.nn.parallel import DistributedDataParallel
 
-from perdure.adapters.hf.batches import Batches
+from perdure.adapters.hf.batches import TrainerBatches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful
 from perdure.adapters.hf.trainer_progress import TrainerProgress
@@ -43,7 +43,7 @@ class Driving:
     def __init__(self, trainer: Any, session: Session) -> None:
         self._trainer = trainer
         self._session = session
-        self._batches: Batches = trainer.get_train_dataloader()
+        self._batches: TrainerBatches = trainer.get_train_dataloader()
         begun = time.monotonic()
         self._progress = TrainerProgress(trainer, partial(gather, session), lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perdure.adapters.hf.batches import Batches
+from perdure.adapters.hf.batches import TrainerBatches
 from perdure.errors import UserError
 
 
@@ -66,8 +66,8 @@ class Losses:
         return _times(result, self._batches.weight if not scaled or not self._batches.weight else 1.0)
 
     @property
-    def _batches(self) -> Batches:
-        batches: Batches = self._trainer.get_train_dataloader()
+    def _batches(self) -> TrainerBatches:
+        batches: TrainerBatches = self._trainer.get_train_dataloader()
         return batches
 
     def _trains(self, model: Any) -> bool:

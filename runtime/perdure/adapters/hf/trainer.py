@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import perdure
-from perdure.adapters.hf.batches import Batches, Collate, Placeholder
+from perdure.adapters.hf.batches import Collate, Placeholder, TrainerBatches
 from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
 from perdure.adapters.hf.losses import Losses
@@ -27,7 +27,7 @@ class WithSession:
 
     session: Session
     _driving: Driving | None = None
-    _batches: Batches | None = None
+    _batches: TrainerBatches | None = None
 
     def __init__(self, *args: Any, session: Session, batch_size: int | None = None, **named: Any) -> None:
         """`batch_size` is the number of samples of a batch over all ranks, on any number of ranks. An update takes
@@ -69,7 +69,7 @@ class WithSession:
 
     # Called by the Trainer.
 
-    def get_train_dataloader(self) -> Batches:
+    def get_train_dataloader(self) -> TrainerBatches:
         """The session's share of the training data instead of accelerate's."""
         if self._batches is None:
             self._batches = _batches(self, self.session)
@@ -188,7 +188,7 @@ class WithSession:
         return self._driving
 
 
-def _batches(trainer: Any, session: Session) -> Batches:
+def _batches(trainer: Any, session: Session) -> TrainerBatches:
     args, dataset, collate = trainer.args, trainer.train_dataset, trainer.data_collator
     if hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns"):  # one of the package `datasets`
         dataset = trainer._remove_unused_columns(dataset, description="Training")
@@ -209,7 +209,7 @@ def _batches(trainer: Any, session: Session) -> Batches:
         pin_memory=args.dataloader_pin_memory and args.device.type != "cpu",
         **(workers if args.dataloader_num_workers else {}),
     )
-    return Batches(loader, dataset, trainer.global_batch_size)
+    return TrainerBatches(loader, dataset, trainer.global_batch_size)
 
 
 def _uncounted(batch: Mapping[str, Any]) -> dict[str, Any]:

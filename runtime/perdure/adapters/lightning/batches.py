@@ -13,12 +13,12 @@ class TrainingPosition(Protocol):
         """Lightning begins an epoch. The previous one is over, including its hooks."""
         ...
 
-    def next_batch(self, batches: Batches) -> Any:
+    def next_batch(self, batches: LightningBatches) -> Any:
         """The next batch of the present epoch. The run may save and leave here."""
         ...
 
 
-class Batches:
+class LightningBatches:
     """The training batches of this rank.
 
     Lightning creates its iterator before the first epoch, and never reads it to the end. So the iterator opens nothing;

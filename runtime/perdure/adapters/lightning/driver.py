@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from perdure.adapters.lightning.batches import Batches
+from perdure.adapters.lightning.batches import LightningBatches
 from perdure.adapters.lightning.checks import check_trainer
 from perdure.adapters.lightning.inner import is_ahead, take_over
 from perdure.adapters.lightning.state import TrainerState
@@ -29,7 +29,7 @@ class SessionDriver(Callback):
         self._session = session
         self._trainer: Any = None
         self._state: TrainerState | None = None
-        self._batches: Batches | None = None
+        self._batches: LightningBatches | None = None
         self._pass: Iterator[Any] | None = None
         self._epochs: Iterator[int] | None = None
         self._steps = 0
@@ -58,7 +58,7 @@ class SessionDriver(Callback):
 
     # Batches and epochs.
 
-    def take(self, batches: Batches) -> None:
+    def take(self, batches: LightningBatches) -> None:
         """Set the training batches. UserError for a second loader."""
         if self._batches not in (None, batches):
             raise UserError(
@@ -75,7 +75,7 @@ class SessionDriver(Callback):
         while self._next_epoch() and not self._left:
             self._finish_epoch()  # an earlier run has trained all of it, and was killed before it ended it
 
-    def next_batch(self, batches: Batches) -> Any:
+    def next_batch(self, batches: LightningBatches) -> Any:
         """The next batch of the epoch. The run may save and leave here."""
         if is_ahead(self._trainer):
             raise UserError(

@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from perdure.adapters.lightning.batches import Batches
+from perdure.adapters.lightning.batches import LightningBatches
 from perdure.adapters.lightning.checks import check_share
 from perdure.adapters.lightning.driver import SessionDriver
 from perdure.adapters.lightning.ranks import SessionEnvironment
@@ -39,14 +39,14 @@ class SessionStrategy(DDPStrategy):
 
     def loader(
         self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = True, drop_last: bool = False, **options: Any
-    ) -> Batches:
+    ) -> LightningBatches:
         """The training loader for the Trainer: this rank's share of every *global* batch of `batch_size` samples.
 
         Arguments and errors are those of `Session.loader`.
         """
         loader = self.session.loader(dataset, batch_size, shuffle=shuffle, drop_last=drop_last, **options)
         check_share(len(dataset), batch_size, self.session.world, drop_last=drop_last)  # type: ignore[arg-type]
-        return Batches(loader, self._driver)
+        return LightningBatches(loader, self._driver)
 
     # Ranks.
 
@@ -111,7 +111,7 @@ class SessionStrategy(DDPStrategy):
     def process_dataloader(self, dataloader: object) -> object:
         """Called for each loader of the Trainer. UserError for a training loader whose position cannot be saved."""
         trainer = self.lightning_module.trainer
-        if trainer.training and isinstance(dataloader, Batches):
+        if trainer.training and isinstance(dataloader, LightningBatches):
             self._driver.take(dataloader)
         elif trainer.training:
             raise UserError(

@@ -52,14 +52,14 @@ those of rank 0:
     Room(usable)           there is an arena, or none. Before the first one saves stream
     Sealed, CopyFailed     answer Copy
     Durable, Failed, Released     words of an uploader
-    Ended, Stuck           an uploader is gone and reaped; it was killed and cannot be reaped in time
+    UploaderEnded, UploaderStuck  an uploader is gone and reaped; it was killed and cannot be reaped in time
     Late(name)             a save's deadline, which began with Copy, has passed
     Prepared, NotPrepared  answer Prepare, always one of them
-    Appended, NoAnswer, Fenced    answer Append, always one of them
+    Appended, NoAnswer, CommitFenced  answer Append, always one of them
 
     action                 the shell
     Copy                   copies and seals this rank's part
-    Order, Kill            orders the uploader with this number, and begins it if needed; kills and reaps it
+    StartUpload, KillUploader  orders the uploader with this number, and begins it if needed; kills and reaps it
     Prepare                rank 0: compares all parts, writes the manifest
     Append                 rank 0: appends the commit; with `again` after a pause
     Abandon                rank 0: the folder may be deleted, because no append that names it was sent

@@ -19,7 +19,7 @@ meaningless ones. All events and actions (perdure.live.protocol.events):
     Unable(why)           hashes differ, connecting or moving state failed, a newcomer's script ended or failed
     Stopped               old: the newest vector names this attempt; this rank has stopped before a batch
     ExitAgreed            old: the newest vector says exit; this rank has stopped before a batch
-    GoalReached           old: the training is done
+    TrainingDone          old: the training is done
     Moved                 this party has sent, or received, all state
     FirstBatch            newcomer: the script asks for its first batch
     Acknowledged          the agent has acknowledged Voting
@@ -28,9 +28,9 @@ meaningless ones. All events and actions (perdure.live.protocol.events):
     Heard(word)           another party said it on the bridge
     LinkClosed            not the decider: its link to the decider is closed
     Silent(party, lost)   no heartbeat: of the decider at other parties, of any party at the decider
-    SeenBy(party), Gone(party)   decider: that party set its seen key, or its link is closed
+    SeenBy(party), PartyGone(party)   decider: that party set its seen key, or its link is closed
     RoundDone(choice)     the round on the old run's group is over; None: it failed
-    Saved                 the exit save is in the log
+    OlderRunEnded         the exit save is in the log
     Sigterm               this pod is asked to end
     Newer(takes_over)     there is an assignment above this attempt's run; `takes_over` is the run in its own block
     Passed(alarm)         see perdure.live.protocol.timing
@@ -38,21 +38,21 @@ meaningless ones. All events and actions (perdure.live.protocol.events):
     action                the shell
     SetWarm               sets this party's warm key; AllWarm follows once all are set
     Connect               connects in a background thread
-    Move                  sends or receives state; a newcomer waits in it for the old ranks to stop
+    MoveState             sends or receives state; a newcomer waits in it for the old ranks to stop
     TellVoting            tells the agent and waits for its acknowledgement
     Vote                  contributes to the reduce on the bridge
     AppendOpened, AppendRefused, ReadLog   Takeover.open, .refuse, .look; with `again` after a pause
-    Say(word, why)        to every party, on the bridge; never waits
+    SayToAll(word, why)   to every party, on the bridge; never waits
     SetSeen               sets this party's seen key
-    Round(choice)         one unlagged MAX reduce on the old run's own group
+    BeginRound(choice)    one unlagged MAX reduce on the old run's own group
     Install               switches the Session to the newer run's groups, wrapper, agreement, loaders and progress
     TellTookOver, TellEnded(word, why)     to the agent
     TrainOn(aborted)      keeps training as the older run, whose later entries carry `aborted`
     AskExit               votes for an exit in the agreement from now on
-    SaveAndExit(aborted)  exit save of the older run; Saved follows
+    SaveAndExit(aborted)  exit save of the older run; OlderRunEnded follows
     JoinInPlace           newcomer: rendezvous at the newer run's own master, opens by the log's rule
     CloseStore            decider: its store is no longer needed
-    Exit(kind, why)       ends this process
+    ExitProcess(kind, why)   ends this process
 
 Requests of a person or a newer assignment wait until Install or TrainOn: a request always goes to the run that then
 trains.

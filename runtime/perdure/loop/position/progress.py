@@ -38,7 +38,7 @@ OWN_LOADER: Final = (
 )
 
 
-class Progress:
+class ProgressTracker:
     """One rank's progress. It is equal on all ranks, except for the random state."""
 
     def __init__(self) -> None:

@@ -7,14 +7,18 @@ from datetime import timedelta
 import pytest
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.api.spec import DisruptionPolicy, OnCordon
 from perdure_operator.state.snapshot import NodeCondition, NodeView
 from tests.support.jobs import PATIENT, Job, job
 
 SICK = (NodeCondition(type="ReadonlyFilesystem", status="True"),)
 NOTICE = SignalRow(
-    name="ours", source=Source.CONDITION, key="Leaving", reaction=Reaction.VACATE_BY_DEADLINE, deadline_seconds=120
+    name="ours",
+    source=SignalSource.CONDITION,
+    key="Leaving",
+    reaction=Reaction.VACATE_BY_DEADLINE,
+    deadline_seconds=120,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import Checkpoint
+from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.decide.facts import EDIT_SECONDS
 from tests.support.jobs import Job, creates, job
 
@@ -72,14 +72,14 @@ def test_a_new_commit_in_between_resets_the_count() -> None:
 def test_only_what_is_behind_the_commit_that_was_found_is_lost() -> None:
     """Whichever member reported it: rank 0 reads the log, and a member may end without having heard."""
     here = _moved().ended(2, ExitKind.FAILED, error=LOST).ended(3, ExitKind.FAILED, error=LOST, commit=(6, 80))
-    here = here.settle().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True))
+    here = here.settle().spec(checkpoint=CheckpointPolicy(uri=URI, resume_anyway=True))
     told = [event.message for event in here.plan().events if event.reason == "LogLost"]
     assert told == ["checkpoint.resumeAnyway: going on from step 80; 16 committed steps are given up"]
     assert here.settle().now.steps_lost == 16
 
 
 def test_going_on_anyway_gives_up_what_is_missing_and_counts_it() -> None:
-    here = _lost().spec(checkpoint=Checkpoint(uri=URI, resume_anyway=True)).settle()
+    here = _lost().spec(checkpoint=CheckpointPolicy(uri=URI, resume_anyway=True)).settle()
     assert (here.now.steps_lost, here.now.commit_seq, here.now.step) == (96, 0, None)
     told = here.ready().settle().assignment(4)
     assert isinstance(told, Train)

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.wire import ExitKind, Leave, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.api.status import Disruption, Floor
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import START, Job, creates, deletes, job, killed, leaves, raised, trains
@@ -76,7 +76,7 @@ class TestRows:
 
     def test_a_changed_shipped_row_keeps_its_place(self) -> None:
         everything = row(source="Taint", key="*", reaction="Ignore")
-        cordon = SignalRow(name="cordon", source=Source.CORDON, reaction=Reaction.IGNORE)
+        cordon = SignalRow(name="cordon", source=SignalSource.CORDON, reaction=Reaction.IGNORE)
         assert cause(job().running(world=2).having(signals=(everything, cordon)).cordon("n1")) == ""
 
     def test_what_is_ignored_does_not_hide_what_else_the_node_shows(self) -> None:
@@ -119,7 +119,7 @@ class TestAJobsOwnWord:
         assert bool(cause(here)) is leaves_node
 
     def test_move_is_stronger_than_a_configuration_that_ignores_cordons(self) -> None:
-        ignored = SignalRow(name="cordon", source=Source.CORDON, reaction=Reaction.IGNORE)
+        ignored = SignalRow(name="cordon", source=SignalSource.CORDON, reaction=Reaction.IGNORE)
         here = job().running(world=2).having(signals=(ignored,)).cordon("n1")
         assert cause(here) == ""
         assert cause(here.spec(disruption={"on_cordon": "Move", "replacement_timeout_seconds": 0})) != ""

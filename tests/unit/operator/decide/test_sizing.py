@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure_operator.api.spec import Checkpoint, Elastic, TrainingJobSpec
+from perdure_operator.api.spec import CheckpointPolicy, Elastic, TrainingJobSpec
 from perdure_operator.decide.sizing import largest, wanted_members, why_so_many
 
 
 def _spec(replicas: int, elastic: Elastic | None, each: int = 1) -> TrainingJobSpec:
-    checkpoint = Checkpoint(uri="s3://b/p")
+    checkpoint = CheckpointPolicy(uri="s3://b/p")
     return TrainingJobSpec(replicas=replicas, checkpoint=checkpoint, elastic=elastic, processes_per_replica=each)
 
 

@@ -21,7 +21,14 @@ from perdure.wire import (
     write_outcome,
 )
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.api.spec import Checkpoint, DisruptionPolicy, Elastic, FailurePolicy, JobReaction, TrainingJobSpec
+from perdure_operator.api.spec import (
+    CheckpointPolicy,
+    DisruptionPolicy,
+    Elastic,
+    FailurePolicy,
+    JobReaction,
+    TrainingJobSpec,
+)
 from perdure_operator.api.status import (
     Assigned,
     Condition,
@@ -250,7 +257,7 @@ STATUSES = _fields(
 WARY = {"device-unhealthy": JobReaction.FAULT, "karpenter": JobReaction.VACATE_IF_ROOM}
 SPECS = _with(
     TrainingJobSpec,
-    {"checkpoint": st.just(Checkpoint(uri="s3://b/p"))},
+    {"checkpoint": st.just(CheckpointPolicy(uri="s3://b/p"))},
     replicas=st.integers(0, 4),
     elastic=st.none()
     | _with(

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.wire import ErrorKind, ExitKind
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import S3, Checkpoint, Elastic
+from perdure_operator.api.spec import S3, CheckpointPolicy, Elastic
 from perdure_operator.api.status import Phase
 from perdure_operator.decide.draft import MESSAGE_LENGTH
 from perdure_operator.state.snapshot import TemplateCheck, TemplateVerdict
@@ -192,7 +192,7 @@ class TestEndOfARun:
         assert told == "run 1 ended, and no member reported a step; no commit is known: 0 steps lost"
 
     def test_wrong_keys_name_the_secret_they_come_from(self) -> None:
-        checkpoint = Checkpoint(uri="s3://b/digits", s3=S3(credentials_secret="digits-s3"))
+        checkpoint = CheckpointPolicy(uri="s3://b/digits", s3=S3(credentials_secret="digits-s3"))
         error = (ErrorKind.STORAGE, "S3Error", "403 SignatureDoesNotMatch")
         here = job(checkpoint=checkpoint).running(world=1).ended(0, ExitKind.FAILED, error=error)
         assert self._told(here).endswith(

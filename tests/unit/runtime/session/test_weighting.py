@@ -18,7 +18,7 @@ from perdure.group.peers import Solo
 from perdure.loop.data.evaluating import Evaluation
 from perdure.loop.data.loader import Loader
 from perdure.loop.data.sampling import SamplingPlan
-from perdure.loop.position.progress import Progress
+from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.run import Run
 from perdure.session.weighting import share, weigh, weighted
 from perdure.wire.settings import Settings
@@ -75,7 +75,7 @@ def test_a_step_of_fewer_items_than_one_of_its_losses_is_refused() -> None:
         weigh(torch.ones(()), 3, 2, Solo())
 
 
-def made(kind: type[Loader], name: str, samples: int, progress: Progress) -> Loader:
+def made(kind: type[Loader], name: str, samples: int, progress: ProgressTracker) -> Loader:
     """What the second of four ranks has of a loader with one global batch."""
     plan = SamplingPlan(name, samples, batch=samples)
     loader = kind(TensorDataset(torch.ones(samples)), plan, cast(Any, progress), rank=1, world=4, options={})
@@ -85,7 +85,7 @@ def made(kind: type[Loader], name: str, samples: int, progress: Progress) -> Loa
 
 @pytest.mark.parametrize("kind", [Evaluation, Loader])
 def test_a_loss_counts_by_its_own_batch_behind_an_evaluation_between_the_two(kind: type[Loader]) -> None:
-    progress = Progress()
+    progress = ProgressTracker()
     progress.begin_epoch()
     train, valid = made(Loader, "train", 5, progress), made(kind, "valid", 1, progress)
     before = progress.weighted(torch.tensor(1.0))

@@ -14,7 +14,7 @@ import pytest
 from perdure.cli.main import main
 from perdure.errors import StorageError
 from perdure.store import ObjectInfo, Store, open_store
-from perdure.store.check import WRITERS, Finding, check
+from perdure.store.check import WRITERS, CheckResult, check
 from tests.support.store import CarelessStore, MemoryStore, UnorderedStore, WatchedStore
 from tests.unit.runtime.store.conftest import BUCKET
 from tests.unit.runtime.store.s3 import S3Server
@@ -201,7 +201,7 @@ def test_the_command_says_what_it_has_found(tmp_path: Path, capsys: pytest.Captu
     assert main(["store-check", str(tmp_path)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok"] * len(CHECKS)
     assert main(["store-check", "--json", str(tmp_path)]) == 0
-    found = [Finding(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    found = [CheckResult(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [finding.check for finding in found] == CHECKS
     (tmp_path / "file").touch()
     assert main(["store-check", str(tmp_path / "file" / "root")]) == 1

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.cluster.protocol import (
     NODE_CLAIMS,
     NODES,
@@ -111,7 +111,9 @@ def test_without_the_option_no_claim_is_read() -> None:
 
 
 def test_where_no_row_asks_for_it_no_claim_is_read() -> None:
-    plain = SignalRow(name="karpenter", source=Source.TAINT, key="karpenter.sh/disrupted", reaction=Reaction.VACATE)
+    plain = SignalRow(
+        name="karpenter", source=SignalSource.TAINT, key="karpenter.sh/disrupted", reaction=Reaction.VACATE
+    )
     stage, cluster = training(signals=(plain,))
     end(stage)
     taint(stage)

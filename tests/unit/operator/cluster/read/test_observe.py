@@ -13,7 +13,7 @@ from perdure import wire
 from perdure.errors import UserError
 from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.signals import Reaction, SignalRow, Source
+from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
 from perdure_operator.cluster.read.observe import ELSEWHERE
@@ -517,7 +517,7 @@ def test_a_signal_that_the_table_does_not_have_or_that_no_job_may_change_is_repo
 
 
 def test_rows_of_the_configuration_are_in_the_snapshot_and_decide_what_is_read_of_a_node() -> None:
-    ours = SignalRow(name="ours", source=Source.LABEL, key="example.com/going", reaction=Reaction.VACATE)
+    ours = SignalRow(name="ours", source=SignalSource.LABEL, key="example.com/going", reaction=Reaction.VACATE)
     node = {"metadata": {"name": "n1", "uid": "n", "labels": {"example.com/going": "soon", "other": "x"}}}
     made = Stage(signals=(ours,))
     made.apply()
