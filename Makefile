@@ -11,7 +11,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check quick tests-of docs format generate bench bench-runtime bench-stall bench-scale prepare autoscaler dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check quick tests-of docs format generate bench bench-runtime bench-stall bench-saves bench-scale prepare autoscaler dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench      measure, print tables, write build/bench/*.json"
 	@echo "make bench-runtime  a save and a restore of 1 GiB beside torch.save, safetensors and dcp"
 	@echo "make bench-stall  how long a save stops training, beside torch.save and dcp.async_save"
+	@echo "make bench-saves  what a save costs by size, length of a step, ranks, sharding and store"
 	@echo "make bench-scale  the operator with up to 1,000 jobs on 200 fake nodes (JOBS=... others)"
 	@echo "make check      format, lint, types, layers, docs, generated files"
 	@echo "make docs       build the pages into build/site; a link that leads nowhere is an error"
@@ -61,6 +62,9 @@ bench-runtime: dev
 
 bench-stall: dev
 	$(VENV)/python -m e2e.bench stall
+
+bench-saves: prepare
+	$(VENV)/python -m e2e.bench saves
 
 bench-scale:
 	$(PYTHON) -m e2e.prepare scale

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import elastic, handover, leader, moves, report, runtime, sampling, scale, stall, start, step
+from e2e.bench import elastic, handover, leader, moves, report, runtime, sampling, saves, scale, stall, start, step
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -28,6 +28,7 @@ TITLES = {
     "handover": "How long nobody trains when ranks are replaced in the living processes",
     "start": "What a trainer's imports cost, with the zygote and without",
     "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
+    "saves": "What a save costs by size, length of a step, ranks, sharding and store",
     "stall": "How long a save stops training, one rank, in a folder",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
@@ -48,6 +49,7 @@ def main() -> int:
         "handover": handover.measure,
         "start": start.measure,
         "runtime": runtime.measure,
+        "saves": saves.measure,
         "stall": stall.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from e2e.harness.local_s3 import ACCESS, SECRET, S3Server
 from perdure.store import Store, open_store
 from perdure.store.overlay import Overlay
 from tests.support.store import MemoryStore
-from tests.unit.runtime.store.s3 import ACCESS, SECRET, S3Server, versitygw
+from tests.unit.runtime.store.s3 import require_versitygw
 
 BUCKET = "checkpoints"
 
@@ -31,7 +32,7 @@ def _generators() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    versitygw()
+    require_versitygw()
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         server.create_bucket(BUCKET)
         yield server

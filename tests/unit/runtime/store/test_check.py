@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from e2e.harness.local_s3 import S3Server
 from perdure.cli.main import main
 from perdure.errors import StorageError
 from perdure.store import ObjectInfo, Store, open_store
 from perdure.store.check import WRITERS, CheckResult, check
 from tests.support.store import CarelessStore, MemoryStore, UnorderedStore, WatchedStore
 from tests.unit.runtime.store.conftest import BUCKET
-from tests.unit.runtime.store.s3 import S3Server
 
 CHECKS = [
     "write and read",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import perdure
+from e2e.harness.local_s3 import ACCESS, SECRET, S3Server
 from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.store import Store, clients, open_store
 from perdure.store.credentials import (
@@ -27,7 +28,6 @@ from perdure.store.credentials import (
 from perdure.wire import Env
 from tests.unit.runtime.checkpoint.world import opened, save_solo
 from tests.unit.runtime.store.conftest import BUCKET
-from tests.unit.runtime.store.s3 import ACCESS, SECRET, S3Server
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

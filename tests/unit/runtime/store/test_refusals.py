@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from e2e.harness.local_s3 import S3Server
 from perdure.errors import StorageError, StorageRefused
 from perdure.store import NoSuchKey, Store, clients, open_store
 from perdure.store.refusals import Kind, may_be_keys, read
 from perdure.store.s3 import no_server
 from perdure.wire import Env
 from tests.unit.runtime.store.conftest import BUCKET
-from tests.unit.runtime.store.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("s3_credentials")
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from botocore import retryhandler, utils
 
+from e2e.harness.local_s3 import S3Server
 from perdure.errors import StorageError, UserError
 from perdure.log.entry import checksum
 from perdure.log.objects import fetch
 from perdure.store import KeyExists, Store, clients, open_store, s3
 from perdure.wire import Env
 from tests.unit.runtime.store.conftest import BUCKET
-from tests.unit.runtime.store.s3 import S3Server
 
 SECONDS = 60.0
 """More than two clocks of one machine differ."""

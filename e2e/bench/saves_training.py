@@ -1,0 +1,243 @@
+"""Trains as one rank, saves now and then in one way, and prints as rank 0 what each save cost, as JSON.
+
+    python -m e2e.bench.saves_training WAY ROOT KIND MIB SECONDS ROUNDS
+    python -m e2e.bench.saves_training WAY ROOT KIND MIB restore
+
+WAY is `perdure` or `dcp`, ROOT the root's URI or dcp's folder. KIND is `whole`, `lora` (all but one layer is frozen) or
+`fsdp2`. A step takes about SECONDS; that of fsdp2 as long as it takes. Half of the steps between two saves bear the
+save, the other half are the control. With `restore` it loads what was saved, in a new process. Started by
+e2e.bench.saves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import perdure
+from perdure.checkpoint.state import NewCommit
+
+LAYER_MIB: Final = 4
+WIDTH: Final = 1024
+STATES: Final = 3
+"""A trained tensor and AdamW's two averages of it."""
+HALF_SECONDS: Final = 6.0
+"""A save of 1 GiB is durable within the half of the steps that bear it."""
+HALF_STEPS: Final = 8
+"""At least."""
+
+
+class Training:
+    """Steps that take about so many seconds, with the same results on every rank."""
+
+    def __init__(self, kind: str, mib: int, seconds: float) -> None:
+        self.sharded = kind == "fsdp2"
+        trained = 1 if kind == "lora" else mib // LAYER_MIB // STATES
+        frozen = mib // LAYER_MIB - STATES if kind == "lora" else 0
+        torch.manual_seed(0)
+        self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(frozen + trained)))
+        for layer in self.model[:frozen]:
+            layer.requires_grad_(requires_grad=False)
+        if self.sharded:
+            mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+            for part in (*self.model, self.model):
+                fully_shard(part, mesh=mesh)
+        self.optimizer = torch.optim.AdamW([one for one in self.model.parameters() if one.requires_grad], lr=1e-5)
+        for parameter in () if self.sharded else self.optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        self._batch = torch.rand(64, WIDTH)
+        self._work, self._scratch = 0, torch.rand(256, 256)
+        if seconds:
+            self._calibrate(seconds)
+
+    def _calibrate(self, seconds: float) -> None:
+        self.step()
+        begun = time.perf_counter()
+        self.step()
+        left, begun = seconds - (time.perf_counter() - begun), time.perf_counter()
+        for _ in range(50):
+            self._scratch @ self._scratch
+        self._work = max(0, int(50 * left / (time.perf_counter() - begun)))
+
+    def step(self) -> None:
+        for _ in range(self._work):
+            self._scratch @ self._scratch
+        if self.sharded:
+            self.optimizer.zero_grad()
+            self.model(self._batch).square().mean().backward()
+        self.optimizer.step()
+
+    def plain(self) -> dict[str, Any]:
+        """As dcp takes it."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+
+class Clock:
+    """When each step began and ended, and the CPU seconds of this process and its children until then."""
+
+    def __init__(self) -> None:
+        self.requested: list[float] = []
+        self.stepped: list[float] = []
+        self.cpu: list[float] = []
+
+    def begins(self) -> None:
+        self.requested.append(time.perf_counter())
+
+    def ends(self) -> None:
+        self.stepped.append(time.perf_counter())
+        self.cpu.append(cpu_seconds())
+
+
+def cpu_seconds() -> float:
+    """Of this process and its living children."""
+    pids = [os.getpid(), *map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())]
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def half_of(mib: int, seconds: float) -> int:
+    """How many steps bear a save, and how many are its control."""
+    return max(HALF_STEPS, math.ceil(HALF_SECONDS * max(1.0, mib / 1024) / seconds)) if seconds else HALF_STEPS
+
+
+def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
+    """Its own saves, every so many steps."""
+    clock, durable = Clock(), list[float]()
+    os.environ |= {"PERDURE_EVERY_STEPS": str(2 * half), "PERDURE_KEEP": "1", "PERDURE_BACKGROUND_BYTES": "0"}
+    with perdure.Session.from_env(root) as session:
+        session.register(model=training.model, optimizer=training.optimizer)
+
+        @session.on("committed")
+        def committed(commit: NewCommit) -> None:
+            durable.append(sum(commit.seconds[0].values()))
+
+        for _ in session.epochs(1):
+            for _ in session.steps(2 * half * (rounds + 2)):
+                clock.begins()
+                training.step()
+                clock.ends()
+                session.step()
+    return clock, durable
+
+
+def by_dcp(folder: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
+    """dcp.async_save with a stager that is kept, its cheapest way."""
+    clock, durable = Clock(), list[float]()
+    options = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+    )
+    stager, future = DefaultStager(options), Future[Any]()
+    future.set_result(None)
+    # A group of its own: it saves beside the collectives of training.
+    group: dist.ProcessGroup | None = dist.new_group() if dist.is_initialized() else None  # type: ignore[assignment]
+    for step in range(2 * half * (rounds + 2)):
+        if step and step % (2 * half) == 0:
+            begun = time.perf_counter()
+            future.result()
+            found = async_save(
+                training.plain(),
+                checkpoint_id=Path(folder, str(step)),
+                async_stager=stager,
+                process_group=group,
+                no_dist=group is None,
+            )
+            if not isinstance(found, Future):
+                raise TypeError("dcp.async_save has staged in the background")
+            future = found
+            future.add_done_callback(partial(_note, durable, begun))
+        clock.begins()
+        training.step()
+        clock.ends()
+    future.result()
+    return clock, durable
+
+
+def _note(durable: list[float], begun: float, _: Future[Any]) -> None:
+    durable.append(time.perf_counter() - begun)
+
+
+def figures(clock: Clock, durable: list[float], half: int, rounds: int, gib: float) -> list[dict[str, float]]:
+    """The costs of each save but the first, for which memory is new."""
+    found = []
+    for number in range(2, rounds + 2):
+        first = number * 2 * half
+        control, end = first + half, first + 2 * half - 1
+        alone = (clock.stepped[end] - clock.stepped[control]) / (end - control)
+        bears = clock.stepped[control] - clock.stepped[first - 1]
+        steps = [clock.stepped[step] - clock.requested[step] for step in range(first, control)]
+        cpu_alone = (clock.cpu[end] - clock.cpu[control]) / (end - control)
+        cpu = clock.cpu[control] - clock.cpu[first - 1] - cpu_alone * (half + 1)
+        found.append(
+            {
+                "step": alone,
+                "held": clock.requested[first] - clock.stepped[first - 1],
+                "stall": bears - alone * (half + 1),
+                "during": statistics.mean(steps) / alone,
+                "durable": durable[number - 1],
+                "cpu": cpu / gib,
+            }
+        )
+    return found
+
+
+def restored_by_perdure(root: str, training: Training) -> float:
+    """Seconds of the restore."""
+    with perdure.Session.from_env(root) as session:
+        session.register(model=training.model, optimizer=training.optimizer)
+        begun = time.perf_counter()
+        perdure.restore(session)
+        return time.perf_counter() - begun
+
+
+def restored_by_dcp(folder: str, training: Training) -> float:
+    """Seconds of the load into what is there."""
+    newest = max(Path(folder).iterdir(), key=lambda path: int(path.name))
+    training.step()  # the optimizer's state is there
+    state = training.plain()
+    begun = time.perf_counter()
+    dcp_load(state, checkpoint_id=newest, no_dist=not dist.is_initialized())
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    way, root, kind, mib, seconds = *sys.argv[1:4], int(sys.argv[4]), sys.argv[5]
+    world = int(os.environ["WORLD_SIZE"])
+    if way == "dcp" and world > 1:
+        dist.init_process_group("gloo")
+    if seconds == "restore":
+        training = Training(kind, mib, 0.0)
+        found: Any = (restored_by_perdure if way == "perdure" else restored_by_dcp)(root, training)
+    else:
+        rounds, length = int(sys.argv[6]), 0.0 if kind == "fsdp2" else float(seconds)
+        training, half = Training(kind, mib, length), half_of(mib, length)
+        clock, durable = (by_perdure if way == "perdure" else by_dcp)(root, training, half, rounds)
+        found = figures(clock, durable, half, rounds, mib / 1024 / world)
+    if os.environ["RANK"] == "0":
+        print(json.dumps({"found": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
