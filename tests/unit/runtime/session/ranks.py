@@ -7,6 +7,7 @@ comes back by rank.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -24,6 +25,8 @@ from tests.support.forks import die_with_parent
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 900
 """All scenarios together; a rank that hangs fails the test that asks for its result."""
+SLOW_SECONDS = 120
+"""Of a scene that takes longer a rank's output says where it stands."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,10 @@ def _play_one(folder: Path, rank: int, scene: dict[str, Any]) -> None:
     ranks = {"RANK": rank, "WORLD_SIZE": scene["world"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": scene["port"]}
     mine = {name: str(value) for name, value in (ranks | scene["environ"]).items()}
     os.environ.update(mine)
+    print(f"-- scene {scene['name']}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback_later(SLOW_SECONDS)
     result = _play(getattr(sys.modules[scene["module"]], scene["function"]), scene["arguments"])
+    faulthandler.cancel_dump_traceback_later()
     (folder / f"{scene['name']}-{rank}.json").write_text(json.dumps(result))
     for name in mine:
         del os.environ[name]
