@@ -110,9 +110,9 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
         tell=reports.append,
     )
     membership = LiveHandover(cast("Run", run))
-    write_offer(offer, Train(2, 1, 2, "127.0.0.1:2", handover=Handover(1, 2, (), (), "127.0.0.1:1", 1, "token")))
+    write_offer(offer, Train(2, 1, 2, "127.0.0.1:2", handover=Handover(1, 2, (), (), "127.0.0.1:1", 60, "token")))
     assert membership.look() == 0
-    contradictory = Handover(2, 2, (5,), (), "127.0.0.1:1", 1, "token")
+    contradictory = Handover(2, 2, (5,), (), "127.0.0.1:1", 60, "token")
     write_offer(offer, Train(3, 1, 2, "127.0.0.1:2", handover=contradictory))
     membership.look()
     assert reports == []
@@ -121,6 +121,8 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
     assert [(report.run, report.word) for report in reports if isinstance(report, HandoverEnded)] == [
         (3, HandoverWord.ABORT)
     ]
+    assert membership._driver
+    membership._driver.finish()
 
 
 class Quiet:
@@ -294,12 +296,13 @@ def test_who_hears_nothing_of_a_decider_that_stands_still_settles_and_knows_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No link of its closes, and no answer comes; only the time that a silence takes is shortened."""
-    monkeypatch.setattr(hearing, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(hearing, "SILENCE_SECONDS", SECONDS)
     process = Process(1, living_log(), choices=(int(ev.Choice.TRAIN),))
     stands_still = threading.Event()
     process.line = SimpleNamespace(send_heartbeat=lambda: stands_still.wait(SECONDS) and {})
     driver = stood(process)
     driver.feed(ev.Moved())
+    monkeypatch.setattr(hearing, "SILENCE_SECONDS", 0.05)  # not before its vote: it would be none of those that settle
     assert driver.next_act() == ev.TrainOn(2)
     stands_still.set()
     driver.finish()
