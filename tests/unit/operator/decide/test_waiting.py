@@ -456,6 +456,17 @@ class TestPredecessor:
         moved = beside.cordon("n1").settle().after(1).settle().after(700).settle()
         assert theirs in moved.snapshot.pods
 
+    @pytest.mark.parametrize("owner", ["", "a ReplicaSet's"])
+    @pytest.mark.parametrize("running", [False, True])
+    def test_a_members_name_alone_makes_a_pod_nobodys(self, owner: str, *, running: bool) -> None:
+        here = job().running(world=2) if running else job()
+        theirs = _predecessor(owner_uid=owner, role="member", name="digits-ab12-9", assignment="")
+        beside = here.having(pods=(*here.snapshot.pods, theirs))
+        assert deletes(beside.plan()) == []
+        assert beside.settle().now == here.settle().now
+        moved = beside.cordon("n1").settle().after(1).settle().after(700).settle()
+        assert theirs in moved.snapshot.pods
+
     def test_an_ownerless_one_is_deleted(self) -> None:
         here = job().having(pods=(_predecessor(owner_uid=""),))
         assert deletes(here.plan()) == ["digits-0000-0"]
