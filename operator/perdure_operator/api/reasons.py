@@ -223,7 +223,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         ends="the kubelet keeps trying",
     ),
     Reason.AGENT_MISSING: Explained(
-        "The image of container 0 has no `perdure` on its PATH.",
+        "The trainer's image has no `perdure` on its PATH.",
         "Install perdure in the image. Then change spec.template or delete the pod.",
         ends="nothing: the operator does not try again by itself",
     ),
@@ -233,7 +233,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         ends="the kubelet keeps trying",
     ),
     Reason.CONTAINER_ENDED: Explained(
-        "A container beside container 0 has ended or crashes repeatedly, so its member is not Ready.",
+        "A container beside the trainer has ended or crashes repeatedly, so its member is not Ready.",
         "Fix the container that the message names. A sidecar belongs under initContainers with restartPolicy Always.",
         ends="the job goes on when the kubelet reports the member Ready",
     ),
@@ -286,7 +286,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "A deleted member outlives its grace period on a Ready node: the kubelet hangs, or the process cannot be "
         "killed. The operator never deletes it by force, because it may still train.",
         "Restart the kubelet or the node. Delete the pod by force only when you know that its process is dead.",
-        ends="the job goes on once container 0 has ended, the pod is gone, or its node has not been Ready for "
+        ends="the job goes on once the trainer has ended, the pod is gone, or its node has not been Ready for "
         "failure.lostNodeSeconds",
     ),
     Reason.PATCH_REFUSED: Explained(

@@ -136,7 +136,7 @@ def _agent(pods: list[PodView]) -> tuple[Reason, str] | None:
     for pod in pods:
         if agent_missing(pod):
             words = pod.terminated.message if pod.terminated else pod.waiting_message
-            message = f"the image of container 0 of {pod.name} has no perdure: "
+            message = f"the image of the trainer in {pod.name} has no perdure: "
             return Reason.AGENT_MISSING, message + words
     return None
 

@@ -245,7 +245,11 @@ class TestPods:
                 "ContainerNotCreated",
                 'secret "s" not found',
             ),
-            ({"waiting_reason": "RunContainerError", "waiting_message": NO_AGENT}, "AgentMissing", "install"),
+            (
+                {"waiting_reason": "RunContainerError", "waiting_message": NO_AGENT},
+                "AgentMissing",
+                "the image of the trainer in digits-ab12-1 has no perdure",  # a mesh may have put its proxy first
+            ),
             (
                 {"terminated": Terminated(exit_code=128, reason="StartError", message=NO_AGENT)},
                 "AgentMissing",
