@@ -171,6 +171,11 @@ def outcome_of(pod: Object) -> Mapping[str, Any] | None:
     return None
 
 
+def is_over(pod: Object) -> bool:
+    """Whether nothing of the pod runs any more."""
+    return outcome_of(pod) is not None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
 def all_ended(history: Sequence[Seen]) -> list[Object] | None:
     """The pods that exist, once each has left its outcome."""
     found = pods(history)

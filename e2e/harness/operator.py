@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,23 +46,27 @@ class Operator:
             raise Late(f"no one leader in {NAMESPACE}: the Leases there are held by {holders}")
         return found[0]
 
-    def new_leader(self, than: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
-        """The leader, once it is not that pod. Late after `seconds`."""
+    def leader_of(self, version: str, *, seconds: float) -> dict[str, Any]:
+        """The leader, once it is of this version: while helm replaces the pods, another old one may lead. Late after
+        `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
-            try:
+            with contextlib.suppress(Late):  # between two
                 found = self.leader()
-            except Late:  # between two
-                found = dict(than)
-            if found["metadata"]["uid"] != than["metadata"]["uid"]:
-                return found
+                if version_of(found) == version:
+                    return found
             if time.monotonic() > deadline:
-                raise Late(f"{than['metadata']['name']} still leads after {seconds:g} s")
+                raise Late(f"no pod of version {version} leads after {seconds:g} s")
             time.sleep(POLL_SECONDS)
 
     def kill(self, pod: Mapping[str, Any]) -> None:
         """SIGKILL to the pod's Python: nothing is released."""
         kill(pid for pid, command in commands(self.pod_processes(pod["metadata"]["uid"])).items() if is_ours(command))
+
+
+def version_of(pod: Mapping[str, Any]) -> str:
+    """The tag of its image."""
+    return str(pod["spec"]["containers"][0]["image"]).rpartition(":")[2]
 
 
 def is_ours(command: str) -> bool:

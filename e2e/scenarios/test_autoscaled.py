@@ -13,7 +13,7 @@ from e2e.scenarios.training import START_SECONDS, Config, Training, Trouble, not
 
 pytestmark = pytest.mark.cluster
 
-PACE = {"PACE_SECONDS": "0.3", "PACE_HOLD_SECONDS": "1"}
+PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "5", "PACE_HOLD_SECONDS": "3"}
 TWO = Config(members=2, epochs=6)
 MOVING = Trouble(environ=PACE | {"PACED_RUNS": "9"})
 THREE = Config(members=3, batch=48, epochs=12)

@@ -12,6 +12,8 @@ from e2e.scenarios.training import Config, Trouble, nothing_lost
 pytestmark = pytest.mark.cluster
 
 AT_ONCE = {"PACED_RUNS": "0"}
+HELD = {"PACE_HOLDS": "4"}
+"""Fewer steps are left than in the other scenarios."""
 KEEPING = {"checkpoint": {"keep": 10}}
 BEGINS_AT = 30
 """A step of the second epoch, of which there is a commit."""
@@ -40,7 +42,7 @@ def test_a_job_that_begins_at_another_ones_commit_is_drained_and_ends_with_the_s
     with train(trouble=Trouble(environ=AT_ONCE, spec=KEEPING)) as first:
         first.completes()
     begins = {"checkpoint": {"from": {"uri": f"s3://scenarios/{first.job.namespace}", "step": BEGINS_AT}}}
-    with train(trouble=Trouble(spec=begins)) as training:
+    with train(trouble=Trouble(environ=HELD, spec=begins)) as training:
         training.trains(steps=4)
         with lab.drain(training.node(rank=1)) as drain:
             drained = drain.finish()

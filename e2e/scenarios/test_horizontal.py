@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 TWO = Config(members=2, batch=48, epochs=12)
 ELASTIC = Trouble(
-    environ={"PACE_SECONDS": "0.3", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "9"},
+    environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "5", "PACE_HOLD_SECONDS": "2", "PACED_RUNS": "9"},
     spec={"elastic": {"minReplicas": 2, "maxReplicas": 4}},
 )
 SCALED_SECONDS = 120

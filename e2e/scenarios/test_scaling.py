@@ -15,7 +15,7 @@ TWO = Config(members=2, batch=48, epochs=6)
 THREE_PACED_RUNS = Trouble(environ={"PACE_SECONDS": "0.3", "PACED_RUNS": "3"})
 ELASTIC_TWO = Config(members=2, batch=48, epochs=12)
 ELASTIC = Trouble(
-    environ={"PACE_SECONDS": "0.3", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "9"},
+    environ={"PACE_SECONDS": "0.3", "PACE_HOLDS": "5", "PACE_HOLD_SECONDS": "2", "PACED_RUNS": "9"},
     spec={"elastic": {"minReplicas": 2, "maxReplicas": 4}},
 )
 TWO_PACED_RUNS = Trouble(environ={"PACED_RUNS": "2"})

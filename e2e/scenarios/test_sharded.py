@@ -22,7 +22,8 @@ pytestmark = pytest.mark.cluster
 NAMESPACE = "case-sharded"
 MEMBERS = 4
 ARGUMENTS = ("--epochs=1", "--batch=32", "--fsdp")
-PACE = {"PACE_SECONDS": "0", "PACE_HOLDS": "5", "PACE_HOLD_SECONDS": "3", "PACED_RUNS": "9"}
+PACE = {"PACE_SECONDS": "0", "PACE_HOLDS": "2", "PACE_HOLD_SECONDS": "4", "PACED_RUNS": "9"}
+"""Four minutes for four runs, of which none may be over before a test has seen it."""
 SEAT = "example.com/seat"
 """A member needs one. One node has three and two have one, so one node can go without loss of a member, and not two."""
 REPLACED_SECONDS = 25

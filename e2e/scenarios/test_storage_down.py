@@ -56,8 +56,8 @@ def test_a_drain_waits_for_a_store_that_comes_back(
     with train(trouble=Trouble(spec=ALL_LEAVE, s3=s3)) as training:
         training.trains(steps=12)
         members = [training.member(rank)["metadata"]["name"] for rank in (0, 1)]
+        take_away(s3)  # before the drain, which may be over soon
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
-            take_away(s3)
             try:
                 attempts = log.wait(FAILED_SAVE, times=2, seconds=150)  # one line a minute
                 awaited = training.shows("ExitSave")
@@ -82,8 +82,8 @@ def test_a_hand_over_waits_for_a_store_that_comes_back_while_everybody_trains(
     take_away, give_back = outage
     with train(trouble=Trouble(spec=PATIENT, s3=s3)) as training:
         training.trains(steps=12)
+        take_away(s3)  # before the drain, which may be over soon
         with training.log(rank=0) as log, lab.drain(training.node(rank=1)) as drain:
-            take_away(s3)
             try:
                 training.watch.wait("the members are assigned", observed.asked_to_leave, seconds=90)
                 log.wait(STEP, times=log.count(STEP) + 2, seconds=60)  # they train on

@@ -139,14 +139,22 @@ class Training:
         return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self.watch.history)}
 
     def formers(self) -> list[Object]:
-        """Its pods that it has written off."""
-        found = observed.pods(self.watch.history)
-        return [pod for pod in found if pod["metadata"]["labels"].get(observed.ROLE) == "former"]
+        """Its pods that it has written off, once there is one."""
+
+        def there(history: Sequence[Seen]) -> list[Object] | None:
+            found = observed.pods(history)
+            return [pod for pod in found if pod["metadata"]["labels"].get(observed.ROLE) == "former"] or None
+
+        return self.watch.wait("a member is written off", there, seconds=START_SECONDS)
 
     def evicted(self) -> set[str]:
-        """The uids of its pods that a kubelet has evicted."""
-        pods = [seen.object for seen in self.watch.history if seen.kind == "Pod"]
-        return {str(pod["metadata"]["uid"]) for pod in pods if pod["status"].get("reason") == "Evicted"}
+        """The uids of its pods that a kubelet has evicted, once it has said so of one."""
+
+        def told(history: Sequence[Seen]) -> set[str] | None:
+            pods = [seen.object for seen in history if seen.kind == "Pod"]
+            return {str(pod["metadata"]["uid"]) for pod in pods if pod["status"].get("reason") == "Evicted"} or None
+
+        return self.watch.wait("a pod is evicted", told, seconds=START_SECONDS)
 
     def landed_on(self, node: str) -> set[str]:
         """The uids of all pods that were ever put there."""
@@ -241,10 +249,21 @@ class Training:
     def hurries(self) -> None:
         """The awaited event has happened: from now on paced.py slows no step down."""
         for pod in observed.pods(self.watch.history):
-            if observed.outcome_of(pod):
+            if observed.is_over(pod):
                 continue
             words = ["--namespace", self.job.namespace, pod["metadata"]["name"], "--", "touch", UNPACED]
-            self.job.kubectl("exec", *words)
+            if self.job.kubectl.run("exec", *words).returncode:  # one that has left may end just now
+                self._is_over(pod)
+
+    def _is_over(self, pod: Object) -> None:
+        """Waits until this pod does nothing any more."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+
+        def over(history: Sequence[Seen]) -> bool | None:
+            here = [found for found in observed.pods(history) if found["metadata"]["uid"] == uid]
+            return True if all(map(observed.is_over, here)) else None
+
+        self.watch.wait(f"pod {name} is over", over, seconds=START_SECONDS)
 
     def suspends(self, *, suspend: bool) -> None:
         """kubectl patch, and waits until all members have left, or for the next run's."""
