@@ -180,7 +180,7 @@ class Act:
         return [self.moment, self.whom, str(int(self.number))]
 
 
-EVERYWHERE = [f"{when} {act}" for act in ("Copy", "Order", "TellCommitted") for when in ("before", "after")]
+EVERYWHERE = [f"{when} {act}" for act in ("Copy", "StartUpload", "TellCommitted") for when in ("before", "after")]
 ON_RANK_0 = [f"{when} {act}" for act in ("Prepare", "Append") for when in ("before", "after")]
 ACTS = [
     Act(whom, number, moment, world, rank)

@@ -292,7 +292,7 @@ def test_the_ending_is_reported_before_what_can_wait(
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
     told = [type(report).__name__ for report in reports(pipe[0])]
-    assert told[-2:] == ["Committed", "Exiting"]
+    assert told[-2:] == ["CommitDone", "Exiting"]
     assert (store.asked[0], store.asked[-1]) == (False, True)
     assert [line["step"] for line in traced(tmp_path) if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]
 
