@@ -23,7 +23,7 @@ from e2e.cluster.pki import Pki, kubeconfig
 from e2e.cluster.processes import ClusterError, ComponentDied, tail
 from e2e.prepare import cache_dir, tool_folders
 
-BOOT_SECONDS = 60.0
+BOOT_SECONDS = 180.0
 POLL_SECONDS = 0.05
 _serials = itertools.count()
 

@@ -42,6 +42,11 @@ def apply_crd(server: ApiServer) -> None:
     # The names first: `kubectl wait` gives up on an object whose conditions are still null.
     for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
         server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+    # It may serve them a moment after it has said so.
+    until(
+        "jobs are served",
+        lambda: server.kubectl("get", "trainingjobs", "--all-namespaces", check=False).returncode == 0,
+    )
 
 
 def new_namespace(server: ApiServer) -> str:

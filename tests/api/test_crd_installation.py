@@ -12,6 +12,7 @@ import pytest
 from e2e.cluster.apiserver import ApiServer
 from tests.api.conftest import REPOSITORY, SYSTEM
 from tests.api.manifests import job
+from tests.api.scene import until
 
 pytestmark = pytest.mark.api
 
@@ -35,6 +36,7 @@ def established(server: ApiServer) -> bool:
 
 
 def usable(server: ApiServer) -> bool:
+    """Whether it takes a job: it may serve a CRD a moment after it has said so."""
     done = server.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job()), check=False)
     return done.returncode == 0
 
@@ -44,7 +46,7 @@ def test_helm_installs_it_and_kubectl_replaces_it_on_either_side(bare: ApiServer
     argv += [f"--namespace={SYSTEM}", "--create-namespace", f"--kubeconfig={bare.kubeconfig}"]
     subprocess.run(argv, check=True, capture_output=True, text=True, env=bare.env)
     assert established(bare)
-    assert usable(bare)
+    until("a job is taken", lambda: usable(bare))
     bare.kubectl("apply", "--server-side", "--force-conflicts", "-f", REPOSITORY / "crds")
     bare.kubectl("apply", "--server-side", "-f", REPOSITORY / "crds")
     assert usable(bare)

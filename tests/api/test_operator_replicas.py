@@ -23,8 +23,8 @@ def test_only_the_leader_works_and_the_other_goes_on_when_it_is_killed(
 ) -> None:
     scene = Scene(api_server, namespace)
     nodes = [scene.node(name) for name in ("n1", "n2")]
-    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first", lease_seconds=5)
-    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second", lease_seconds=5)
+    first = OperatorProcess(installed.kubeconfig, tmp_path / "first", "first")
+    second = OperatorProcess(installed.kubeconfig, tmp_path / "second", "second")
     with first, second:
         leader = until("a leader", lambda: next((one for one in (first, second) if one.leading), None))
         follower = second if leader is first else first
