@@ -14,8 +14,11 @@ from perdure.agent.paths import Paths
 from perdure.agent.program import Program, read_program
 from perdure.agent.shell import Agent
 from perdure.agent.state import AgentSettings
-from perdure.agent.zygote import ANSWER_SECONDS, Zygote
+from perdure.agent.zygote import Zygote
 from perdure.wire import Completion
+
+ANSWER_SECONDS = 60.0
+"""More than a zygote takes to fork on a machine that is busy."""
 
 
 def settings_of(given: dict[str, Any]) -> AgentSettings:

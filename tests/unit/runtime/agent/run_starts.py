@@ -18,13 +18,16 @@ from perdure.agent.zygote import Zygote
 from perdure.wire import Env
 from perdure.wire.channel import read_unwound
 
+ANSWER_SECONDS = 60.0
+"""More than a zygote takes to fork on a machine that is busy."""
+
 
 def launcher_of(options: dict[str, Any], command: list[str]) -> Launcher:
     if "modules" not in options:
         return Exec()
     program = read_program(command, os.environ, sys.executable)
     assert isinstance(program, Program), program
-    return Zygote(program, command, options["modules"], os.environ, reads=options.get("reads", False))
+    return Zygote(program, command, options["modules"], os.environ, ANSWER_SECONDS, reads=options.get("reads", False))
 
 
 def cut(report: int, pid: int) -> list[str]:

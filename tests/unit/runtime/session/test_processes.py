@@ -208,7 +208,7 @@ samples = torch.utils.data.TensorDataset(torch.randn(4096, 4))
 for epoch in session.epochs(1000):
     for (inputs,) in session.loader(samples, batch_size=8):
         if session.rank == 0 and session.steps_done == int(sys.argv[2]):
-            threading.Event().wait(6)
+            threading.Event().wait(float(sys.argv[3]))
         session.weighted(model(inputs).sum()).backward()
         session.step()
 """
@@ -226,9 +226,9 @@ def together(folder: Path, *command: str) -> Iterator[list[Script]]:
 
 
 @contextmanager
-def pair(folder: Path, silence: float, *, slow_step: int = -1) -> Iterator[list[Script]]:
-    """Two ranks that train until they are stopped; rank 0 takes 6 s for `slow_step`."""
-    with together(folder, "-c", PAIR, str(silence), str(slow_step)) as ranks:
+def pair(folder: Path, silence: float, *, slow_step: int = -1, takes: float = 0.0) -> Iterator[list[Script]]:
+    """Two ranks that train until they are stopped; rank 0 takes so many seconds for `slow_step`."""
+    with together(folder, "-c", PAIR, str(silence), str(slow_step), str(takes)) as ranks:
         yield ranks
 
 
@@ -249,7 +249,7 @@ def test_a_rank_whose_peer_has_fallen_silent_does_not_wait_for_it_when_it_is_ask
 
 
 def test_a_request_before_the_first_step_is_one_line_on_every_rank(tmp_path: Path) -> None:
-    with pair(tmp_path, 60.0, slow_step=0) as ranks:
+    with pair(tmp_path, 60.0, slow_step=0, takes=SECONDS) as ranks:
         for rank in ranks:
             rank.until(SessionOpened)
             rank.until(SessionOpened)
@@ -266,13 +266,15 @@ def test_a_request_before_the_first_step_is_one_line_on_every_rank(tmp_path: Pat
 
 
 def test_a_peer_that_is_only_slow_is_waited_for(tmp_path: Path) -> None:
-    with pair(tmp_path, 3.0, slow_step=3) as ranks:
-        ranks[1].until(StepDone)
-        ranks[1].process.send_signal(signal.SIGTERM)
+    with pair(tmp_path, 6.0, slow_step=3, takes=9.0) as ranks:
+        for _ in range(3):
+            ranks[1].until(StepDone)
+        ranks[1].process.send_signal(signal.SIGTERM)  # it waits for rank 0 in its fourth step
         for rank in ranks:
             ending = rank.until(Exiting)
             assert isinstance(ending, Exiting)
             assert ending.outcome is ExitKind.CHECKPOINTED
+            assert ending.step >= 4
 
 
 def test_an_emptied_log_ends_the_script_before_anything_is_trained_or_written(tmp_path: Path) -> None:
