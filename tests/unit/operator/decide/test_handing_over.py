@@ -145,6 +145,11 @@ class TestOffer:
             in here.condition(ConditionType.DISRUPTED).message
         )
 
+    def test_once_a_run_was_offered_nobody_is_said_to_train(self) -> None:
+        """They stand still while a store or a member does not answer, and report it only when they end."""
+        words = _offered().condition(ConditionType.DISRUPTED).message
+        assert "no member reports yet whether they train, or stand still" in words
+
     def test_while_members_get_the_offer_the_job_is_running(self) -> None:
         here = _running().cordon("n1").settle().after(1).settle().ready().step()
         assert _stage(here) is Stage.HANDING_OVER
