@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perdure.session import current
 from perdure.session.core import Core
-from tests.recipes.held import tell, tell_weights
+from tests.recipes.held import steps_counted_by, tell, tell_weights
 from tests.unit.runtime.live.scripts import await_ready
 
 SECONDS = 300
@@ -38,6 +38,7 @@ def count_steps(note: Path, interrupted: int | None, waits: int | None) -> None:
                 await_ready(core)
 
     register_optimizer_step_post_hook(count)
+    steps_counted_by.append(count)
 
 
 def rank(recipe: str, folder: Path, number: int, asked: dict[str, Any]) -> int:

@@ -16,11 +16,20 @@ from tests.recipes.stage import Played, Stage, Theatre
 LEFT = 75  # saved and left: docs/concepts/completion.md
 
 EXACT = {
-    "language": ("pretraining", "adapters", "preferences", "rewards", "carried_state"),
+    "language": ("pretraining", "adapters", "preferences", "rewards", "carried_state", "switched_adapters"),
     "generative": ("dcgan", "critics", "diffusion", "annealing", "codebook"),
-    "selfsupervised": ("queue", "dino"),
+    "selfsupervised": ("queue", "queue_of_all_ranks", "dino"),
     "reinforcement": ("dqn", "a2c"),
-    "optimizers": ("averaged", "lookahead", "hessians", "schedule_free", "scaled", "muon", "registered_dice"),
+    "optimizers": (
+        "averaged",
+        "lookahead",
+        "hessians",
+        "schedule_free",
+        "scaled",
+        "muon",
+        "registered_dice",
+        "registered_momentum",
+    ),
     "schedules": (
         "one_cycle",
         "evaluating_for_ever",
@@ -31,6 +40,7 @@ EXACT = {
         "thawed_from_then_on",
     ),
     "data": ("mixup", "hard_samples", "shards", "buckets", "progressive", "multi_scale", "keys"),
+    "tasks": ("balanced", "projected"),
     "structure": ("pruned_from_the_start", "quantized", "timm", "torchvision", "kept_best", "distilled"),
     "practices": (
         "cutmix",
@@ -49,8 +59,9 @@ FRAMEWORKS = (
     "frameworks.masked_language_model",
     "frameworks.autoencoder",
     "frameworks.manual_optimization",
+    "frameworks.accelerated",
 )
-"""Driven by transformers and Lightning, whose ranks never change while they train."""
+"""Driven by transformers, Lightning and Accelerate, whose ranks never change while they train."""
 LONG = "structure.compiled"
 AGAIN = "each resumed run would start it from scratch"
 TOLD = {
@@ -61,6 +72,7 @@ TOLD = {
     "reinforcement.forgotten_target": "steps change an unregistered Sequential (0.weight, 0.bias, 2.weight, ...)",
     "optimizers.attributes": "steps change counter of 'optimizer', which its state_dict does not have",
     "optimizers.noisy_gradients": f"steps change dice, an unregistered Generator: {AGAIN}; keep its state",
+    "optimizers.momentum_by_hand": "steps change velocities, which carries on gradients of weights that no optim",
     "schedules.quiet_batch_norm": "momentum of 'model', which its state_dict does not have",
     "schedules.rising_dropout": "p of 'model', which its state_dict does not have",
     "schedules.rising_smoothing": "steps change an unregistered CrossEntropyLoss (label_smoothing)",
@@ -87,6 +99,8 @@ ALONE = frozenset(
         "selfsupervised.queue",
         *OWN_IN_STEPS,
         "practices.group_weights",
+        "tasks.balanced",
+        "tasks.projected",
         "schedules.thawing",
         "schedules.thawed_from_then_on",
     }
@@ -100,6 +114,8 @@ QUICK = frozenset(
         "reinforcement.dqn",
         "optimizers.averaged",
         "optimizers.scaled",
+        "optimizers.registered_momentum",
+        "selfsupervised.queue_of_all_ranks",
         "schedules.one_cycle",
         "schedules.evaluating_for_ever",
         "data.multi_scale",

@@ -49,7 +49,7 @@ Weights = Mapping[tuple[int, ...], Sequence[Numbers]]
 
 
 @dataclass(frozen=True)
-class _Kept:
+class KeptTensor:
     """A tensor as it was at one moment. It is not kept alive."""
 
     get: Callable[[], Any]
@@ -59,7 +59,7 @@ class _Kept:
     precision: float
 
 
-Kept = Mapping[str, _Kept]
+Kept = Mapping[str, KeptTensor]
 """By the path at which the script has it."""
 
 
@@ -70,7 +70,7 @@ def shapes_of(tensors: Iterable[Tensor]) -> frozenset[tuple[int, ...]]:
 
 def kept_tensors(
     parts: Iterable[tuple[str, Any]], shapes: Container[tuple[int, ...]], saved: Container[int]
-) -> dict[str, _Kept]:
+) -> dict[str, KeptTensor]:
     """Those of a script's values that could be averages. `saved`: addresses of memory that is known already."""
     found = {}
     for path, value in parts:
@@ -78,7 +78,7 @@ def kept_tensors(
             numbers = None if value.untyped_storage().data_ptr() in saved else numbers_of(value)
             if numbers is not None and len(numbers) >= _LEAST:
                 precision = float(torch.finfo(value.dtype).eps)
-                found[path] = _Kept(weakref.ref(value), tuple(value.shape), numbers, elements_of(value), precision)
+                found[path] = KeptTensor(weakref.ref(value), tuple(value.shape), numbers, elements_of(value), precision)
     return found
 
 
@@ -120,7 +120,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and tensor.is_floating_point() and not tensor.is_meta
 
 
-def _share(before: Numbers, kept: _Kept, weights: Iterable[Numbers]) -> float | None:
+def _share(before: Numbers, kept: KeptTensor, weights: Iterable[Numbers]) -> float | None:
     """Which share of their way to one of the weights all numbers have gone; None if they have not, or if what they have
     gone is no more than rounding."""
     gone, rounding = kept.numbers - before, kept.precision * float(np.abs(kept.numbers).max())
@@ -140,7 +140,7 @@ def _is_one(shares: Sequence[float | None]) -> bool:
     return len(agreeing) >= max(_TENSORS, _MOST * len(shares))
 
 
-def _is_other(first: _Kept | None, kept: _Kept) -> bool:
+def _is_other(first: KeptTensor | None, kept: KeptTensor) -> bool:
     """Whether the same tensor had other numbers at first."""
     known = first is not None and first.get() is not None and first.get() is kept.get()
     return known and first is not None and first.elements != kept.elements

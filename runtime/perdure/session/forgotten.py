@@ -31,6 +31,7 @@ from perdure.checkpoint.boxes import local
 from perdure.session.averages import Kept, averages, kept_tensors, numbers_by_shape, shapes_of
 from perdure.session.description import Finding
 from perdure.session.memories import Memories, carried, memories
+from perdure.session.momenta import Gradients, momenta
 from perdure.state.holding import walk, with_parts
 from perdure.state.living import living
 from perdure.state.parts import parts_of
@@ -56,6 +57,8 @@ _DEPTH: Final = 3
 _ANEW: Final = "each resumed run would start it from scratch"
 _REMEDY: Final = "register it, unless the script restores it itself"
 _AVERAGE: Final = "which follows weights of a registered module"
+_MOMENTUM: Final = "which carries on gradients of weights that no optimizer has"
+_STATE: Final = "register what has it in a state_dict, or use an optimizer of torch"
 _HOLD: Final = "register what has it in a state_dict, as torch's AveragedModel does"
 _BATCHES: Final = "steps take batches from a DataLoader of the script's own"
 _LOADER: Final = "take them from a session.loader of another name, or register what saves the position"
@@ -100,6 +103,7 @@ class Changes:
         self._variables = _variables(found, registered, kept)
         self._kept = _kept_tensors(found, registered, kept, loose)
         self._numbers = numbers_by_shape(_weights(registered)) if self._kept else {}
+        self._gradients = Gradients(loose.bare(_weights(registered)) if self._kept else ())
         self._memories = _memories(registered)
         self._weights |= loose.weights() if self._memories or self._kept else set()
 
@@ -110,6 +114,7 @@ class Changes:
 
         `newer`: the state one step ago, because a network may be a copy of the weights of that time.
         """
+        newer._gradients.end()
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
         weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
@@ -122,8 +127,13 @@ class Changes:
                 remedy = "make it a part of it, unless the script sets it itself"
                 yield Finding("unsaved-state", f"{what}: {_ANEW}; {remedy}", certain=False)
         seen = list(variables())
-        for name in self._averages(_kept_tensors(seen, registered, kept, loose), weights, newer, registered):
+        tensors = _kept_tensors(seen, registered, kept, loose)
+        for name in self._averages(tensors, weights, newer, registered):
             yield Finding("unregistered-state", f"steps change {name}, {_AVERAGE}: {_ANEW}; {_HOLD}", certain=False)
+        # After two steps a sum of the last two gradients would look the same.
+        found_momenta = [] if newer is self else momenta(newer._kept, tensors, newer._gradients)
+        for name in found_momenta[:SAID]:
+            yield Finding("unregistered-state", f"steps change {name}, {_MOMENTUM}: {_ANEW}; {_STATE}", certain=False)
         yield from self._in_variables(_variables(seen, registered, kept))
         if any(self._passes.get(one, taken) != taken for one, taken in loose.passes().items()):
             yield Finding("unregistered-state", f"{_BATCHES}: {_ANEW}; {_LOADER}", certain=False)
@@ -358,6 +368,13 @@ class _Loose:
     def weights(self) -> set[bytes | None]:
         """The present values of the registered modules' tensors."""
         return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
+
+    def bare(self, weights: Iterable[Tensor]) -> list[Tensor]:
+        """Those that no living optimizer has."""
+        optimizers = [one for one in self._things if isinstance(one, Optimizer)]
+        groups = [group for one in optimizers for group in dict(vars(one)).get("param_groups", ())]
+        stepped = {id(one) for group in groups for one in group["params"]}
+        return [one for one in weights if id(one) not in stepped]
 
     def memory(self) -> set[int]:
         """Addresses of what modules and optimizers consist of, and of gradients."""

@@ -2,6 +2,7 @@
 
 A batch without an optimizer step leaves gradients. The script may drop them, for example after a spike. The next batch
 shows which: dropped gradients come back as other tensors, accumulated ones are the same tensors, written to once more.
+A script without an optimizer changes its weights itself, so it has used the gradients if a weight has changed.
 Gradients that FSDP2 has not reduced yet are there only to be added to.
 Owned by `Session`.
 """
@@ -20,6 +21,7 @@ from perdure.console import warn
 from perdure.loop.run import Run
 from perdure.session.describing import scripts_own
 from perdure.state.shards import unreduced
+from perdure.state.write_detection import elements_of
 
 LOOKED_AT: Final = 4
 """How many parameters are watched: a script accumulates the gradients of all, or of none."""
@@ -29,6 +31,8 @@ class _Noted(NamedTuple):
     parameter: Tensor
     place: int
     version: int
+    elements: bytes | None
+    """Some of the parameter's."""
 
 
 class HeldGradients:
@@ -72,7 +76,8 @@ class HeldGradients:
 
     def _look(self) -> None:
         """Looks while the gradients exist, because scripts drop them after the optimizer's step."""
-        added = (one.parameter for one in self._noted if _is_added_to(one))
+        used = any(elements_of(one.parameter) != one.elements for one in self._noted)
+        added = (one.parameter for one in self._noted if not used and _is_added_to(one))
         self._found, self._noted = next(added, self._found), []
 
 
@@ -93,4 +98,4 @@ def _name_of(parameter: Tensor, registered: dict[str, Any]) -> str:
 
 def _noted(parameters: Iterable[Tensor]) -> Iterable[_Noted]:
     held = [(one, boxes.local(one.grad)) for one in parameters if one.grad is not None][:LOOKED_AT]
-    return (_Noted(one, grad.data_ptr(), grad._version) for one, grad in held)  # noqa: SLF001
+    return (_Noted(one, grad.data_ptr(), grad._version, elements_of(one)) for one, grad in held)  # noqa: SLF001

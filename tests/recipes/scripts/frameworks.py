@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning
 import torch
+from accelerate import Accelerator
 from lightning.pytorch.callbacks import BaseFinetuning, EarlyStopping
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
@@ -250,3 +251,30 @@ def finetuning() -> Held:
     """Transfer learning by BaseFinetuning, which adds a group of parameters in the middle."""
     torch.manual_seed(3)
     return fit(Classifier(), max_epochs=3, callbacks=[FeatureExtractorFreezeUnfreeze()])
+
+
+# Accelerate
+
+
+def accelerated() -> Held:
+    """The loop of Accelerate's page on accumulation: all is prepared, and `accumulate` decides when it steps."""
+    with perdure.Session.from_env() as session:
+        torch.manual_seed(8)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+        net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 6))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
+        model, optimizer, scheduler = accelerator.prepare(net, optimizer, scheduler)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        batches = session.loader(points(48, 3), batch_size=4)
+        for _ in session.epochs(3):
+            for x, *_ in batches:
+                with accelerator.accumulate(model):
+                    loss = session.weighted(mse_loss(model(x), x))
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                if accelerator.sync_gradients:
+                    session.step()
+        return {"model": net, "optimizer": optimizer.optimizer, "scheduler": scheduler.scheduler}

@@ -151,6 +151,62 @@ def merged_adapters() -> Held:
         return {"base": base, "adapters": low, "optimizer": optimizer}
 
 
+class Merging(nn.Linear):
+    """LoRA as loralib writes it: `eval()` adds the low-rank part to the frozen weight, `train()` takes it out again."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int = 2) -> None:
+        super().__init__(inputs, outputs)
+        self.lora_A = nn.Parameter(torch.randn(rank, inputs) / 4)
+        self.lora_B = nn.Parameter(torch.zeros(outputs, rank))
+        self.weight.requires_grad = False
+        self.dropout, self.merged = nn.Dropout(0.1), False
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        if mode == self.merged:
+            low = (self.lora_B @ self.lora_A) * 2
+            self.weight.data += -low if mode else low
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = linear(x, self.weight, self.bias)
+        return plain if self.merged else plain + 2 * linear(linear(self.dropout(x), self.lora_A), self.lora_B)
+
+
+def switched_adapters() -> Held:
+    """LoRA that evaluations merge, within an epoch and at its end: each leaves its rounding in the frozen weights."""
+    torch.manual_seed(7)
+    with perdure.Session.from_env() as session:
+        net = nn.Sequential(Merging(8, 12), nn.GELU(), Merging(12, 4))
+        model = session.wrap(net)
+        trained = [weight for name, weight in net.named_parameters() if "lora_" in name or "bias" in name]
+        optimizer = torch.optim.AdamW(trained, lr=2e-2)
+        session.register(model=model, optimizer=optimizer)
+        session.state["scores"] = []
+        inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(7))
+        labels = inputs[:, :4].argmax(1)
+        batches = session.loader(TensorDataset(inputs, labels), batch_size=8)
+
+        def evaluate() -> None:
+            net.eval()
+            with torch.no_grad():
+                session.state["scores"].append(cross_entropy(net(inputs), labels).item())
+            net.train()
+
+        for _ in session.epochs(2):
+            net.train()
+            for x, y in batches:
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(x), y)).backward()
+                optimizer.step()
+                session.step()
+                if session.steps_done % 3 == 0:
+                    evaluate()
+            evaluate()
+        return {"model": net, "optimizer": optimizer, "scores": session.state["scores"]}
+
+
 def log_probability(model: nn.Module, x: Tensor) -> Tensor:
     return model(x[:, :-1]).log_softmax(-1).gather(2, x[:, 1:, None]).sum((1, 2))
 

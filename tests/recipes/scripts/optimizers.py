@@ -10,7 +10,7 @@ from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 from torch.utils.data import TensorDataset
 
 import perdure
-from tests.recipes.held import Held
+from tests.recipes.held import Held, stepped_by_hand
 
 
 def labelled(samples=64, width=8):
@@ -302,6 +302,56 @@ def muon() -> Held:
                 net.zero_grad()
                 session.step()
         return {"model": net, "optimizers": optimizers}
+
+
+class Velocities:
+    """Momentum by hand, as something that can be registered."""
+
+    def __init__(self, weights):
+        self.kept = [torch.zeros_like(weight) for weight in weights]
+
+    def state_dict(self):
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state):
+        for own, restored in zip(self.kept, state["kept"], strict=True):
+            own.copy_(restored)
+
+
+def by_hand(session, net, velocities):
+    """SGD with momentum as the textbook Dive into Deep Learning writes it."""
+    model = session.wrap(net)
+    batches = session.loader(labelled(), batch_size=8)
+    for _ in session.epochs(2):
+        for x, y in batches:
+            session.weighted(cross_entropy(model(x), y)).backward()
+            with torch.no_grad():
+                for p, v in zip(net.parameters(), velocities, strict=True):
+                    v[:] = 0.9 * v + p.grad
+                    p[:] -= 0.05 * v
+                    p.grad.data.zero_()
+            stepped_by_hand()
+            session.step()
+
+
+def momentum_by_hand() -> Held:
+    """No optimizer, and its momentum in a list."""
+    net = network()
+    with perdure.Session.from_env() as session:
+        velocities = [torch.zeros_like(weight) for weight in net.parameters()]
+        session.register(model=net)
+        by_hand(session, net, velocities)
+        return {"model": net, "velocities": velocities}
+
+
+def registered_momentum() -> Held:
+    """The same, in an object that is registered."""
+    net = network()
+    with perdure.Session.from_env() as session:
+        velocities = Velocities(net.parameters())
+        session.register(model=net, velocities=velocities)
+        by_hand(session, net, velocities.kept)
+        return {"model": net, "velocities": velocities}
 
 
 def noisy_gradients() -> Held:

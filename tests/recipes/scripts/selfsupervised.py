@@ -61,6 +61,56 @@ def queue() -> Held:
         return {"model": net, "optimizer": optimizer}
 
 
+class Contrast(nn.Module):
+    """MoCo for several ranks: all put all ranks' keys into their queues, which so stay the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder_q = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+        self.encoder_k = copy.deepcopy(self.encoder_q).requires_grad_(False)
+        self.register_buffer("queue", normalize(torch.randn(4, 20), dim=0))
+        self.register_buffer("queue_ptr", torch.zeros(1, dtype=torch.long))
+
+    @torch.no_grad()
+    def momentum_update_key_encoder(self) -> None:
+        for slow, fast in zip(self.encoder_k.parameters(), self.encoder_q.parameters(), strict=True):
+            slow.data = slow.data * 0.9 + fast.data * 0.1
+
+    @torch.no_grad()
+    def dequeue_and_enqueue(self, keys: Tensor) -> None:
+        start = int(self.queue_ptr)
+        self.queue[:, start : start + len(keys)] = keys.T
+        self.queue_ptr[0] = (start + len(keys)) % 20
+
+    def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        query = normalize(self.encoder_q(one), dim=1)
+        with torch.no_grad():
+            key = normalize(self.encoder_k(other), dim=1)
+        logits = torch.cat([(query * key).sum(1, keepdim=True), query @ self.queue.clone().detach()], 1) / 0.07
+        return cross_entropy(logits, torch.zeros(len(key), dtype=torch.long)), key
+
+
+def queue_of_all_ranks() -> Held:
+    """MoCo on any number of ranks, whose keys are gathered before they are queued."""
+    torch.manual_seed(4)
+    with perdure.Session.from_env() as session:
+        net = Contrast()
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(net.encoder_q.parameters(), lr=0.03, momentum=0.9, weight_decay=1e-4)
+        session.register(model=model, optimizer=optimizer)
+        batches = session.loader(samples(), batch_size=4)
+        for _ in session.epochs(2):
+            for (x,) in batches:
+                net.momentum_update_key_encoder()
+                loss, key = model(x + 0.1 * torch.randn_like(x), x + 0.1 * torch.randn_like(x))
+                optimizer.zero_grad()
+                session.weighted(loss).backward()
+                optimizer.step()
+                net.dequeue_and_enqueue(torch.cat([torch.tensor(one) for one in perdure.gather(session, key.tolist())]))
+                session.step()
+        return {"model": net, "optimizer": optimizer}
+
+
 class DINOLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()

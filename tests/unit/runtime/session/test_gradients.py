@@ -43,6 +43,31 @@ def _every_fourth(number: int, optimizer: torch.optim.Optimizer, session: Sessio
     session.step()
 
 
+def _every_fourth_by_hand(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    """Without the optimizer: the script changes the weights itself."""
+    if number % 4 == 3:
+        _descend(optimizer)
+        optimizer.zero_grad(set_to_none=False)
+    session.step()
+
+
+def _each_by_hand(_: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    _descend(optimizer)
+    optimizer.zero_grad(set_to_none=False)
+    session.step()
+
+
+def _each_by_hand_zeroed_late(_: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    _descend(optimizer)
+    session.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+def _descend(optimizer: torch.optim.Optimizer) -> None:
+    for weight in optimizer.param_groups[0]["params"]:
+        weight.data -= 0.01 * weight.grad
+
+
 def _with_the_optimizer(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
     if number % 2:
         optimizer.step()
@@ -65,7 +90,7 @@ def _twice_each(number: int, optimizer: torch.optim.Optimizer, session: Session)
     session.step()
 
 
-@pytest.mark.parametrize("body", [_every_batch, _every_fourth])
+@pytest.mark.parametrize("body", [_every_batch, _every_fourth, _every_fourth_by_hand])
 def test_a_step_at_each_part_of_a_larger_batch_is_reported_once_with_a_parameter(
     join: Join, capsys: pytest.CaptureFixture[str], body: Body
 ) -> None:
@@ -75,7 +100,9 @@ def test_a_step_at_each_part_of_a_larger_batch_is_reported_once_with_a_parameter
     assert "added to the gradients that were there, of net.weight" in told[0]
 
 
-@pytest.mark.parametrize("body", [_with_the_optimizer, _dropping, _twice_each])
+@pytest.mark.parametrize(
+    "body", [_with_the_optimizer, _dropping, _twice_each, _each_by_hand, _each_by_hand_zeroed_late]
+)
 def test_gradients_that_no_step_of_the_session_leaves_to_the_next_batch_are_not_reported(
     join: Join, capsys: pytest.CaptureFixture[str], body: Body
 ) -> None:
