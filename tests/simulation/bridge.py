@@ -60,6 +60,8 @@ class Link:
     mark: str = ""
     """How that rank marks its entries."""
     connected: bool = False
+    says_connected: bool = False
+    """Whether it has set its key for that."""
     gone: bool = False
     still: bool = False
     """Its process is stopped: it says nothing."""
@@ -95,6 +97,15 @@ class Bridge:
     def is_warm(self, link: Link) -> bool:
         """Whether all are, as this party sees it."""
         return len(self.links) == len(self.attempt.parties) and self.reaches_decider(link)
+
+    def report_connected(self, link: Link) -> None:
+        """One more party says that it is connected."""
+        link.says_connected = True
+        self.changed.tell()
+
+    def is_connected(self, link: Link) -> bool:
+        """Whether all are, as this party sees it."""
+        return all(each.says_connected for each in self.links.values()) and self.reaches_decider(link)
 
     def reaches_decider(self, link: Link) -> bool:
         """Whether this party can read the store now."""

@@ -197,6 +197,8 @@ class Driver:
                 self._spawn(self._prepare())
             case on.Connect():
                 self._connect.set()
+            case on.SetConnected():
+                self._spawn(self._meet())
             case on.MoveState():
                 self._spawn(self._move())
             case on.Vote():
@@ -253,6 +255,14 @@ class Driver:
         while self.party.decides and self.phase is PartyPhase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _meet(self) -> None:
+        bridge = self.bridge
+        bridge.report_connected(self.link)
+        if self.party.old is None:
+            return
+        if await self._awaits(lambda: bridge.is_connected(self.link), "not all parties are connected"):
+            self.feed(on.AllConnected())
 
     async def _hear(self) -> None:
         """Each party sends a heartbeat once a second to the decider, which answers and so shows all that it lives.

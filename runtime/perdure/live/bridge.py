@@ -1,4 +1,4 @@
-"""The connections of one attempt: the bridge for state, votes and words, and the newer run's groups.
+"""The connections of one attempt: the bridge for state, votes and words, and later the newer run's groups.
 
 Old ranks connect in a thread while they train. A bridge serves one attempt: a failure raises PeerLost and ends the
 attempt, never the training. This module knows nothing of the session. Called by perdure.live.effects.
@@ -7,7 +7,6 @@ attempt, never the training. This module knows nothing of the session. Called by
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
-from perdure.group.rendezvous import Deadline, Groups, connect_ranks
+from perdure.group.rendezvous import Groups
 from perdure.group.world import Group, connect_group
 from perdure.live.keys import WORD_BYTES, StoreKeys, Word
 from perdure.live.protocol.parties import Attempt, Party
@@ -34,10 +33,8 @@ class Bridge:
     """For state and votes; a timeout ends it."""
     words: Group
     """For words, which may take long to come; only the end of a process ends it."""
-    groups: Groups | None
-    """The newer run's groups; None on a leaver."""
-    connected: float
-    """Seconds that connecting took, while training went on."""
+    groups: Groups | None = None
+    """The newer run's groups; None before they are connected, and on a leaver."""
 
     def __post_init__(self) -> None:
         self.peers = GlooPeers(self.group)
@@ -85,30 +82,15 @@ class Bridge:
         return Word.read(text) if text.strip() else None
 
 
-def connect_bridge(
-    keys: StoreKeys,
-    attempt: Attempt,
-    party: Party,
-    settings: Settings,
-    *,
-    seconds: float,
-    timeout: timedelta,
-    deadline: Deadline,
-) -> Bridge:
-    """Connect all parties, which have arrived, and the newer run's groups. Raises PeerLost if one is gone.
-
-    `settings` are this process's in the newer run. `seconds` limits the wait for words, `timeout` a collective of the
-    newer run.
-    """
-    begun = time.monotonic()
+def connect_bridge(keys: StoreKeys, attempt: Attempt, party: Party, *, seconds: float) -> Bridge:
+    """Connect all parties, which have arrived. Raises PeerLost if one is gone. `seconds` limits the wait for words."""
     size = len(attempt.parties)
     with peer_lost("the bridge was made"):
         group, words = (
             connect_group(keys.store, name, rank=party.number, size=size, timeout=timedelta(seconds=patience))
             for name, patience in (("bridge", QUIET_SECONDS), ("words", seconds))
         )
-    groups = None if party.new is None else connect_ranks(settings, timeout=timeout, deadline=deadline)
-    return Bridge(attempt, party, group, words, groups, time.monotonic() - begun)
+    return Bridge(attempt, party, group, words)
 
 
 def settings_of(attempt: Attempt, party: Party, settings: Settings, master: str) -> Settings:

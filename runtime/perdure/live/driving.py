@@ -169,7 +169,7 @@ class Driver:
         match action:
             case ev.MoveState() | ev.Install() | ev.TrainOn() | ev.SaveAndExit() | ev.JoinInPlace() | ev.ExitProcess():
                 self._leave_to_main(action)
-            case ev.SetWarm() | ev.Connect() | ev.SetSeen() | ev.SayToAll():
+            case ev.SetWarm() | ev.Connect() | ev.SetConnected() | ev.SetSeen() | ev.SayToAll():
                 self._act_on_parties(action)
             case ev.TellVoting() | ev.TellEnded() | ev.AskExit():
                 self._act_on_agent(action)
@@ -193,12 +193,14 @@ class Driver:
             self.abandoned(action)
         self._main.put(action)
 
-    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetSeen | ev.SayToAll) -> None:
+    def _act_on_parties(self, action: ev.SetWarm | ev.Connect | ev.SetConnected | ev.SetSeen | ev.SayToAll) -> None:
         match action:
             case ev.SetWarm():
                 self._thread(self._prepare)
             case ev.Connect():
                 self._connect.set()
+            case ev.SetConnected():
+                self._thread(self._meet)
             case ev.SetSeen():
                 self.effects.seen()
             case ev.SayToAll(word, why):
@@ -235,7 +237,7 @@ class Driver:
         threading.Thread(target=act, args=arguments, name=name, daemon=True).start()
 
     def _give_up(self) -> None:
-        if self._over.is_set():
+        if self._over.is_set() or self._state.word:
             raise GivenUp
         word = self.effects.early_word()
         if word:
@@ -261,11 +263,31 @@ class Driver:
             while not self._connect.wait(AGAIN_SECONDS):
                 self._give_up()
             effects.connect()
+            self._begin_to_hear()  # so that a party that dies while the ranks connect is missed at once
+            effects.connect_ranks()
         except GivenUp:
             return
         except PerdureError as error:
             self.feed(ev.Unable(str(error)))
             return
+        self.feed(ev.Connected())
+
+    def _meet(self) -> None:
+        """Tell the old ranks that this party is connected; on one of them wait for the others."""
+        try:
+            self.effects.publish_connected()
+            if self.effects.party.old is None:
+                return
+            self.effects.await_connected()
+        except GivenUp:
+            return
+        except PerdureError as error:
+            self.feed(ev.Unable(str(error)))
+            return
+        self.feed(ev.AllConnected())
+
+    def _begin_to_hear(self) -> None:
+        effects = self.effects
         others = [party.number for party in effects.attempt.parties if party.number != effects.party.number]
         for other in others if effects.party.decides else [effects.attempt.decider]:
             self._thread(self._listen, other)
@@ -273,7 +295,6 @@ class Driver:
             self._thread(self._watch_store)
         self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
         self._thread(self._say_here)
-        self.feed(ev.Connected())
 
     def _let_others_refuse(self) -> None:
         end = time.monotonic() + REFUSAL_SECONDS

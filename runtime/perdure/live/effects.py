@@ -20,7 +20,7 @@ from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError
 from perdure.group.collectives import on_all
-from perdure.group.rendezvous import Deadline
+from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.host.collector import CollectorPause
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
@@ -206,17 +206,28 @@ class Effects:
             self._room = room
 
     def connect(self) -> None:
-        """Connect all parties and the newer run's groups."""
-        self._bridge = connect_bridge(
-            self.keys,
-            self.attempt,
-            self.party,
-            self.settings,
-            seconds=self.block.limit + 3 * QUIET_SECONDS,
-            timeout=timedelta(seconds=self.run.timeout),
-            deadline=self._deadline,
-        )
-        self.stop_seconds["connect"] = self._bridge.connected
+        """Connect all parties: from now on each hears the words, and learns of the death, of any other."""
+        begun = time.monotonic()
+        seconds = self.block.limit + 3 * QUIET_SECONDS
+        self._bridge = connect_bridge(self.keys, self.attempt, self.party, seconds=seconds)
+        self.stop_seconds["connect"] = time.monotonic() - begun
+
+    def connect_ranks(self) -> None:
+        """Connect the newer run's groups, if this party is a rank of it."""
+        if self.party.new is None:
+            return
+        begun, bridge = time.monotonic(), self.bridge
+        timeout = timedelta(seconds=self.run.timeout)
+        bridge.groups = connect_ranks(self.settings, timeout=timeout, deadline=self._deadline)
+        self.stop_seconds["connect"] += time.monotonic() - begun
+
+    def publish_connected(self) -> None:
+        """Tell the old ranks that this party is connected."""
+        self.keys.publish_connected()
+
+    def await_connected(self) -> None:
+        """On an old rank: wait until all parties are connected."""
+        self.keys.await_connected(self._deadline)
 
     def store_answers(self) -> bool:
         """Whether the object store answers."""

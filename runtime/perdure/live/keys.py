@@ -24,9 +24,9 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 2
-"""Version of what the parties send each other in the stop, headers and tensors. Parties of different ones do not meet:
-one image may have replaced another between the start of two pods."""
+FORMAT: Final = 3
+"""Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
+do not meet: one image may have replaced another between the start of two pods."""
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
 """Twice an entry's size, because JSON escapes the quotes of the entry."""
 WARM_POLL_SECONDS: Final = 0.1
@@ -126,6 +126,18 @@ class StoreKeys:
         with peer_lost("the parties were counted"):
             parties = (party.number for party in self._attempt.parties)
             return [party for party in parties if not self.store.check([f"warm/{party}"])]
+
+    def publish_connected(self) -> None:
+        """Publish that this party has connected the bridge and its groups of the newer run."""
+        with peer_lost("the connection was reported"):
+            self.store.set(f"connected/{self._party.number}", "1")
+
+    def await_connected(self, deadline: Deadline) -> None:
+        """Wait until all parties have published it."""
+        with peer_lost("the parties' connections were awaited"):
+            for other in self._attempt.parties:
+                awaited = f"{_name(other)} has not connected to the others"
+                look_for_keys(self.store, [f"connected/{other.number}"], deadline, awaited, every=WARM_POLL_SECONDS)
 
     def say(self, word: Word) -> None:
         """Publish a message for parties without a bridge."""

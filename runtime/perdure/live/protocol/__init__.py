@@ -13,7 +13,8 @@ meaningless ones. All events and actions (perdure.live.protocol.events):
 
     event                 fed by the shell when
     AllWarm               every party's warm key is in the decider's store, and all hashes agree
-    Connected             the bridge and the newer run's groups are connected (in the background)
+    Connected             this party has connected the bridge and its groups of the newer run (in the background)
+    AllConnected          old: every party's connected key is in the decider's store
     StoreSeen(answers)    decider: whether the object store answered within the last seconds
     NotLive(why)          this script cannot swap members live
     Unable(why)           hashes differ, connecting or moving state failed, a newcomer's script ended or failed
@@ -38,6 +39,7 @@ meaningless ones. All events and actions (perdure.live.protocol.events):
     action                the shell
     SetWarm               sets this party's warm key; AllWarm follows once all are set
     Connect               connects in a background thread
+    SetConnected          sets this party's connected key; on an old rank AllConnected follows once all are set
     MoveState             sends or receives state; a newcomer waits in it for the old ranks to stop
     TellVoting            tells the agent and waits for its acknowledgement
     Vote                  contributes to the reduce on the bridge

@@ -38,7 +38,12 @@ class AllWarm:
 
 @dataclass(frozen=True)
 class Connected:
-    """The bridge and the newer run's groups are connected."""
+    """This party has connected the bridge and its groups of the newer run."""
+
+
+@dataclass(frozen=True)
+class AllConnected:
+    """Every party has."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +182,9 @@ class Passed:
 
 
 Event = (
-    AllWarm | Connected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | TrainingDone | Moved | FirstBatch
-    | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | PartyGone | RoundDone
-    | OlderRunEnded | Sigterm | Newer | Passed
+    AllWarm | Connected | AllConnected | StoreSeen | NotLive | Unable | Stopped | ExitAgreed | TrainingDone | Moved
+    | FirstBatch | Acknowledged | VoteReduced | LogAnswered | Heard | LinkClosed | Silent | SeenBy | PartyGone
+    | RoundDone | OlderRunEnded | Sigterm | Newer | Passed
 )  # fmt: skip
 
 
@@ -191,6 +196,11 @@ class SetWarm:
 @dataclass(frozen=True)
 class Connect:
     """Connect all parties, and the newer run's groups, in the background."""
+
+
+@dataclass(frozen=True)
+class SetConnected:
+    """Set this party's connected key."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +315,7 @@ class ExitProcess:
 
 
 Action = (
-    SetWarm | Connect | MoveState | TellVoting | Vote | AppendOpened | AppendRefused | ReadLog | SayToAll | SetSeen
-    | BeginRound | Install | TellTookOver | TellEnded | TrainOn | AskExit | SaveAndExit | JoinInPlace | CloseStore
-    | ExitProcess
+    SetWarm | Connect | SetConnected | MoveState | TellVoting | Vote | AppendOpened | AppendRefused | ReadLog | SayToAll
+    | SetSeen | BeginRound | Install | TellTookOver | TellEnded | TrainOn | AskExit | SaveAndExit | JoinInPlace
+    | CloseStore | ExitProcess
 )  # fmt: skip

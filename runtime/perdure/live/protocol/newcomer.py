@@ -28,6 +28,7 @@ from perdure.live.protocol.events import (
     Passed,
     ReadLog,
     SayToAll,
+    SetConnected,
     SetSeen,
     Sigterm,
     Silent,
@@ -78,7 +79,7 @@ def _comes_nearer(state: PartyState, event: Event) -> Step:
         case AllWarm() if state.phase is PartyPhase.PREPARING:
             return stay(state, Connect())
         case Connected() if state.phase is PartyPhase.PREPARING:
-            return to(state, PartyPhase.MOVING, MoveState(), connected=True)
+            return to(state, PartyPhase.MOVING, SetConnected(), MoveState())
         case Moved() if state.phase is PartyPhase.MOVING:
             return to(state, PartyPhase.RUNNING_ON)
         case FirstBatch() if state.phase is PartyPhase.RUNNING_ON and not state.late:

@@ -12,6 +12,7 @@ from perdure.live.protocol.deciding import after_the_put, at_the_limit, before_t
 from perdure.live.protocol.events import (
     Acknowledged,
     Alarm,
+    AllConnected,
     AllWarm,
     AskExit,
     CloseStore,
@@ -29,6 +30,7 @@ from perdure.live.protocol.events import (
     PartyGone,
     Passed,
     SeenBy,
+    SetConnected,
     Sigterm,
     Silent,
     Stopped,
@@ -90,12 +92,8 @@ def _in_phase(state: PartyState, event: Event) -> Step:
 
 def _prepares(state: PartyState, event: Event) -> Step:
     match event:
-        case AllWarm():
-            return stay(state, Connect())
-        case Connected():
-            return stay(state, connected=True)
-        case StoreSeen(answers):
-            return stay(state, silent=not answers)
+        case AllWarm() | Connected() | AllConnected() | StoreSeen():
+            return _comes_nearer(state, event)
         case Stopped() if state.exit_requested and not state.leaves:
             return say_and_return(state, HandoverWord.ABORT, "this pod is to end")
         case Stopped():
@@ -113,6 +111,19 @@ def _prepares(state: PartyState, event: Event) -> Step:
     # The decider repeats the word for parties without a link to its sender.
     say = state.decides or not isinstance(event, Heard)
     return gave_up(state, why, say=say) if why else stay(state)
+
+
+def _comes_nearer(state: PartyState, event: AllWarm | Connected | AllConnected | StoreSeen) -> Step:
+    """The steps to its offer in the vector."""
+    match event:
+        case AllWarm():
+            return stay(state, Connect())
+        case Connected():
+            return stay(state, SetConnected())
+        case AllConnected():
+            return stay(state, connected=True)
+        case StoreSeen(answers):
+            return stay(state, silent=not answers)
 
 
 def _stands(state: PartyState, event: Event) -> Step:

@@ -50,6 +50,7 @@ class PartyState:
     me: Party
     phase: PartyPhase = PartyPhase.PREPARING
     connected: bool = False
+    """Old: every party is connected, so none waits in the stop for others to connect."""
     silent: bool = False
     """Decider: the object store has not answered lately."""
     exit_requested: bool = False

@@ -8,7 +8,7 @@ from perdure.live.protocol.machine import PartyPhase, known
 from perdure.live.protocol.parties import PartyRole
 from perdure.live.protocol.state import STANDING
 from perdure.wire import ExitKind, HandoverWord
-from tests.unit.runtime.live.moves import ENDS_OLDER, NEWER, keeps_what_went
+from tests.unit.runtime.live.moves import ENDS_OLDER, NEWER, has_stopped, keeps_what_went
 from tests.unit.runtime.live.small import ENDED, FROZEN, KILLED, NEXT, RUN, UP, Setting, World, spent
 
 OLDER = "ocfCFr"
@@ -39,9 +39,16 @@ def broken(setting: Setting, world: World) -> Iterator[str]:
         yield "H7: of the older run's ranks one trains and one saves"
     if world.aborted and ("p" in world.log or taken):
         yield "H9: an aborted run opened"
+    yield from _stopped_early(setting, world)
     yield from _told_falsely(setting, world)
     if _harmless(setting, world) and any(_loses(setting, world, number) for number in setting.everybody):
         yield "H6: finished steps are lost although nobody was killed"
+
+
+def _stopped_early(setting: Setting, world: World) -> Iterator[str]:
+    stopped = any(setting.phase(world, rank) in STANDING for rank in setting.old)
+    if stopped and len(world.connected) < len(setting.everybody):
+        yield "H14: an old rank has stopped before every party was connected"
 
 
 def _told_falsely(setting: Setting, world: World) -> Iterator[str]:
@@ -133,7 +140,9 @@ def slow(setting: Setting, world: World) -> Iterator[str]:
     waiting = [
         setting.phase(world, number).value
         for number in setting.everybody
-        if world.procs[number] == UP and setting.phase(world, number) in STANDING
+        if world.procs[number] == UP
+        and setting.phase(world, number) in STANDING
+        and (number in setting.old or has_stopped(setting, world))
     ]
     if waiting and world.up:
         yield f"H12: {waiting} up to the limit, though whoever they wait for is gone or silent"

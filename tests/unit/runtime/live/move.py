@@ -59,6 +59,7 @@ class Move:
         self.random = job.random
         self.writer = Writer(Log(job.store), uid=UID, run=attempt.next)
         self.parties: list[Process] = []
+        self.connected: set[int] = set()
         self.votes: set[int] = set()
         self.rounds: dict[int, Choice] = {}
         self.saving: set[int] = set()
@@ -159,6 +160,11 @@ class Move:
     def collect(self, number: int, action: on.Action) -> None:
         """What the parties do together, once all of them have come to it."""
         match action:
+            case on.SetConnected():
+                self.connected.add(number)
+                if len(self.connected) == len(self.parties):
+                    for rank in range(self.attempt.world):
+                        self.later(rank, on.AllConnected(), most=0.2)
             case on.Vote():
                 self.votes.add(number)
             case on.BeginRound(choice):

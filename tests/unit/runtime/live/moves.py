@@ -89,14 +89,15 @@ def _seconds(setting: Setting, world: World) -> Iterator[Move]:
 
 def _unheard(setting: Setting, world: World, number: int) -> Iterator[int]:
     """Of whom a party hears nothing, and would: the decider hears all, all others the decider alone."""
-    if world.procs[number] != UP or not _has_stopped(setting, world):
+    if world.procs[number] != UP or not has_stopped(setting, world):
         return
     for other in setting.everybody if number == setting.decider else (setting.decider,):
         if other != number and (world.procs[other] == FROZEN or {number, other} & world.cut):
             yield other
 
 
-def _has_stopped(setting: Setting, world: World) -> bool:
+def has_stopped(setting: Setting, world: World) -> bool:
+    """Whether an old rank does not just train: before that no party waits for another."""
     return any(setting.phase(world, rank) is not PartyPhase.PREPARING for rank in setting.old)
 
 
@@ -104,7 +105,7 @@ def _silences(setting: Setting, world: World, number: int) -> Iterator[Move]:
     """After 3 s: before anything that takes longer, and at any moment. With `doubt` also about living parties."""
     for other in _unheard(setting, world, number):
         yield f"{number} hears nothing of {other}", setting.after(world, number, on.Silent(other))
-    if may(world, "doubt") and _has_stopped(setting, world):
+    if may(world, "doubt") and has_stopped(setting, world):
         for other in setting.everybody if number == setting.decider else (setting.decider,):
             doubted = setting.after(world, number, on.Silent(other)) if other != number else world
             if doubted != world:
@@ -249,6 +250,8 @@ def _work(setting: Setting, world: World, number: int) -> Iterator[Move]:
     for what in world.jobs[number]:
         done = finished(world, number, what)
         match what:
+            case "connect" | "meet":
+                yield from _connecting(setting, world, number, what)
             case "move":
                 yield from _move(setting, world, done, number)
             case "tell":
@@ -262,6 +265,16 @@ def _work(setting: Setting, world: World, number: int) -> Iterator[Move]:
                 yield f"{number} has saved", setting.after(done, number, on.OlderRunEnded())
             case _:
                 yield from _log_answers(setting, world, number, what)
+
+
+def _connecting(setting: Setting, world: World, number: int, what: str) -> Iterator[Move]:
+    done = finished(world, number, what)
+    if what == "connect":
+        yield f"{number} is connected", setting.after(done, number, on.Connected())
+        if may(world, "unable"):
+            yield f"{number} cannot", setting.after(spend(done, "unable"), number, on.Unable("x"))
+    elif len(world.connected) == len(setting.everybody):
+        yield f"{number} knows that all are connected", setting.after(done, number, on.AllConnected())
 
 
 def _log_answers(setting: Setting, world: World, number: int, what: str) -> Iterator[Move]:
@@ -484,7 +497,7 @@ def _faults(setting: Setting, world: World) -> Iterator[Move]:
         if may(world, "cut") and number != decider and number not in world.cut:
             yield f"the link of {number} is cut", spend(world, "cut")._replace(cut=world.cut | {number})
         stands = setting.phase(world, number) in STANDING or setting.state(world, number).joins
-        if may(world, "freeze") and stands and _has_stopped(setting, world):
+        if may(world, "freeze") and stands and (has_stopped(setting, world) or "connect" in world.jobs[number]):
             yield f"{number} freezes", spend(world, "freeze")._replace(procs=put(world.procs, number, FROZEN))
     for number in setting.everybody:
         if world.procs[number] == FROZEN:

@@ -52,12 +52,15 @@ class Planted:
     attempt: Attempt = REPLACED
     react: React = step
     without: str = ""
+    connecting: bool = False
 
     def setting(self, *, mended: bool = False) -> Setting:
         rules = frozenset({self.without} - {""})
         if mended:
-            return Setting(self.attempt, self.faults, self.late)
-        return Setting(self.attempt, self.faults, self.late, without=rules, react=self.react)
+            return Setting(self.attempt, self.faults, self.late, connecting=self.connecting)
+        return Setting(
+            self.attempt, self.faults, self.late, without=rules, react=self.react, connecting=self.connecting
+        )
 
 
 def _aborts(state: PartyState) -> Step:
@@ -66,6 +69,10 @@ def _aborts(state: PartyState) -> Step:
         state, actions = step_newcomer(replace(state, phase=PartyPhase.TELLING), on.Unable("x"))
         return state, actions
     return say_and_return(state, ABORT, "x")
+
+
+def _who_is_connected_stops(state: PartyState, event: on.Event) -> Step:
+    return step(state, on.AllConnected() if event == on.Connected() and not state.joins else event)
 
 
 def _silence_is_an_answer(state: PartyState, event: on.Event) -> Step:
@@ -192,6 +199,9 @@ def _who_has_read_go_lets_go(state: PartyState, event: on.Event) -> Step:
 
 
 PLANTED: dict[str, Planted] = {
+    "old ranks that are connected wait for no other party": Planted(
+        "H14", attempt=ALL_REPLACED, react=_who_is_connected_stops, connecting=True
+    ),
     "an entry is taken for one's own by its writer": Planted("H1", {"commit": 1}, without="bytes"),
     "a log that says nothing is taken for an answer": Planted("H", {}, 2, GROWN, react=_silence_is_an_answer),
     "each rank leaves the stop for itself": Planted("H", {"sigterm": 1}, 2, without="round"),

@@ -57,6 +57,8 @@ class World(NamedTuple):
     """Up to where the older run's writer has read the log."""
     up: bool
     """Whether the store answers."""
+    connected: frozenset[int]
+    """Parties that have set this key."""
     said: frozenset[tuple[int, HandoverWord]]
     voted: frozenset[int]
     seen: frozenset[int]
@@ -91,6 +93,8 @@ class Setting:
     late: int = 2
     """How far the clock may go while something else is still possible."""
     without: frozenset[str] = frozenset()
+    connecting: bool = False
+    """Whether the parties have yet to connect in the beginning."""
     react: Callable[[PartyState, on.Event], Step] = step
     _states: list[PartyState] = field(default_factory=list)
     _numbers: dict[PartyState, int] = field(default_factory=dict)
@@ -135,20 +139,24 @@ class Setting:
         return range(len(self.attempt.parties))
 
     def first(self) -> World:
-        """All are warm and connected, the older run trains."""
+        """All are warm and connected, unless they have yet to connect; the older run trains."""
         count = len(self.everybody)
         none: tuple[frozenset[Job], ...] = (frozenset(),) * count
         states = tuple(self._number(begin(self.attempt, number)[0]) for number in self.everybody)
         empty: frozenset[int] = frozenset()
         world = World(
             states=states, jobs=none, procs=(UP,) * count, ends=("",) * count, told=("",) * count, known=(1,) * count,
-            log="o", puts=frozenset(), pen=1, up=True, said=frozenset(), voted=empty, seen=empty,
+            log="o", puts=frozenset(), pen=1, up=True, connected=empty, said=frozenset(), voted=empty, seen=empty,
             agreed=frozenset(), rounds=(-1,) * len(self.old), marked=False, aborted=False, wants=empty,
             clock=0, cut=empty, plan=None, newer=empty, faults=tuple(self.faults.get(fault, 0) for fault in FAULTS),
         )  # fmt: skip
         for number in self.everybody:
-            for event in (on.StoreSeen(True), on.AllWarm(), on.Connected()):
+            for event in (on.StoreSeen(True), on.AllWarm()):
                 world = self.after(world, number, event)
+        for number in () if self.connecting else self.everybody:
+            world = self.after(finished(world, number, "connect"), number, on.Connected())
+        for number in () if self.connecting else self.everybody:
+            world = self.after(finished(world, number, "meet"), number, on.AllConnected())
         return world
 
     def after(self, world: World, number: int, event: on.Event) -> World:
@@ -187,6 +195,8 @@ class Setting:
         match action:
             case on.SayToAll(word):
                 return world._replace(said=world.said | {(number, word)})
+            case on.SetConnected():
+                return world._replace(connected=world.connected | {number})
             case on.SetSeen() if self.attempt.parties[self.decider].part is PartyRole.LEAVER:
                 return world._replace(seen=world.seen | {number})
             case on.BeginRound(choice):
@@ -203,6 +213,8 @@ class Setting:
 
 
 _JOBS: Final[dict[type[on.Action], Job]] = {
+    on.Connect: "connect",
+    on.SetConnected: "meet",
     on.MoveState: "move",
     on.TellVoting: "tell",
     on.Vote: "vote",
@@ -210,6 +222,7 @@ _JOBS: Final[dict[type[on.Action], Job]] = {
     on.SaveAndExit: "save",
 }
 _ANSWERED: Final[dict[PartyPhase, frozenset[Job]]] = {
+    PartyPhase.PREPARING: frozenset({"connect", "meet"}),
     PartyPhase.MOVING: frozenset({"move", "read"}),
     PartyPhase.RUNNING_ON: frozenset({"read"}),
     PartyPhase.TELLING: frozenset({"tell", "read"}),

@@ -165,6 +165,15 @@ class Process(Effects):
     def connect(self) -> None:
         pass
 
+    def connect_ranks(self) -> None:
+        pass
+
+    def publish_connected(self) -> None:
+        pass
+
+    def await_connected(self) -> None:
+        pass
+
     @property
     def bridge(self) -> Any:
         return Quiet()

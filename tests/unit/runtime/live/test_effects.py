@@ -111,6 +111,7 @@ class Pair:
             effects.find_store(lambda: None)
             effects.get_warm(warm)
             effects.connect()
+            effects.connect_ranks()
 
         with ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(connects, self.giver, warm[0]), pool.submit(connects, self.taker, warm[1])]:

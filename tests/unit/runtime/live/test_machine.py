@@ -23,7 +23,7 @@ SHRUNK_TO_ONE = Attempt(3, 4, 2, (), (1,))
 D, LEAVER, NEWCOMER = 0, 1, 2
 GO, ABORT, RESTART = HandoverWord.GO, HandoverWord.ABORT, HandoverWord.RESTART
 
-READY = (on.StoreSeen(True), on.AllWarm(), on.Connected())
+READY = (on.StoreSeen(True), on.AllWarm(), on.Connected(), on.AllConnected())
 TO_THE_VOTE: tuple[on.Event, ...] = (*READY, on.Stopped(), on.Moved(), on.FirstBatch(), on.Acknowledged())
 
 
@@ -145,10 +145,18 @@ class TestTheWay:
             assert machine.did == (on.SetWarm(),)
             assert machine.sees(on.AllWarm()) == (on.Connect(),)
 
+    @pytest.mark.parametrize("number", [D, LEAVER])
+    def test_an_old_rank_that_is_connected_does_not_stop_before_all_others_are(self, number: int) -> None:
+        machine = Machine(REPLACED, number, on.StoreSeen(True), on.AllWarm())
+        assert machine.sees(on.Connected()) == (on.SetConnected(),)
+        assert named(machine.state) == 0
+        machine.sees(on.AllConnected())
+        assert named(machine.state) == 4
+
     def test_an_old_rank_names_the_attempt_while_it_is_ready_and_not_a_moment_longer(self) -> None:
         machine = Machine(GROWN, D, on.AllWarm())
         assert named(machine.state) == 0
-        machine.sees(on.Connected())
+        machine.sees(on.AllConnected())
         assert named(machine.state) == 0
         machine.sees(on.StoreSeen(True))
         assert named(machine.state) == 4
@@ -161,7 +169,7 @@ class TestTheWay:
 
     def test_state_moves_at_the_stop_and_a_newcomer_is_there_before(self) -> None:
         assert prepared(LEAVER).sees(on.Stopped()) == (on.MoveState(),)
-        assert Machine(REPLACED, NEWCOMER, on.AllWarm()).sees(on.Connected()) == (on.MoveState(),)
+        assert Machine(REPLACED, NEWCOMER, on.AllWarm()).sees(on.Connected()) == (on.SetConnected(), on.MoveState())
 
     def test_an_old_rank_votes_once_its_agent_knows(self) -> None:
         machine = prepared(D)

@@ -39,6 +39,8 @@ IN_AN_ACT: list[Faults] = [
     {"freeze": 1, "commit": 1},
 ]  # fmt: skip
 """A party dies or stands still, and a pod is asked to end, an acknowledgement is lost, a save is under way."""
+CONNECTING: list[Faults] = [NOTHING, {"kill": 1}, {"freeze": 1}, {"unable": 1}, {"sigterm": 1}, {"goal": 1}]
+"""What may go wrong where the parties have yet to connect."""
 HURRIED: list[tuple[str, Faults]] = [
     ("rank-1-leaves", NOTHING), ("rank-0-leaves", NOTHING), ("2-to-3", NOTHING), ("2-to-3", {"cut": 1}),
     ("2-to-3", {"reduce": 1}), ("2-to-3", {"unable": 1}),
@@ -55,9 +57,9 @@ def name(faults: Faults) -> str:
     return "+".join(f"{fault}{count if count > 1 else ''}" for fault, count in faults.items()) or "nothing"
 
 
-def holds(shape: str, faults: Faults, late: int) -> frozenset[str]:
+def holds(shape: str, faults: Faults, late: int, *, connecting: bool = False) -> frozenset[str]:
     """The logs that all this leads to."""
-    found = explore(Setting(EVERY[shape], faults, late))
+    found = explore(Setting(EVERY[shape], faults, late, connecting=connecting))
     assert not found.broken, str(found)
     assert found.whole
     return found.log
@@ -79,6 +81,17 @@ def test_also_where_one_is_left(shape: str, faults: Faults) -> None:
 @pytest.mark.parametrize("faults", [*ONCE[:10], {"kill": 2}, {"freeze": 1}], ids=name)
 def test_also_with_three_old_ranks(faults: Faults) -> None:
     assert any("h" in log for log in holds("3-to-2", faults, late=0))
+
+
+@pytest.mark.parametrize("faults", CONNECTING, ids=name)
+@pytest.mark.parametrize("shape", ["rank-1-leaves", "2-to-3", "1-to-2-replaced"])
+def test_no_old_rank_stops_before_every_party_is_connected(shape: str, faults: Faults) -> None:
+    assert any("h" in log for log in holds(shape, faults, late=0, connecting=True))
+
+
+@pytest.mark.parametrize("faults", CONNECTING[:2], ids=name)
+def test_also_where_all_leave_of_whom_none_connects_the_newer_run(faults: Faults) -> None:
+    assert any("h" in log for log in holds("all-leave", faults, late=0, connecting=True))
 
 
 @pytest.mark.parametrize("faults", [{"kill": 1}, {"freeze": 1}], ids=name)

@@ -73,7 +73,7 @@ def voted(held: tuple[int, ...]) -> list[str]:
 
     def party(number: int) -> str:
         group = connect_group(store, "bridge", rank=number, size=5, timeout=timedelta(seconds=60))
-        bridge = Bridge(attempt, attempt.parties[number], group, group, None, 0.0)
+        bridge = Bridge(attempt, attempt.parties[number], group, group)
         try:
             bridge.vote(held[number] if number < OLD else None)
         except UserError as error:
