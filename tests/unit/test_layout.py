@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import inspect
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grimp
@@ -17,9 +20,21 @@ import perdure
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
+PRODUCT = [REPOSITORY / "operator", REPOSITORY / "runtime"]
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
 MADE = {"log/", "data/", "pins/", "operator/__init__.py"}
 """Named without being here: a bucket's prefixes, and a file that must never be."""
+SHARED_ALIASES: Mapping[str, str] = {
+    "Action": "what a pure machine's shell has to do: each machine has its own union of them",
+    "Event": "what comes to a pure machine, or is an entry of the log: each has its own union of them",
+    "Step": "a machine's next state, and its actions",
+    "Hook": "a type variable",
+    "Json": "what json.loads returns",
+    "Key": "a pair of strings that leads to something",
+    "Noted": "the agent's next state, and its actions, in two parts of one machine",
+    "Numbers": "an array of numbers",
+}
+"""Aliases that may stand in several modules, with the reason. A class never has one of these names."""
 
 
 def test_the_folder_operator_never_becomes_a_package() -> None:
@@ -70,6 +85,30 @@ def test_no_module_imports_itself_through_others_not_even_for_type_checkers(pack
         {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     )
     order.prepare()  # CycleError names the modules
+
+
+def defined_types(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """The names of public classes and of type aliases, each with whether it is an alias."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, False
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", target.id):
+                    yield target.id, True
+
+
+def test_a_name_of_a_type_has_one_meaning_in_runtime_and_operator() -> None:
+    found: dict[str, list[tuple[str, bool]]] = defaultdict(list)
+    for file in sorted(file for root in PRODUCT for file in root.rglob("*.py")):
+        for name, alias in defined_types(ast.parse(file.read_text())):
+            found[name].append((str(file.relative_to(REPOSITORY)), alias))
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    several = {name for name, places in twice.items() if all(alias for _, alias in places)}
+    assert {name: places for name, places in twice.items() if name not in several & SHARED_ALIASES.keys()} == {}
+    assert SHARED_ALIASES.keys() - several == set(), "excepted, and only once there"
 
 
 def test_the_session_has_the_names_of_a_plain_script_and_no_logic_beyond_them() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import Condition, CurrentRun, Intent, NextRun, RunPlan, Spares, TrainingJobStatus
-from perdure_operator.state.decision import Action, Decision, Event
+from perdure_operator.state.decision import Action, Decision, JobEvent
 from perdure_operator.state.snapshot import Snapshot
 
 MESSAGE_LENGTH: Final = 4000
@@ -67,7 +67,7 @@ class Draft:
     snapshot: Snapshot
     status: TrainingJobStatus
     actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     wakes: tuple[datetime, ...] = ()
     reasons: tuple[str, ...] = ()
     waiting: Waiting | None = None
@@ -153,7 +153,7 @@ class Draft:
 
     def tell(self, reason: Reason, message: str, *, warning: bool = False) -> Draft:
         """With an event, which is also a reason of the decision."""
-        event = Event(type="Warning" if warning else "Normal", reason=reason, message=message)
+        event = JobEvent(type="Warning" if warning else "Normal", reason=reason, message=message)
         return self.but(events=(*self.events, event)).because(message)
 
     def because(self, text: str) -> Draft:

@@ -15,7 +15,7 @@ from perdure_operator.api.model import Model
 from perdure_operator.api.status import TrainingJobStatus
 
 
-class Step(Model):
+class ClusterWrite(Model):
     """A write and its origin: `explain` can say why a pod was deleted."""
 
     policy: str = ""
@@ -24,20 +24,20 @@ class Step(Model):
     """Its reason, in words."""
 
 
-class CheckTemplate(Step):
+class CheckTemplate(ClusterWrite):
     """Server-side dry run of the pod template; the answer is in the next snapshot."""
 
     kind: Literal["CheckTemplate"] = "CheckTemplate"
 
 
-class KeepTemplate(Step):
+class KeepTemplate(ClusterWrite):
     """Store spec.template as it is now in a ControllerRevision of this name; if ours exists, that is success."""
 
     kind: Literal["KeepTemplate"] = "KeepTemplate"
     name: str
 
 
-class DropTemplate(Step):
+class DropTemplate(ClusterWrite):
     """Delete a ControllerRevision, with a uid precondition."""
 
     kind: Literal["DropTemplate"] = "DropTemplate"
@@ -45,7 +45,7 @@ class DropTemplate(Step):
     uid: str
 
 
-class SetBudget(Step):
+class SetBudget(ClusterWrite):
     """Create the job's PodDisruptionBudget or change its minAvailable; `uid` None means it does not exist yet."""
 
     kind: Literal["SetBudget"] = "SetBudget"
@@ -54,14 +54,14 @@ class SetBudget(Step):
     resource_version: str = ""
 
 
-class DeleteBudget(Step):
+class DeleteBudget(ClusterWrite):
     """Delete the job's PodDisruptionBudget."""
 
     kind: Literal["DeleteBudget"] = "DeleteBudget"
     uid: str
 
 
-class CreatePod(Step):
+class CreatePod(ClusterWrite):
     """Create a member as a standby; AlreadyExists with our owner uid is success."""
 
     kind: Literal["CreatePod"] = "CreatePod"
@@ -78,7 +78,7 @@ class CreatePod(Step):
     """Instead of the template's; "" for the template's."""
 
 
-class Assign(Step):
+class Assign(ClusterWrite):
     """One JSON patch: test uid, test the old annotation, set annotation and role label."""
 
     kind: Literal["Assign"] = "Assign"
@@ -90,7 +90,7 @@ class Assign(Step):
     new: str
 
 
-class Mark(Step):
+class Mark(ClusterWrite):
     """Give a pod other annotations, for node autoscalers or for its kubelet, with a uid precondition."""
 
     kind: Literal["Mark"] = "Mark"
@@ -102,7 +102,7 @@ class Mark(Step):
     """Exactly the annotations that it should have."""
 
 
-class Answer(Step):
+class Answer(ClusterWrite):
     """Report progress in an Eviction's status; tests its uid, and that the entry is the operator's own."""
 
     kind: Literal["Answer"] = "Answer"
@@ -115,7 +115,7 @@ class Answer(Step):
     message: str
 
 
-class DeletePod(Step):
+class DeletePod(ClusterWrite):
     """Delete with a uid precondition, never forced."""
 
     kind: Literal["DeletePod"] = "DeletePod"
@@ -125,7 +125,7 @@ class DeletePod(Step):
     """Its grace in seconds; None: the pod's own."""
 
 
-class DeleteJob(Step):
+class DeleteJob(ClusterWrite):
     """Delete the TrainingJob itself (ttlSecondsAfterFinished), with a uid precondition."""
 
     kind: Literal["DeleteJob"] = "DeleteJob"
@@ -148,7 +148,7 @@ Action = Annotated[
 ]
 
 
-class Event(Model):
+class JobEvent(Model):
     """A Kubernetes Event about the job, sent after the writes."""
 
     type: Literal["Normal", "Warning"] = "Normal"
@@ -162,7 +162,7 @@ class Decision(Model):
     status: TrainingJobStatus | None = None
     """The next status; None if it is unchanged."""
     actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     requeue_after: float | None = None
     """Seconds until this job must be looked at again even if nothing happens."""
     reasons: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from perdure.console import say
 from perdure.errors import UserError
-from perdure.session.driven import Condition, Limit, NewCommit, Report, read_resume_from
+from perdure.session.driven import Limit, NewCommit, ReportFunction, StopCondition, read_resume_from
 from perdure.session.functions import progress, report_every
 from perdure.session.session import Session
 
@@ -32,11 +32,11 @@ class Job:
     """Called once, on rank 0, after `upload`, with name and tensor of everything registered except optimizers."""
     exit: Callable[[], object] | None = None
     """Called once, after `collect`; then the job is complete."""
-    stop: Sequence[Condition | Limit] = ()
+    stop: Sequence[StopCondition | Limit] = ()
     """Conditions checked after each epoch, before its commit. The job ends when one is true."""
     epochs: int | None = None
     """The largest number of epochs, counted over all runs."""
-    reports: Sequence[tuple[float, Report]] = ()
+    reports: Sequence[tuple[float, ReportFunction]] = ()
     """Pairs of an interval in seconds and a function called in that interval and at the end: `perdure.report_every`."""
 
     def run(self, session: Session, *, resume_from_epoch: int | None = None) -> int:

@@ -41,11 +41,11 @@ TRACE_SECONDS: Final = 10.0
 _NAMED: Final = 4
 """Differing tensors that a message names."""
 
-Left = Callable[[], float | None]
+SecondsLeft = Callable[[], float | None]
 """Seconds that this rank still has; None without a deadline."""
 
 
-Total = tuple[int, int, Sequence[tuple[Sequence[int], int]]]
+ChecksumTotal = tuple[int, int, Sequence[tuple[Sequence[int], int]]]
 """One checksum of all that must be equal, one of all that should be, and one for the boxes of each group of ranks that
 hold the same ones, with these ranks."""
 
@@ -251,7 +251,7 @@ class Checkpointer:
         else:
             self._save_trouble.say(f"{failed}: {error}")
 
-    def final(self, position: Position, reason: str, left: Left) -> None:
+    def final(self, position: Position, reason: str, left: SecondsLeft) -> None:
         """Save, with retries until the first rank's time is up; then raises StorageError. Raises StorageRefused at
         once.
 
@@ -264,7 +264,7 @@ class Checkpointer:
 
         self._until_time_is_up(f"step {position.step}", attempt, left)
 
-    def complete(self, goal: Any, position: Position, left: Left) -> None:
+    def complete(self, goal: Any, position: Position, left: SecondsLeft) -> None:
         """Record in the log that the goal is reached."""
 
         def append() -> None:
@@ -274,7 +274,7 @@ class Checkpointer:
 
         self._until_time_is_up("the goal", lambda: on_rank0(self.peers, "records its goal", append), left)
 
-    def write_trace(self, left: Left) -> None:
+    def write_trace(self, left: SecondsLeft) -> None:
         """Write the rest of the trace, within this rank's own time and at most TRACE_SECONDS."""
         until = time.monotonic() + min(left() or 0.0, TRACE_SECONDS)
         while not self._try_to_flush_trace() and time.monotonic() + AGAIN_SECONDS < until:
@@ -311,7 +311,7 @@ class Checkpointer:
         """Read the state on all ranks; an error of one is raised on all, so that no rank waits for it."""
         return on_all(self.peers, "begins a save", lambda: (self.read(), None))[0]
 
-    def _until_time_is_up(self, what: str, act: Callable[[], None], left: Left) -> None:
+    def _until_time_is_up(self, what: str, act: Callable[[], None], left: SecondsLeft) -> None:
         number, trouble = 0, Trouble()
         while True:
             number += 1
@@ -336,7 +336,7 @@ class Checkpointer:
             kept = f"step {self.commit.step}, which is saved" if self.commit else "where this one has begun"
             say(f"time is up and {what} is not saved: the next run goes on from {kept}")
 
-    def _least(self, left: Left) -> float:
+    def _least(self, left: SecondsLeft) -> float:
         """The least time left of all ranks, each by its own clock. Collective."""
         given = [
             seconds for seconds in self.peers.gather("saves again before it leaves", left()) if seconds is not None
@@ -357,7 +357,7 @@ def _clock_time(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%H:%M:%SZ")
 
 
-def compare(peers: Peers, sums: Checksums, every: Sequence[Total], reported: set[str], hint: str) -> None:
+def compare(peers: Peers, sums: Checksums, every: Sequence[ChecksumTotal], reported: set[str], hint: str) -> None:
     """Raises UserError if a parameter or an optimizer's state differs between ranks: only one rank saves each.
 
     Of everything else rank 0's value is saved, and a difference is logged once. `sums` are this rank's checksums by
@@ -418,7 +418,7 @@ def other_sums(state: RankState) -> dict[str, int]:
     return other
 
 
-def whole_of(sums: Checksums) -> Total:
+def whole_of(sums: Checksums) -> ChecksumTotal:
     """One total checksum of each."""
     replicas = [(list(ranks), tensors.digest(found)) for ranks, found in sorted(sums.replicas.items())]
     return tensors.digest(sums.shared), tensors.digest(sums.other), replicas

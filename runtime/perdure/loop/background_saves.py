@@ -19,7 +19,7 @@ from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background.machine import SavesState, begin, step
 from perdure.checkpoint.background.state import Carried, carried, may_hand_over, renewed, stands, unanswered, words
 from perdure.checkpoint.background.vector import Words, reduced
-from perdure.checkpoint.checkpointer import Left
+from perdure.checkpoint.checkpointer import SecondsLeft
 from perdure.errors import PerdureError, StorageError, StorageRefused, in_words
 from perdure.log.position import Position
 from perdure.loop.save_effects import DEADLINE_SECONDS, SaveEffects, SavingRun
@@ -36,7 +36,7 @@ SHARE: Final = 0.25
 WISHES: Final[Mapping[str, ev.Wish]] = {"cadence": ev.Wish.LATER, "epoch": ev.Wish.THIS_STEP}
 """How firmly a save is wanted, by its reason; every other one is wanted now."""
 
-Save = Callable[[str], None]
+BlockingSave = Callable[[str], None]
 """Makes a blocking save for a reason."""
 
 
@@ -102,7 +102,7 @@ class BackgroundSaves:
 
     # Where a save may begin.
 
-    def at_hand_out(self, reason: str, save: Save) -> None:
+    def at_hand_out(self, reason: str, save: BlockingSave) -> None:
         """All ranks are at a place where the run may stop. `reason`: why a save is due; empty if none is. Collective.
 
         `save` makes it if it is to be made at once. Raises what it raises.
@@ -140,7 +140,7 @@ class BackgroundSaves:
         while self._state is not None and stands(self._state):
             self._stand(begun, save)
 
-    def _stand(self, begun: float, save: Save) -> None:
+    def _stand(self, begun: float, save: BlockingSave) -> None:
         time.sleep(LOOK_SECONDS)
         self._look()
         left = self._run.requests.left()
@@ -186,7 +186,9 @@ class BackgroundSaves:
 
     # The ranks leave.
 
-    def leave(self, position: Position, left: Left, whole: Callable[[Left], None], *, hurries: bool) -> bool:
+    def leave(
+        self, position: Position, left: SecondsLeft, whole: Callable[[SecondsLeft], None], *, hurries: bool
+    ) -> bool:
         """All ranks leave their run at `position`, with a final commit. Collective.
 
         `whole` makes it from the live state within the time that it is given. `hurries`: somebody waits for the end.
@@ -202,7 +204,9 @@ class BackgroundSaves:
             self._turns += 1
             self._state = renewed(self._known, self._mark(), self._run.settings.rank)
 
-    def _leave(self, position: Position, left: Left, whole: Callable[[Left], None], hurries: bool) -> bool:
+    def _leave(
+        self, position: Position, left: SecondsLeft, whole: Callable[[SecondsLeft], None], hurries: bool
+    ) -> bool:
         failed: list[StorageError] = []
         while True:
             self._look()
@@ -236,7 +240,7 @@ class BackgroundSaves:
         self._feed(ev.Streamed(done=True))
         return True
 
-    def _leaving(self, position: Position, left: Left, hurries: bool) -> ev.Leaves:
+    def _leaving(self, position: Position, left: SecondsLeft, hurries: bool) -> ev.Leaves:
         known = {
             "left": left(),
             "rest": self._effects.rest(self._known.save) if self._known.save else 0.0,
@@ -288,12 +292,12 @@ class BackgroundSaves:
 
     # Acting.
 
-    def _feed(self, event: ev.Event, save: Save | None = None) -> list[ev.Action]:
+    def _feed(self, event: ev.Event, save: BlockingSave | None = None) -> list[ev.Action]:
         """Passes an event to the machine and carries out its actions, but for those of the caller, which it returns."""
         self._state, actions = step(self._known, event)
         return [action for action in actions if not self._act(action, save)]
 
-    def _act(self, action: ev.Action, save: Save | None) -> bool:
+    def _act(self, action: ev.Action, save: BlockingSave | None) -> bool:
         match action:
             case ev.Copy():
                 self._copy(action.save)

@@ -23,7 +23,7 @@ from perdure.state import rng
 log: Final = logging.getLogger("perdure")
 
 Value = bool | int | float | str | None
-Report = Callable[[], Mapping[str, Any] | None]
+ReportFunction = Callable[[], Mapping[str, Any] | None]
 
 
 def read_values(values: Mapping[str, Any]) -> dict[str, Value]:
@@ -56,11 +56,11 @@ class Reports:
         """`tell` reports values."""
         self._tell = tell
         self._now = now
-        self._every: list[tuple[float, Report]] = []
+        self._every: list[tuple[float, ReportFunction]] = []
         self._next: list[float] = []
         self._ended = False
 
-    def add(self, seconds: float, report: Report) -> None:
+    def add(self, seconds: float, report: ReportFunction) -> None:
         """Adds a function that is called every `seconds` seconds. UserError for a bad argument."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise UserError(f"report_every({seconds!r}, ...): give seconds, more than 0")
@@ -91,7 +91,7 @@ class Reports:
             except (Exception, SystemExit):
                 log.exception("the last call of report_every's %s failed", name_of(report))
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: ReportFunction) -> None:
         with rng.untouched():
             values = report()
         if values is not None and not isinstance(values, Mapping):

@@ -13,8 +13,8 @@ from perdure.checkpoint.state import NewCommit
 from perdure.group.collectives import on_all
 from perdure.live.liveness import tell_attached
 from perdure.loop.data.loader import Loader
-from perdure.loop.position.stopping import Condition, Limit
-from perdure.loop.reports import Report
+from perdure.loop.position.stopping import Limit, StopCondition
+from perdure.loop.reports import ReportFunction
 from perdure.session.session import Session, core_of
 from perdure.state.registry import Stateful
 from perdure.state.rng import apply as set_generators
@@ -23,13 +23,13 @@ from perdure.state.wrapping import WORLD_WITH_ONE_ORDER, mean_in_rank_order
 from perdure.wire import Env, read_resume_from
 
 __all__ = [
-    "Condition",
     "Env",
     "Limit",
     "Loader",
     "NewCommit",
-    "Report",
+    "ReportFunction",
     "Session",
+    "StopCondition",
     "drive",
     "get_generators",
     "keep",

@@ -31,7 +31,7 @@ from perdure.checkpoint.boxes import local
 from perdure.session.averages import Kept, averages, kept_tensors, numbers_by_shape, shapes_of
 from perdure.session.description import Finding
 from perdure.session.memories import Memories, carried, memories
-from perdure.session.momenta import Gradients, momenta
+from perdure.session.momenta import NotedGradients, momenta
 from perdure.state.holding import walk, with_parts
 from perdure.state.living import living
 from perdure.state.parts import parts_of
@@ -103,7 +103,7 @@ class Changes:
         self._variables = _variables(found, registered, kept)
         self._kept = _kept_tensors(found, registered, kept, loose)
         self._numbers = numbers_by_shape(_weights(registered)) if self._kept else {}
-        self._gradients = Gradients(loose.bare(_weights(registered)) if self._kept else ())
+        self._gradients = NotedGradients(loose.bare(_weights(registered)) if self._kept else ())
         self._memories = _memories(registered)
         self._weights |= loose.weights() if self._memories or self._kept else set()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.errors import UserError
 from perdure.loop.position.accumulating import Accumulator
-from perdure.loop.position.stopping import Condition
+from perdure.loop.position.stopping import StopCondition
 from perdure.session import exchanging
 from perdure.session.core import Core
 from perdure.session.description import Description
@@ -105,7 +105,7 @@ def exit_requested(session: Session) -> bool:
     return seen
 
 
-def stop_when(session: Session, name: str, condition: Condition) -> None:
+def stop_when(session: Session, name: str, condition: StopCondition) -> None:
     """Ends every loop of the script with the epoch after which `condition()` is true on any rank."""
     core_of(session).run.stopping.when(name, condition)
 

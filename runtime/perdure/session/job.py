@@ -18,7 +18,7 @@ from perdure.errors import HandoverFailed, PeerLost, UserError
 from perdure.loop.ending import wait_for_all
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit, leaving_status, save_finally
-from perdure.loop.position.stopping import BREAK, Condition, Goal, Limit, agreed
+from perdure.loop.position.stopping import BREAK, Goal, Limit, StopCondition, agreed
 from perdure.loop.run import OWN_VALUES, Run
 from perdure.loop.telemetry.events import GoalReached
 from perdure.session.boundary import Boundary
@@ -79,7 +79,7 @@ class EpochLoops:
         """The current loop's goal."""
         boundary.begin_evaluation = self.begin_evaluation
 
-    def epochs(self, goal: Goal, stop: Sequence[Condition | Limit], *, in_all: bool = False) -> Iterator[int]:
+    def epochs(self, goal: Goal, stop: Sequence[StopCondition | Limit], *, in_all: bool = False) -> Iterator[int]:
         """The epochs that are left of this loop. UserError if nothing could ever end it.
 
         `in_all`: the goal's epochs, and the numbers, count over all loops.
@@ -109,7 +109,7 @@ class EpochLoops:
                 self._end_epoch(goal)
         self._reach(goal)
 
-    def _come_to(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+    def _come_to(self, goal: Goal, stop: Sequence[StopCondition | Limit]) -> None:
         """The script begins a loop: opens the run and restores everything, unless that is done."""
         if self._boundary.has_left:
             raise Exit(leaving_status(self._run))

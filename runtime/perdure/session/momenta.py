@@ -38,7 +38,7 @@ _STEPS: Final = re.compile(r"\[[^\]]*\]|[^\[]+?(?=[.\[]|$)")
 """The variable, and each item or attribute on the way from it."""
 
 
-class Gradients:
+class NotedGradients:
     """The gradients of one step, of weights that no optimizer has."""
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
@@ -71,7 +71,7 @@ class Gradients:
                 yield before, gradient
 
 
-def momenta(newer: Kept, now: Kept, gradients: Gradients) -> list[str]:
+def momenta(newer: Kept, now: Kept, gradients: NotedGradients) -> list[str]:
     """The paths of lists, mappings and other holders of momentum. `newer`: one step ago."""
     shares = dict(_shares(newer, now, gradients))
     found: list[str] = []
@@ -86,7 +86,7 @@ def momenta(newer: Kept, now: Kept, gradients: Gradients) -> list[str]:
     return found
 
 
-def _shares(newer: Kept, now: Kept, gradients: Gradients) -> Iterator[tuple[str, float]]:
+def _shares(newer: Kept, now: Kept, gradients: NotedGradients) -> Iterator[tuple[str, float]]:
     """By path, of tensors that a step has made from themselves and a gradient: the part that they keep."""
     for path, kept in now.items():
         before = newer.get(path)

@@ -23,7 +23,7 @@ from perdure.checkpoint.stage import stage
 from perdure.errors import Corrupt, UserError
 from perdure.loop.data.source import Source
 from perdure.loop.leaving import Exit
-from perdure.loop.position.stopping import Condition, Goal, Limit
+from perdure.loop.position.stopping import Goal, Limit, StopCondition
 from perdure.loop.run import Run
 from perdure.session.boundary import Boundary
 from perdure.session.describing import scripts_own, would_start
@@ -116,7 +116,7 @@ class Preview:
     def _refuse(self, name: str, text: str) -> None:
         self.refused.append(Finding(name, text))
 
-    def begin_loop(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+    def begin_loop(self, goal: Goal, stop: Sequence[StopCondition | Limit]) -> None:
         """Leaves if nothing could ever end the loop."""
         with self._noting("no-end"):
             self._run.stopping.begin(goal, stop)
@@ -162,7 +162,7 @@ class _EpochLoops(EpochLoops):
     def epochs(
         self,
         goal: Goal,
-        stop: Sequence[Condition | Limit],
+        stop: Sequence[StopCondition | Limit],
         *,
         in_all: bool = False,  # noqa: ARG002 - no loop comes before this one
     ) -> Iterator[int]:

@@ -19,7 +19,7 @@ from perdure.errors import UserError
 from perdure.loop.data.loader import Loader
 from perdure.loop.hooks import HookName, read_name
 from perdure.loop.position.counting import Steps
-from perdure.loop.position.stopping import Condition, Limit, read_goal
+from perdure.loop.position.stopping import Limit, StopCondition, read_goal
 from perdure.session.core import Asks, Core, join
 from perdure.session.late import register
 from perdure.session.options import checked
@@ -237,7 +237,7 @@ class Session:
         self,
         count: int | None = None,
         *,
-        stop: Sequence[Condition | Limit] = (),
+        stop: Sequence[StopCondition | Limit] = (),
         max_steps: int | None = None,
         max_seconds: float | None = None,
     ) -> Iterator[int]:

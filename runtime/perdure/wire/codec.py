@@ -21,7 +21,7 @@ Positive = Annotated[int, 1]
 """From 1 to LARGEST."""
 
 T = TypeVar("T")
-Reader = Callable[[Any], Any]
+FieldReader = Callable[[Any], Any]
 """Makes a field's value from JSON; ValueError or TypeError if it does not fit."""
 
 
@@ -39,7 +39,7 @@ def from_json(kind: type[T], body: Mapping[str, Any]) -> T:
 
 
 @cache
-def _readers(kind: type) -> tuple[tuple[str, Reader, bool], ...]:
+def _readers(kind: type) -> tuple[tuple[str, FieldReader, bool], ...]:
     """Name, reader and whether there is a default, by field."""
     types = get_type_hints(kind, include_extras=True)
     return tuple(
@@ -48,7 +48,7 @@ def _readers(kind: type) -> tuple[tuple[str, Reader, bool], ...]:
     )
 
 
-def _reader(of: Any) -> Reader:
+def _reader(of: Any) -> FieldReader:
     """Raises TypeError for a type that the codec does not know: a mistake in the code."""
     origin, parts = get_origin(of), get_args(of)
     if origin is Annotated:
@@ -82,17 +82,17 @@ def _number(least: int, value: Any) -> int:
     return value
 
 
-def _optional(reader: Reader, value: Any) -> Any:
+def _optional(reader: FieldReader, value: Any) -> Any:
     return None if value is None else reader(value)
 
 
-def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
+def _sequence(reader: FieldReader, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{str(value)[:80]!r} is not a list")
     return tuple(map(reader, value))
 
 
-def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
+def _mapping(reader: FieldReader, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{str(value)[:80]!r} is not an object")
     return {str(name): reader(one) for name, one in value.items()}

@@ -37,7 +37,7 @@ from perdure_operator.state.decision import (
     Action,
     CheckTemplate,
     Decision,
-    Event,
+    JobEvent,
 )
 from perdure_operator.state.snapshot import Snapshot
 
@@ -145,7 +145,7 @@ class Actor:
         writes = (self._writes.carry_out(work, action) for action in actions)
         return await asyncio.gather(*writes, return_exceptions=True)
 
-    async def _send(self, job: Snapshot, events: Iterable[Event]) -> None:
+    async def _send(self, job: Snapshot, events: Iterable[JobEvent]) -> None:
         """Send events, best effort: a failure is only logged, because status says the same.
 
         After one without an answer the rest is skipped, because each would hold the worker for a whole timeout.

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure_operator.state.decision import Event
+from perdure_operator.state.decision import JobEvent
 
 AGAIN: Final = timedelta(minutes=10)
 """The same event about a job is not repeated within this time."""
@@ -23,11 +23,11 @@ class EventDeduplicator:
     """Events sent lately. Failed ones do not count, so that they are tried again."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[datetime, str, Event]] = deque()
-        self._known: set[tuple[str, Event]] = set()
+        self._sent: deque[tuple[datetime, str, JobEvent]] = deque()
+        self._known: set[tuple[str, JobEvent]] = set()
         self._alike: Counter[tuple[str, str]] = Counter()
 
-    def to_send(self, uid: str, event: Event, now: datetime) -> Event | None:
+    def to_send(self, uid: str, event: JobEvent, now: datetime) -> JobEvent | None:
         """The event to send about the job with this uid; None if it says nothing new."""
         self._forget(now)
         count = self._alike.get((uid, event.reason), 0)
@@ -35,7 +35,7 @@ class EventDeduplicator:
             return None
         return event.model_copy(update={"message": event.message + _MORE}) if count + 1 == MOST_ALIKE else event
 
-    def sent(self, uid: str, event: Event, now: datetime) -> None:
+    def sent(self, uid: str, event: JobEvent, now: datetime) -> None:
         """Remember that the event was sent about the job with this uid."""
         self._sent.append((now, uid, event))
         self._known.add((uid, event))

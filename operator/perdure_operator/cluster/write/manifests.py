@@ -9,7 +9,7 @@ from perdure.wire.truncation import fitting
 from perdure_operator.api import names
 from perdure_operator.cluster.member import owner
 from perdure_operator.cluster.protocol import BUDGETS, EVENTS, JOBS, REVISIONS, Json
-from perdure_operator.state.decision import Event
+from perdure_operator.state.decision import JobEvent
 from perdure_operator.state.snapshot import Snapshot
 
 NOTE_BYTES: Final = 1000
@@ -54,7 +54,7 @@ def revision(job: Snapshot, name: str) -> Json:
     }
 
 
-def event(job: Snapshot, said: Event, *, now: datetime, instance: str, number: str) -> Json:
+def event(job: Snapshot, said: JobEvent, *, now: datetime, instance: str, number: str) -> Json:
     """An Event about the job; `number` makes its name unique."""
     return {
         "apiVersion": EVENTS.api_version,

@@ -16,7 +16,7 @@ from perdure.checkpoint.upload import Staged
 from perdure.console import in_bytes, say
 from perdure.log.position import Position
 
-Heard = ev.Durable | ev.Released | ev.Failed | ev.UploaderEnded | ev.UploaderStuck | ev.Room
+UploaderEvent = ev.Durable | ev.Released | ev.Failed | ev.UploaderEnded | ev.UploaderStuck | ev.Room
 MOST_DEATHS: Final = 2
 """So many processes that end by themselves, with no part uploaded between: none can do it here now."""
 AGAIN_SECONDS: Final = 60.0
@@ -113,7 +113,7 @@ class Copies:
         if self.process:
             self.process.kill()
 
-    def heard(self) -> Iterator[Heard]:
+    def heard(self) -> Iterator[UploaderEvent]:
         """The results of the orders since."""
         process = self.process
         for word in process.words() if process else ():
@@ -143,7 +143,7 @@ class Copies:
     def _await_end(self, number: int) -> None:
         self._dying = _Dying(number, time.monotonic() + uploading.REAP_SECONDS)
 
-    def _ends(self, process: uploading.Uploader, dying: _Dying) -> Iterator[Heard]:
+    def _ends(self, process: uploading.Uploader, dying: _Dying) -> Iterator[UploaderEvent]:
         if process.reap(0.0):
             self._dying = None
             if self._deaths >= MOST_DEATHS:

@@ -37,7 +37,7 @@ from perdure.checkpoint.background.vector import ArenaUse
 
 __all__ = ["SavesState", "Step", "begin", "step"]
 
-Agreement = Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves
+CollectiveEvent = Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves
 
 
 def step(state: SavesState, event: Event) -> Step:
@@ -51,7 +51,7 @@ def step(state: SavesState, event: Event) -> Step:
     return stay(state) if state.mode is Mode.LEFT else _on_all_ranks(state, event)
 
 
-def _on_all_ranks(state: SavesState, event: Agreement) -> Step:
+def _on_all_ranks(state: SavesState, event: CollectiveEvent) -> Step:
     match event:
         case Agreed(words):
             return heard(state, words)

@@ -27,7 +27,7 @@ AGAIN_SECONDS: Final = 1.0
 INDEX_BYTES: Final = 2**30
 """An index object is smaller."""
 
-Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.CommitFenced
+Rank0Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.CommitFenced
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class CommitRequests:
         self._store = store
         self._writer = writer
         self._writing = writing
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Rank0Answer] = queue.SimpleQueue()
         self._manifests: dict[str, ManifestRef] = {}
         self.fenced: Fenced | None = None
         """Why this run may no longer write."""
         self.trouble = ""
         """Why the last append had no answer."""
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Rank0Answer]:
         """What has come since."""
         found = []
         while not self._answers.empty():
@@ -64,7 +64,7 @@ class CommitRequests:
     def prepare(self, name: str, folder: str, parts: Sequence[CopiedPart], run: int, position: Position) -> None:
         """Read the index objects of all ranks, compare them with what was copied, and write the manifest."""
 
-        def act() -> Answer:
+        def act() -> Rank0Answer:
             try:
                 indexes = [self._index(folder, rank, part, run, position) for rank, part in enumerate(parts)]
                 self._manifests[name] = put_manifest(self._store, folder, indexes, run, position)
@@ -89,11 +89,11 @@ class CommitRequests:
     def append(self, name: str, position: Position, *, final: bool, reason: str, again: bool) -> None:
         """Append the prepared commit to the log; `again` after a pause."""
 
-        def no_answer(why: str) -> Answer:
+        def no_answer(why: str) -> Rank0Answer:
             self.trouble = why
             return ev.NoAnswer(name)
 
-        def act() -> Answer:
+        def act() -> Rank0Answer:
             if again:
                 time.sleep(AGAIN_SECONDS)
             try:
@@ -117,6 +117,6 @@ class CommitRequests:
             return f"no thread can be started: {error}"
         return ""
 
-    def _begin(self, act: Callable[[], Answer], failed: Callable[[str], Answer]) -> None:
+    def _begin(self, act: Callable[[], Rank0Answer], failed: Callable[[str], Rank0Answer]) -> None:
         if why := self.beside(lambda: self._answers.put(act())):
             self._answers.put(failed(why))

@@ -71,7 +71,7 @@ class UploadFailed:
     """Whether the store refuses the same call until somebody changes something."""
 
 
-Word = PartUploaded | ArenaRead | UploadFailed
+UploaderMessage = PartUploaded | ArenaRead | UploadFailed
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ class Uploader:
         self._ending: _Process | None = None
         """Killed, and not known to have ended."""
         self._under_way: tuple[str, Filled] | None = None
-        self._unsaid: list[Word] = []
+        self._unsaid: list[UploaderMessage] = []
 
     @property
     def busy(self) -> str | None:
@@ -155,7 +155,7 @@ class Uploader:
         except (OSError, ValueError) as error:
             self._lose(f"it cannot be ordered: {error}")
 
-    def words(self) -> list[Word]:
+    def words(self) -> list[UploaderMessage]:
         """What has been said since. Only of the save under way: what is left in a pipe of another one is dropped."""
         process = self._process
         while process is not None and (data := process.read()) is not None:

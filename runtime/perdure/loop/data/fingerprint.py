@@ -39,7 +39,7 @@ CHANGED: Final = (
 )
 """The advice for a dataset that the script changes between epochs."""
 
-Fingerprint = Mapping[str, str]
+SampleDigests = Mapping[str, str]
 """Digests by sample number. The number is text, because JSON has no other keys."""
 
 
@@ -52,7 +52,7 @@ def probes(samples: int) -> Probes:
     return Probes(sorted({number * (samples - 1) // (PROBES - 1) for number in range(PROBES)}))
 
 
-def take(read: Callable[[int], Any], numbers: Sequence[int]) -> Fingerprint:
+def take(read: Callable[[int], Any], numbers: Sequence[int]) -> SampleDigests:
     """Digests of the samples that `read` returns. Calls it twice for each."""
     begun, found = time.monotonic(), {}
     for number in numbers:
@@ -64,13 +64,13 @@ def take(read: Callable[[int], Any], numbers: Sequence[int]) -> Fingerprint:
     return found
 
 
-def different(one: Fingerprint, other: Fingerprint) -> str:
+def different(one: SampleDigests, other: SampleDigests) -> str:
     """The number of the first sample whose digests differ; "" if there is none."""
     common = sorted(one.keys() & other.keys(), key=int)
     return next((number for number in common if one[number] != other[number]), "")
 
 
-def between_ranks(by_rank: Sequence[Mapping[str, tuple[int, Fingerprint]]]) -> Mapping[str, str]:
+def between_ranks(by_rank: Sequence[Mapping[str, tuple[int, SampleDigests]]]) -> Mapping[str, str]:
     """What to report of each loader whose dataset differs between ranks, if all ranks have one.
 
     UserError if lengths differ, because the ranks would come apart at the end of the epoch.

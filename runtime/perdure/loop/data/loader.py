@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from perdure.errors import UserError
 from perdure.loop.data.changing import changeable
 from perdure.loop.data.evenness import why_another, why_uneven
-from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Fingerprint, Probes, different, probes, take
+from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Probes, SampleDigests, different, probes, take
 from perdure.loop.data.randomness import draws_nothing, in_no_checkpoint, own_generators
 from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
 from perdure.loop.data.source import BatchHooks, Source
@@ -49,7 +49,7 @@ class _Fetched(NamedTuple):
 class _Look(NamedTuple):
     """What a look at the dataset has found, in a worker if there are any."""
 
-    fingerprint: Fingerprint
+    fingerprint: SampleDigests
     generators: list[str]
     """Generators made since the loader was: by worker_init_fn, or with the first sample."""
 
@@ -77,7 +77,7 @@ class _Numbered(Dataset[_Fetched]):
         # the collate function comes after the last sample, and may draw
         return _Fetched(numbers, [*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])])
 
-    def _taken(self, numbers: Probes) -> Fingerprint:
+    def _taken(self, numbers: Probes) -> SampleDigests:
         """Draws here affect neither the script nor the workers' next samples, which are seeded."""
         python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
@@ -193,7 +193,7 @@ class Loader(Source[Any]):
         """... and not before the first batch, which other ranks wait for."""
         self._differs = ""
         """The last report about differing datasets."""
-        self._seen: Fingerprint = {}
+        self._seen: SampleDigests = {}
         """Digests of the dataset; until it is read, those of the checkpoint."""
         self._seen_in: int | None = None
         """The epoch of these digests."""

@@ -22,7 +22,7 @@ REASONS: Final = 8
 REASON_CHARACTERS: Final = 100
 """How much a log entry has room for."""
 
-Condition = Callable[[], Any]
+StopCondition = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Goal:
         return all(name in now and now[name] <= value for name, value in before.items())
 
 
-def read_goal(epochs: int | None, stop: Sequence[Condition | Limit], **limits: float | None) -> Goal:
+def read_goal(epochs: int | None, stop: Sequence[StopCondition | Limit], **limits: float | None) -> Goal:
     """The goal of `session.epochs(...)`. If a limit is given twice, the lower one counts. UserError for a number below
     1."""
     if callable(stop) or not isinstance(stop, Sequence):
@@ -133,31 +133,31 @@ class TrainingClock:
         self._before, self._begun = self.seconds, None
 
 
-class Named(NamedTuple):
+class NamedCondition(NamedTuple):
     """A condition, and its name as a reason."""
 
     name: str
-    condition: Condition
+    condition: StopCondition
 
 
 class Stopping:
     """The conditions of one session: for all loops, and for the current loop."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._always: list[Named] = []
-        self._loop: list[Named] = []
+        self._always: list[NamedCondition] = []
+        self._loop: list[NamedCondition] = []
         self._requested: list[str] = []
         self._goal = Goal()
         self.clock = TrainingClock(now)
 
-    def when(self, name: str, condition: Condition) -> None:
+    def when(self, name: str, condition: StopCondition) -> None:
         """Ends every loop after the epoch in which `condition()` is true. UserError if it cannot be called or the name
         is taken."""
         if not callable(condition):
             raise UserError(f"stop_when({name!r}): {condition!r} cannot be called: give a function without arguments")
         if name in {named.name for named in self._always}:
             raise UserError(f"stop_when({name!r}): there is a condition of this name already: give each its own")
-        self._always.append(Named(_reason(name), condition))
+        self._always.append(NamedCondition(_reason(name), condition))
 
     def ask(self, reason: str) -> None:
         """Ends the current loop with the current epoch."""
@@ -175,7 +175,7 @@ class Stopping:
         """Why this rank's script has called `stop`."""
         return list(self._requested)
 
-    def begin(self, goal: Goal, stop: Sequence[Condition | Limit]) -> None:
+    def begin(self, goal: Goal, stop: Sequence[StopCondition | Limit]) -> None:
         """A loop begins. UserError if nothing could ever end it."""
         self._loop = list(_named(stop))
         self._goal = goal
@@ -222,7 +222,7 @@ def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reason for found in reasons for reason in found))[:REASONS]
 
 
-def _named(stop: Sequence[Condition | Limit]) -> Iterable[Named]:
+def _named(stop: Sequence[StopCondition | Limit]) -> Iterable[NamedCondition]:
     for number, condition in enumerate(stop, start=1):
         if isinstance(condition, Limit):
             continue
@@ -232,7 +232,7 @@ def _named(stop: Sequence[Condition | Limit]) -> Iterable[Named]:
                 f"perdure.max_steps(n) or perdure.max_seconds(s)"
             )
         name = getattr(condition, "__name__", type(condition).__name__)
-        yield Named(f"condition {number}" if name == "<lambda>" else _reason(name), condition)
+        yield NamedCondition(f"condition {number}" if name == "<lambda>" else _reason(name), condition)
 
 
 def _reason(text: str) -> str:

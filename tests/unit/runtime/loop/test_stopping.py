@@ -8,9 +8,9 @@ import pytest
 
 from perdure.errors import UserError
 from perdure.loop.position.stopping import (
-    Condition,
     Goal,
     Limit,
+    StopCondition,
     Stopping,
     TrainingClock,
     agreed,
@@ -29,7 +29,7 @@ def never() -> bool:
 
 
 def test_of_limits_given_twice_the_lower_counts() -> None:
-    stop: list[Condition | Limit] = [max_steps(1000), max_seconds(60), plateau]
+    stop: list[StopCondition | Limit] = [max_steps(1000), max_seconds(60), plateau]
     assert read_goal(10, stop, max_steps=500, max_seconds=3600.5) == Goal(10, 500, 60)
 
 

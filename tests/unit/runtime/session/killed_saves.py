@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from perdure.checkpoint.background import events as ev
-from perdure.loop.background_saves import BackgroundSaves, Save
+from perdure.loop.background_saves import BackgroundSaves, BlockingSave
 from perdure.session.session import Session
 from tests.unit.runtime.session.background import BATCH, dataset, digest, network
 
@@ -33,7 +33,7 @@ def disturb(moment: str, whom: str, number: int) -> None:
             sent.append(pid)
             os.kill(pid, number)
 
-    def disturbed(self: BackgroundSaves, action: ev.Action, save: Save | None) -> bool:
+    def disturbed(self: BackgroundSaves, action: ev.Action, save: BlockingSave | None) -> bool:
         if moment == f"before {type(action).__name__}":
             send(self)
         done = act(self, action, save)

@@ -44,7 +44,7 @@ from perdure_operator.state.decision import (
     DeleteBudget,
     DeleteJob,
     DeletePod,
-    Event,
+    JobEvent,
     Mark,
     SetBudget,
 )
@@ -117,7 +117,7 @@ def test_status_comes_first_and_events_last() -> None:
     sent: list[str] = []
     desk.cluster.watch = lambda kind, resource, _raw: sent.append(f"{kind} {resource.plural}")
     status = TrainingJobStatus(phase=Phase.STARTING, next=NextRun(run=1, members=(desk.name(0),)))
-    event = Event(reason="R", message="m")
+    event = JobEvent(reason="R", message="m")
     desk.act(SetBudget(min_available=1), CreatePod(name=desk.name(0)), status=status, events=(event,))
     assert sent == ["MODIFIED trainingjobs", "ADDED poddisruptionbudgets", "ADDED pods", "ADDED events"]
 
@@ -157,7 +157,7 @@ def test_events_of_a_status_that_was_written_are_sent_even_if_an_action_fails() 
     desk.cluster.refuses[PODS] = Unavailable("gone")
     with pytest.raises(Unavailable):
         desk.act(
-            CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), events=(Event(reason="R", message="m"),)
+            CreatePod(name=desk.name(0)), status=TrainingJobStatus(run=1), events=(JobEvent(reason="R", message="m"),)
         )
     (event,) = asyncio.run(desk.cluster.list(EVENTS, "ns"))
     assert event["reason"] == "R"
@@ -166,7 +166,7 @@ def test_events_of_a_status_that_was_written_are_sent_even_if_an_action_fails() 
 def test_an_event_that_cannot_be_sent_stops_nothing() -> None:
     desk = Desk()
     desk.cluster.refuses[EVENTS] = Forbidden("no")
-    desk.act(CreatePod(name=desk.name(0)), events=(Event(reason="R", message="m"),))
+    desk.act(CreatePod(name=desk.name(0)), events=(JobEvent(reason="R", message="m"),))
     assert desk.get(PODS, desk.name(0))
 
 
@@ -175,7 +175,7 @@ def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_event
 ) -> None:
     desk = Desk()
     desk.cluster.refuses[EVENTS] = Unavailable("no answer in 10 s")
-    events = tuple(Event(reason="R", message=str(number)) for number in range(5))
+    events = tuple(JobEvent(reason="R", message=str(number)) for number in range(5))
     desk.act(events=events)
     assert len(caplog.records) == 1
     del desk.cluster.refuses[EVENTS]
@@ -186,7 +186,7 @@ def test_an_api_server_that_does_not_answer_is_not_asked_to_take_the_other_event
 def test_the_same_event_is_sent_once() -> None:
     desk = Desk()
     for _ in range(3):
-        desk.act(events=(Event(reason="R", message="m"), Event(reason="R", message="other")))
+        desk.act(events=(JobEvent(reason="R", message="m"), JobEvent(reason="R", message="other")))
     assert len(asyncio.run(desk.cluster.list(EVENTS, "ns"))) == 2
 
 

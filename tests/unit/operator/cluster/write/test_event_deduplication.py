@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from perdure_operator.cluster.write.event_deduplication import AGAIN, MOST_ALIKE, EventDeduplicator
-from perdure_operator.state.decision import Event
+from perdure_operator.state.decision import JobEvent
 
 NOON = datetime(2026, 8, 1, 12, 0, tzinfo=UTC)
 
 
-def _planned(run: int) -> Event:
-    return Event(reason="RunPlanned", message=f"run {run}")
+def _planned(run: int) -> JobEvent:
+    return JobEvent(reason="RunPlanned", message=f"run {run}")
 
 
-def _told(news: EventDeduplicator, *events: Event, at: datetime = NOON, uid: str = "u") -> list[str]:
+def _told(news: EventDeduplicator, *events: JobEvent, at: datetime = NOON, uid: str = "u") -> list[str]:
     messages = []
     for event in events:
         if (worth := news.to_send(uid, event, at)) is not None:
@@ -53,4 +53,4 @@ def test_other_jobs_and_other_reasons_count_for_themselves() -> None:
     news = EventDeduplicator()
     _told(news, *(_planned(run) for run in range(50)))
     assert _told(news, _planned(50), uid="other") == ["run 50"]
-    assert _told(news, Event(reason="CodeFailure", message="run 50")) == ["run 50"]
+    assert _told(news, JobEvent(reason="CodeFailure", message="run 50")) == ["run 50"]

@@ -6,7 +6,7 @@ from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.write import manifests
-from perdure_operator.state.decision import Event
+from perdure_operator.state.decision import JobEvent
 from tests.support.raw import NOW, UID, snapshot
 
 
@@ -22,14 +22,14 @@ def test_a_budget_covers_members_of_this_very_job_and_no_standby() -> None:
 
 
 def test_a_long_event_keeps_its_advice_and_its_end() -> None:
-    said = Event(reason="R", message="check the Secret\n" + "x" * 2000 + "\nValueError: no")
+    said = JobEvent(reason="R", message="check the Secret\n" + "x" * 2000 + "\nValueError: no")
     note = manifests.event(snapshot(), said, now=NOW, instance="me", number="1")["note"]
     assert note.startswith("check the Secret\n")
     assert note.endswith("\nValueError: no")
 
 
 def test_an_event_fits_whatever_its_message() -> None:
-    raw = manifests.event(snapshot(), Event(reason="R", message="ä" * 2000), now=NOW, instance="me", number="1")
+    raw = manifests.event(snapshot(), JobEvent(reason="R", message="ä" * 2000), now=NOW, instance="me", number="1")
     assert len(raw["note"].encode()) <= 1024
     assert raw["regarding"]["uid"] == UID
     assert raw["eventTime"] == "2026-01-02T03:04:05.000000Z"

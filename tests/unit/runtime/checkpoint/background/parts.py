@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from perdure.checkpoint.background.arena import Arena, Filled
-from perdure.checkpoint.background.uploading import ArenaRead, Uploader, Word
+from perdure.checkpoint.background.uploading import ArenaRead, Uploader, UploaderMessage
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.upload import Staged
 from perdure.log.position import Position
@@ -38,9 +38,9 @@ def filled(arena: Arena, data: bytes = b"0123456789", *, name: str = "aa", threa
     return arena.fill(part(data), uid="u", run=1, name=name, position=POSITION, threads=threads)
 
 
-def settled(uploader: Uploader) -> list[Word]:
+def settled(uploader: Uploader) -> list[UploaderMessage]:
     """What it says until a save is durable or has failed."""
-    said: list[Word] = []
+    said: list[UploaderMessage] = []
     while not said or isinstance(said[-1], ArenaRead):
         news = uploader.words()
         if not news:

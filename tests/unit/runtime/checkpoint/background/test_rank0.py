@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.background import events as on
-from perdure.checkpoint.background.rank0 import Answer, CommitRequests, CopiedPart
+from perdure.checkpoint.background.rank0 import CommitRequests, CopiedPart, Rank0Answer
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.upload import put_part
 from perdure.errors import StorageError
@@ -30,7 +30,7 @@ def uploaded(store: Store) -> CopiedPart:
     return CopiedPart(shard["size"], shard["crc"])
 
 
-def answer(requests: CommitRequests) -> Answer:
+def answer(requests: CommitRequests) -> Rank0Answer:
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         if found := requests.answers():
