@@ -7,11 +7,11 @@ it; or it ends at an older commit. The same command finishes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.history import history
-from perdure.checkpoint.inspect import Line
+from perdure.checkpoint.inspect import Line, unheard
 from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
 from perdure.checkpoint.reading import reading
 from perdure.errors import Corrupt, UserError
@@ -24,11 +24,11 @@ from perdure.store import KeyExists, NoSuchKey, Store
 MEMBERS = "members/"
 
 
-def copy(source: Store, target: Store) -> Iterator[Line]:
+def copy(source: Store, target: Store, coming: Callable[[int], None] = unheard) -> Iterator[Line]:
     """Copy every commit of the source, with the log as it is now, and verify each block on the way.
 
     A line for each commit. A damaged commit is not copied; its line has a `problem`. The target then has the source's
-    log, and can be used like the source.
+    log, and can be used like the source. Tells `coming` how many commits there are, before their lines.
 
     Raises:
         UserError: The target has a log that is no beginning of the source's.
@@ -39,7 +39,9 @@ def copy(source: Store, target: Store) -> Iterator[Line]:
     if head is None:
         raise UserError(f"{source.uri} had no log a moment ago: try again")
     has = _copied_before(source, target, head)
-    for one in reversed([one for one in listed if one.commit.seq <= head.seq]):
+    chosen = [one for one in listed if one.commit.seq <= head.seq]
+    coming(len(chosen))
+    for one in reversed(chosen):
         about = {"seq": one.commit.seq, "step": one.commit.step}
         what = f"commit {one.commit.seq} of step {one.commit.step}"
         try:

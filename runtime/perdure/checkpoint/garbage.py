@@ -6,10 +6,10 @@ beside a training. It deletes nothing that a commit names, unless the number of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from perdure.checkpoint.inspect import Line
+from perdure.checkpoint.inspect import Line, unheard
 from perdure.checkpoint.retention import delete, sweep, unneeded
 from perdure.console import in_bytes
 from perdure.errors import Corrupt, StorageError, UserError
@@ -23,13 +23,18 @@ ALL: Final = 10**9
 
 
 def gc(
-    store: Store, *, keep: int | None = None, keep_every: int | None = None, deletes: bool = False
+    store: Store,
+    *,
+    keep: int | None = None,
+    keep_every: int | None = None,
+    deletes: bool = False,
+    coming: Callable[[int], None] = unheard,
 ) -> Iterator[Line]:
     """Name each folder that is not needed and, if it `deletes`, delete them all. The last line is the sum.
 
     Without `keep` these are the uploads that no commit names, of older runs or older than a day. With `keep` also all
     but the newest `keep` commits. Pinned commits stay, the newest one that is whole, and the first of every
-    `keep_every` steps.
+    `keep_every` steps. Tells `coming` how many folders there are, before their lines.
 
     Raises:
         UserError: This is no checkpoint root.
@@ -42,6 +47,7 @@ def gc(
     found = unneeded(store, writer, ALL if keep is None else keep, orphans=True, keep_every=keep_every)
     commits = {committed.manifest.folder: committed for committed in found.commits.values()}
     objects = total = 0
+    coming(len(found.folders))
     for folder in found.folders:
         infos = [info for info in map(store.head, store.list(folder)) if info]
         size, commit = sum(info.size for info in infos), commits.get(folder)

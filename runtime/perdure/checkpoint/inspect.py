@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,6 +37,10 @@ class Line:
     def printed(self, *, as_json: bool) -> str:
         """The line in one of its two forms."""
         return json.dumps(self.data) if as_json else self.text
+
+
+def unheard(_steps: int) -> None:
+    """For `coming`, where nobody asks how much is to come."""
 
 
 def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
@@ -127,8 +131,11 @@ def _members(store: Store, slot: Slot) -> tuple[list[dict[str, Any]], str]:
         return [], f"members: {error}"
 
 
-def verify(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
-    """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged."""
+def verify(uri: str, environ: Mapping[str, str], coming: Callable[[int], None] = unheard) -> Iterator[Line]:
+    """Reads the whole log and all of every commit that is not retired; Corrupt at the end if anything is damaged.
+
+    Tells `coming` how many commits there are, before their lines.
+    """
     store = open_store(uri, environ)
     head = _head(Log(store))
     damaged = [slot.problem for slot in Log(store).entries(head.seq) if slot.problem]
@@ -140,6 +147,7 @@ def verify(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:
     kept = read_kept(store)
     held = pins.held | kept.pinned
     spared = {*held, *pins.released, *kept.released}
+    coming(len(commits))
     for number, (slot, committed, bypassed) in enumerate(commits):
         what, data = f"commit {slot.seq} of step {committed.step}", {"seq": slot.seq, "step": committed.step}
         # Retention begins with the oldest that is not pinned and never takes the newest.

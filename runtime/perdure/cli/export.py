@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 
+from perdure.checkpoint.inspect import Line
 from perdure.errors import UserError
 from perdure.session.loading import load
 from perdure.wire import CommitSelector
@@ -38,8 +39,8 @@ class Format(StrEnum):
     """A folder for `torch.distributed.checkpoint.load`."""
 
 
-def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) -> str:
-    """Write the state_dict that the object registered as `name` has in a commit; returns what was written, in words.
+def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) -> Line:
+    """Write the state_dict that the object registered as `name` has in a commit; returns what was written.
 
     Raises:
         UserError: There is no such commit or object, something is at `to` already, or the format cannot hold the state.
@@ -60,7 +61,8 @@ def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) 
         _remove(beside)
     count = sum(isinstance(value, Tensor) for value in state.values())
     tensors = f", {count} tensors" if count else ""
-    return f"{to}: {name} of entry {loaded.commit.seq}, step {loaded.commit.step}{tensors}"
+    about = {"to": str(to), "name": name, "seq": loaded.commit.seq, "step": loaded.commit.step, "tensors": count}
+    return Line(f"{to}: {name} of entry {loaded.commit.seq}, step {loaded.commit.step}{tensors}", about)
 
 
 def _write_hf(state: Mapping[Any, Any], to: Path) -> None:

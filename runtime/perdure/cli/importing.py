@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 
+from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.save import commit, stage_together
 from perdure.cli.export import WEIGHTS, alone
 from perdure.errors import UserError
@@ -57,11 +58,11 @@ _HARMLESS: Final = {
 """What the index of a dcp checkpoint may name."""
 
 
-def import_into(store: Store, name: str, source: Path, take: str | None) -> str:
+def import_into(store: Store, name: str, source: Path, take: str | None) -> Line:
     """Write what is at `source` as the first commit of an empty root, as if a script had registered it as `name`.
 
     `source` is a file of `torch.save`, a folder of `torch.distributed.checkpoint`, or a file or folder of safetensors.
-    `take` is the place of the state_dict in it, its keys joined by dots. Returns what was written, in words.
+    `take` is the place of the state_dict in it, its keys joined by dots. Returns what was written.
 
     Raises:
         UserError: The root has a log, `source` cannot be read, names code, or has no state_dict at that place.
@@ -81,7 +82,8 @@ def import_into(store: Store, name: str, source: Path, take: str | None) -> str:
     staged, _ = stage_together(peers, registry.state(None))
     writer.try_open(1, wait_over=True)
     commit(store, peers, writer, staged, Position(0, 0, {}), run=writer.run, final=True, reason="import")
-    return f"{store.uri}: {name}, {sum(isinstance(value, torch.Tensor) for value in state.values())} tensors"
+    count = sum(isinstance(value, torch.Tensor) for value in state.values())
+    return Line(f"{store.uri}: {name}, {count} tensors", {"root": store.uri, "name": name, "tensors": count})
 
 
 class _Held:

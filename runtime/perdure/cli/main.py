@@ -16,7 +16,7 @@
 
 Modules are imported where they are used, because `perdure warm` runs again and again beside a starting pod's
 imports. A user's mistake is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a
-difference that `diff` finds is status 1.
+difference that `diff` finds is status 1. Long commands draw a bar on stderr where that is a terminal.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -35,6 +36,7 @@ from perdure.errors import PerdureError, UserError
 if TYPE_CHECKING:
     from perdure.agent.state import AgentSettings
     from perdure.checkpoint.inspect import Line
+    from perdure.cli.progress import Bar
     from perdure.store import Store
     from perdure.wire import CommitSelector
 
@@ -76,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
     commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy, "gc": _gc}
-    commands |= {"pin": _pin, "unpin": _pin, "import": _import}
+    commands |= {"pin": _pin, "unpin": _pin, "import": _import, "log": _log, "verify": _verify}
     try:
-        return commands.get(options.command, _inspect)(options)
+        return commands[options.command](options)
     except PerdureError as error:
         print(f"perdure: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
@@ -158,6 +160,7 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
         help="hf: a folder with model.safetensors (default); torch: a file for torch.load; dcp: a folder for "
         "torch.distributed.checkpoint",
     )
+    export.add_argument("--json", action="store_true", help="one object")
     importing = commands.add_parser("import", help="make a checkpoint root of what another program has written")
     importing.add_argument(
         "source",
@@ -168,6 +171,7 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
     importing.add_argument("root", metavar="ROOT", help=f"{where}, where nothing was trained")
     importing.add_argument("name", metavar="NAME", help="what a script would register it as, such as model")
     importing.add_argument("--take", metavar="KEY", help="where in it the state_dict is, such as model or state.model")
+    importing.add_argument("--json", action="store_true", help="one object")
 
 
 def _warm(options: argparse.Namespace) -> int:
@@ -194,12 +198,20 @@ def _stop(options: argparse.Namespace) -> int:
     return 0
 
 
-def _inspect(options: argparse.Namespace) -> int:
+def _log(options: argparse.Namespace) -> int:
     from perdure.checkpoint import inspect  # noqa: PLC0415
     from perdure.wire.settings import as_uri  # noqa: PLC0415
 
-    lines = {"log": inspect.log, "verify": inspect.verify}[options.command]
-    _print(lines(as_uri(options.root), os.environ), options)
+    _print(inspect.log(as_uri(options.root), os.environ), options)
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from perdure.checkpoint import inspect  # noqa: PLC0415
+    from perdure.wire.settings import as_uri  # noqa: PLC0415
+
+    with _bar(options) as bar:
+        _print(inspect.verify(as_uri(options.root), os.environ, bar.expect), options, bar)
     return 0
 
 
@@ -213,8 +225,9 @@ def _show(options: argparse.Namespace) -> int:
 def _diff(options: argparse.Namespace) -> int:
     from perdure.checkpoint.compare import Side, diff  # noqa: PLC0415
 
-    left, right = (Side.read(*_named(text), os.environ) for text in (options.a, options.b))
-    *_, summary = _print(diff(left, right, tensors_only=options.tensors_only), options)
+    with _bar(options) as bar:
+        left, right = (Side.read(*_named(text), os.environ) for text in (options.a, options.b))
+        *_, summary = _print(diff(left, right, tensors_only=options.tensors_only), options, bar)
     return 0 if summary["equal"] else 1
 
 
@@ -229,9 +242,9 @@ def _check_store(options: argparse.Namespace) -> int:
 def _copy(options: argparse.Namespace) -> int:
     from perdure.checkpoint.copying import copy  # noqa: PLC0415
 
-    return int(
-        any("problem" in found for found in _print(copy(_store(options.source), _store(options.target)), options))
-    )
+    with _bar(options) as bar:
+        lines = copy(_store(options.source), _store(options.target), bar.expect)
+        return int(any("problem" in found for found in _print(lines, options, bar)))
 
 
 def _pin(options: argparse.Namespace) -> int:
@@ -245,16 +258,27 @@ def _pin(options: argparse.Namespace) -> int:
 def _gc(options: argparse.Namespace) -> int:
     from perdure.checkpoint.garbage import gc  # noqa: PLC0415
 
-    found = gc(_store(options.root), keep=options.keep, keep_every=options.keep_every_steps, deletes=options.delete)
-    _print(found, options)
+    with _bar(options) as bar:
+        store, deletes = _store(options.root), options.delete
+        found = gc(store, keep=options.keep, keep_every=options.keep_every_steps, deletes=deletes, coming=bar.expect)
+        _print(found, options, bar)
     return 0
 
 
-def _print(lines: Iterable[Line], options: argparse.Namespace) -> list[Mapping[str, Any]]:
+def _bar(options: argparse.Namespace) -> AbstractContextManager[Bar]:
+    from perdure.cli.progress import progress  # noqa: PLC0415
+
+    return progress(options.command, as_json=options.json)
+
+
+def _print(lines: Iterable[Line], options: argparse.Namespace, bar: Bar | None = None) -> list[Mapping[str, Any]]:
     """Each line as soon as it is known, as text or JSON; returns what they say."""
     found = []
     for line in lines:
-        print(line.printed(as_json=options.json), flush=True)
+        with bar.aside() if bar else nullcontext():
+            print(line.printed(as_json=options.json), flush=True)
+        if bar:
+            bar.step()
         found.append(line.data)
     return found
 
@@ -269,14 +293,18 @@ def _store(root: str) -> Store:
 def _export(options: argparse.Namespace) -> int:
     from perdure.cli.export import Format, export  # noqa: PLC0415
 
-    print(export(*_named(options.commit), options.name, options.to, Format(options.format)))
+    with _bar(options) as bar:
+        written = export(*_named(options.commit), options.name, options.to, Format(options.format))
+        _print([written], options, bar)
     return 0
 
 
 def _import(options: argparse.Namespace) -> int:
     from perdure.cli.importing import import_into  # noqa: PLC0415
 
-    print(import_into(_store(options.root), options.name, options.source, options.take))
+    with _bar(options) as bar:
+        written = import_into(_store(options.root), options.name, options.source, options.take)
+        _print([written], options, bar)
     return 0
 
 

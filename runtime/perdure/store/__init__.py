@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import UserError
+from perdure.store.metered import with_meter
 from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
 
 __all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "every_key", "open_store"]
@@ -29,7 +30,7 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
         case "file" if parts.netloc in ("", "localhost") and parts.path.startswith("/"):
             from perdure.store.file import FileStore  # noqa: PLC0415  (needs what only this scheme needs)
 
-            return FileStore(Path(unquote(parts.path)))
+            return with_meter(FileStore(Path(unquote(parts.path))))
         case "s3" if parts.netloc:
             try:
                 from perdure.store.clients import options  # noqa: PLC0415
@@ -41,5 +42,5 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
                     f"{uri} needs {error.name}, which is not installed: pip install 'perdure[s3]'"
                 ) from None
 
-            return S3Store(parts.netloc, parts.path.strip("/"), options(environ))
+            return with_meter(S3Store(parts.netloc, parts.path.strip("/"), options(environ)))
     raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

@@ -13,6 +13,7 @@ import torch
 
 from e2e.harness.local_s3 import ACCESS, SECRET, S3Server
 from perdure.store import Store, open_store
+from perdure.store.metered import Metered
 from perdure.store.overlay import Overlay
 from tests.support.store import MemoryStore
 from tests.unit.runtime.store.s3 import require_versitygw
@@ -44,13 +45,15 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
-@pytest.fixture(params=["memory", "overlay", "file", "s3"])
+@pytest.fixture(params=["memory", "overlay", "metered", "file", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match request.param:
         case "memory":
             return MemoryStore()
         case "overlay":
             return Overlay(MemoryStore())
+        case "metered":
+            return Metered(MemoryStore(), lambda _: None)
         case "file":
             return open_store(f"file://{tmp_path}/root", {})
     request.getfixturevalue("s3_credentials")
