@@ -15,6 +15,7 @@ from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.quota import makes_room
+from perdure_operator.state.newest_answer import NewestAnswer
 from perdure_operator.state.snapshot import (
     KeptTemplate,
     NodeView,
@@ -111,29 +112,9 @@ def asked_at(intent: Intent) -> datetime | None:
     return later(intent.deadline, -intent.seconds - LATE_MARGIN_SECONDS) if intent.deadline else None
 
 
+@NewestAnswer
 def own(snapshot: Snapshot) -> Mapping[str, PodView]:
     """The job's own pods by name; a living pod hides a gone one of the same name."""
-    return _newest.own(snapshot)
-
-
-class _Newest:
-    """The newest answer: nearly every question of a round begins with it, some for each member."""
-
-    def __init__(self) -> None:
-        self._of: Snapshot | None = None
-        self._own: Mapping[str, PodView] = {}
-
-    def own(self, snapshot: Snapshot) -> Mapping[str, PodView]:
-        """Compares by identity, as a snapshot never changes."""
-        if self._of is not snapshot:
-            self._of, self._own = snapshot, _own(snapshot)
-        return self._own
-
-
-_newest: Final = _Newest()
-
-
-def _own(snapshot: Snapshot) -> Mapping[str, PodView]:
     mine = [pod for pod in snapshot.pods if pod.owner_uid == snapshot.uid and _is_named(snapshot, pod)]
     return {pod.name: pod for pod in sorted(mine, key=lambda pod: (not pod.gone, pod.name, pod.uid))}
 

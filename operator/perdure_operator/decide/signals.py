@@ -18,6 +18,7 @@ from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
 from perdure_operator.state import vacate_request
+from perdure_operator.state.newest_answer import NewestAnswer
 from perdure_operator.state.signal_table import SignalTable, table
 from perdure_operator.state.snapshot import EvictionView, NodeView, PodView, Snapshot, Taint, Toleration
 
@@ -67,35 +68,21 @@ class _Shown:
 
 def table_of(snapshot: Snapshot) -> SignalTable:
     """The table in force for this job. Every pod needs it in every round, so it is looked up once for a snapshot."""
-    return _newest.table(snapshot.signals, snapshot.spec.disruption)
+    return _table(snapshot.signals, snapshot.spec.disruption)
 
 
-class _Newest:
-    """The newest answers: all questions of a round are about the same rows, the same job and the same Evictions."""
-
-    def __init__(self) -> None:
-        self._known: tuple[tuple[SignalRow, ...], DisruptionPolicy, SignalTable] | None = None
-        self._asking: tuple[tuple[EvictionView, ...], dict[str, list[EvictionView]]] | None = None
-
-    def table(self, configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
-        """Compares by identity: a hash of all rows for each pod would cost more than the answer."""
-        known = self._known
-        if known is None or known[0] is not configured or known[1] is not policy:
-            known = self._known = (configured, policy, table(configured, policy.reactions))
-        return known[2]
-
-    def evictions(self, seen: tuple[EvictionView, ...]) -> Mapping[str, Sequence[EvictionView]]:
-        """By the pods' uids: a drain asks for hundreds at once."""
-        known = self._asking
-        if known is None or known[0] is not seen:
-            by_pod = defaultdict[str, list[EvictionView]](list)
-            for one in seen:
-                by_pod[one.pod].append(one)
-            known = self._asking = (seen, dict(by_pod))
-        return known[1]
+@NewestAnswer
+def _table(configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> SignalTable:
+    return table(configured, policy.reactions)
 
 
-_newest: Final = _Newest()
+@NewestAnswer
+def _evictions(seen: tuple[EvictionView, ...]) -> Mapping[str, Sequence[EvictionView]]:
+    """By the pods' uids: a drain asks for hundreds at once."""
+    by_pod = defaultdict[str, list[EvictionView]](list)
+    for one in seen:
+        by_pod[one.pod].append(one)
+    return dict(by_pod)
 
 
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
@@ -189,7 +176,7 @@ def asked_for(snapshot: Snapshot, pod: PodView) -> list[EvictionView]:
 
     They count after that turn, too: the job's budget refuses the eviction that follows for as long as the pod trains.
     """
-    mine = _newest.evictions(snapshot.evictions).get(pod.uid, ()) if snapshot.evictions else ()
+    mine = _evictions(snapshot.evictions).get(pod.uid, ()) if snapshot.evictions else ()
     return [one for one in mine if one.state in _ASKED and not one.over and not one.withdrawn]
 
 
