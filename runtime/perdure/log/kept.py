@@ -26,7 +26,8 @@ _PREFIX: Final = "pins/"
 READING_SECONDS: Final = 15 * 60.0
 """How long a mark of a reader counts that does not renew it. The clocks of store and trainer differ by less."""
 
-_KEY: Final = re.compile(r"pins/(\d{16})\.(pinned|released|reading)(?:-[0-9a-f]+)?")
+_PIN: Final = re.compile(r"pins/(\d{16})\.(pinned|released)")
+_READER: Final = re.compile(r"pins/(\d{16})\.reading-[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,14 @@ class KeptCommits:
 
 def read_kept(store: Store) -> KeptCommits:
     """One listing, and a request for each reader."""
-    found: dict[str, set[int]] = {"pinned": set(), "released": set(), "reading": set()}
-    left: set[str] = set()
-    for key in store.list(_PREFIX):
-        if mark := _KEY.fullmatch(key):
-            seq, kind = int(mark[1]), mark[2]
-            if kind == "reading" and not _is_renewed(store, key):
-                left.add(key)
-            else:
-                found[kind].add(seq)
-    pinned, read = frozenset(found["pinned"]), frozenset(found["reading"])
-    return KeptCommits(pinned, frozenset(found["released"]) - pinned - read, read, frozenset(left))
+    keys = store.list(_PREFIX)
+    found = [mark.groups() for key in keys if (mark := _PIN.fullmatch(key))]
+    readers = {key: int(mark[1]) for key in keys if (mark := _READER.fullmatch(key))}
+    left = frozenset(key for key in readers if not _is_renewed(store, key))
+    pinned = frozenset(int(seq) for seq, kind in found if kind == "pinned")
+    read = frozenset(seq for key, seq in readers.items() if key not in left)
+    released = frozenset(int(seq) for seq, kind in found if kind == "released") - pinned - read
+    return KeptCommits(pinned, released, read, left)
 
 
 def _is_renewed(store: Store, key: str) -> bool:
@@ -70,7 +68,7 @@ def _is_renewed(store: Store, key: str) -> bool:
 
 def pin_keys(store: Store) -> list[str]:
     """The keys of all pins and releases."""
-    return [key for key in store.list(_PREFIX) if (mark := _KEY.fullmatch(key)) and mark[2] != "reading"]
+    return [key for key in store.list(_PREFIX) if _PIN.fullmatch(key)]
 
 
 def put_pin(store: Store, seq: int) -> None:
@@ -81,7 +79,7 @@ def put_pin(store: Store, seq: int) -> None:
 
 def release_pin(store: Store, seq: int) -> None:
     """Give the commit back to retention."""
-    store.put(_key(seq, "released"), b"{}")
+    put_released(store, [seq])
     store.delete([_key(seq, "pinned")])
 
 

@@ -129,7 +129,7 @@ def test_who_may_only_read_is_told_that_nothing_protects_the_commit(
 
 
 def test_a_copy_keeps_what_it_reads_and_takes_no_mark_along(store: MemoryStore, training: Writer) -> None:
-    target, other = MemoryStore(), mark_reading(store, FIRST)
+    target, other = MemoryStore(), mark_reading(store, FIRST + 1)
 
     def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
         if verb == "get" and key.endswith("manifest.json"):
@@ -137,7 +137,14 @@ def test_a_copy_keeps_what_it_reads_and_takes_no_mark_along(store: MemoryStore, 
         return act()
 
     list(copy(WatchedStore(store, around), target))
-    assert steps(target)[0] == 3
-    assert 1 in steps(target)
-    assert store.list("pins/") == [other, f"pins/{FIRST:016d}.released"]
+    assert steps(target) == [3, 2, 1]
+    assert steps(store) == [3, 2]
+    assert store.list("pins/") == [other, f"pins/{FIRST + 1:016d}.released"]
     assert not [key for key in target.list("pins/") if "reading" in key]
+
+
+@pytest.mark.usefixtures("training")
+def test_gc_does_not_name_what_somebody_reads(store: MemoryStore) -> None:
+    with reading(store, FIRST):
+        *named, _ = gc(store, keep=1)
+    assert [line.data["why"] for line in named] == ["commit of step 2, older than the newest 1"]
