@@ -17,22 +17,19 @@ import os
 import statistics
 import sys
 import time
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import perdure
+from e2e.bench.stalling import Dcp
 from perdure.checkpoint.state import NewCommit
 
 LAYER_MIB: Final = 4
@@ -145,37 +142,17 @@ def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[C
 def by_dcp(folder: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
     """dcp.async_save with a stager that is kept, its cheapest way."""
     clock, durable = Clock(), list[float]()
-    options = StagingOptions(
-        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
-    )
-    stager, future = DefaultStager(options), Future[Any]()
-    future.set_result(None)
     # A group of its own: it saves beside the collectives of training.
     group: dist.ProcessGroup | None = dist.new_group() if dist.is_initialized() else None  # type: ignore[assignment]
+    way = Dcp(training, Path(folder), kept=True, group=group)
     for step in range(2 * half * (rounds + 2)):
         if step and step % (2 * half) == 0:
-            begun = time.perf_counter()
-            future.result()
-            found = async_save(
-                training.plain(),
-                checkpoint_id=Path(folder, str(step)),
-                async_stager=stager,
-                process_group=group,
-                no_dist=group is None,
-            )
-            if not isinstance(found, Future):
-                raise TypeError("dcp.async_save has staged in the background")
-            future = found
-            future.add_done_callback(partial(_note, durable, begun))
+            durable += [way.awaited()] if step > 2 * half else []
+            way.save(step)
         clock.begins()
         training.step()
         clock.ends()
-    future.result()
-    return clock, durable
-
-
-def _note(durable: list[float], begun: float, _: Future[Any]) -> None:
-    durable.append(time.perf_counter() - begun)
+    return clock, [*durable, way.awaited()]
 
 
 def figures(clock: Clock, durable: list[float], half: int, rounds: int, gib: float) -> list[dict[str, float]]:

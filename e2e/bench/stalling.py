@@ -13,6 +13,7 @@ import os
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn import functional
@@ -65,6 +67,13 @@ class Training:
         self.state.optimizer.zero_grad()
 
 
+class Plain(Protocol):
+    """What is saved."""
+
+    def plain(self) -> dict[str, Any]:
+        """As torch's own savers take it."""
+
+
 class Way(Protocol):
     """A way to save."""
 
@@ -98,11 +107,11 @@ class Blocking:
 
 
 class Dcp:
-    """dcp.async_save, with its own stager each time, or with a reused one."""
+    """dcp.async_save, with its own stager each time or a reused one; over the ranks of a group if there is one."""
 
-    def __init__(self, state: State, folder: Path, *, kept: bool) -> None:
+    def __init__(self, state: Plain, folder: Path, *, kept: bool, group: ProcessGroup | None = None) -> None:
         self._state, self._folder = state, folder
-        self._options: dict[str, Any] = {}
+        self._options: dict[str, Any] = {"process_group": group, "no_dist": group is None}
         if kept:
             options = StagingOptions(
                 use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
@@ -110,16 +119,19 @@ class Dcp:
             self._options["async_stager"] = DefaultStager(options)
         self._future: Future[Any] | None = None
         self._ended: float | None = None
+        self._timed = threading.Event()
+        """Set once `_ended` is known: a future's waiters may go on before its callbacks."""
 
     def save(self, number: int) -> None:
         begun, self._ended = time.perf_counter(), None
+        self._timed.clear()
 
-        def ended(future: Future[Any]) -> None:
-            future.result()
+        def ended(_: Future[Any]) -> None:
             self._ended = time.perf_counter() - begun
+            self._timed.set()
 
         where = self._folder / str(number)
-        found = async_save(self._state.plain(), checkpoint_id=where, no_dist=True, **self._options)
+        found = async_save(self._state.plain(), checkpoint_id=where, **self._options)
         if not isinstance(found, Future):
             raise TypeError("dcp.async_save has staged in the background")
         self._future = found
@@ -129,6 +141,11 @@ class Dcp:
         if self._future and self._future.done():
             self._future.result()
         return self._ended
+
+    def awaited(self) -> float:
+        """The seconds until the last save was durable, which it waits for."""
+        self._timed.wait()
+        return self.durable() or 0.0
 
     def memory(self) -> int:
         return 0
