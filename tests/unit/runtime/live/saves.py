@@ -54,6 +54,9 @@ def train(
                         uploads.freeze()
                     if session.steps_done == thaw_at and offers:
                         uploads.thaw()
+                    if uploads.run == 2:
+                        uploads.wait_for_end_of_frozen()
+                        uploads.settle()
                     session.step()
                     under_way[session.steps_done] = uploads.under_way
         except Exit:

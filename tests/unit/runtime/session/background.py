@@ -58,11 +58,25 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
+def has_not_ended(pid: int) -> bool:
+    """Whether a process is alive. One that has ended and is not reaped is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 class Uploads:
     """The process that uploads for this rank."""
 
     def __init__(self, session: Session) -> None:
         self._background = session._core.run.background
+        self._frozen: int | None = None
+
+    @property
+    def run(self) -> int:
+        """The run that this process is a rank of."""
+        return self._background._run.checkpointer.run
 
     @property
     def process(self) -> Any:
@@ -73,7 +87,14 @@ class Uploads:
         self.process.start()
         while not ignores(self.process.pid, signal.SIGTERM):  # by then it would end with its trainer
             time.sleep(0.001)
+        self._frozen = self.process.pid
         os.kill(self.process.pid, signal.SIGSTOP)
+
+    def wait_for_end_of_frozen(self) -> None:
+        """Until the process that was frozen has been killed and is gone: until then no save can begin."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while self._frozen is not None and has_not_ended(self._frozen) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
