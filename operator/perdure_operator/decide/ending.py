@@ -99,7 +99,8 @@ def _new_outcomes(
 ) -> tuple[Draft, list[MemberOutcome]]:
     pods, found = own(draft.snapshot), list[MemberOutcome]()
     for member in members:
-        if outcome_of(run, member.name):
+        if known := outcome_of(run, member.name):
+            draft = draft if known.outcome else _hear_at_last(draft, member, pods.get(member.name))
             continue
         outcome = _not_ahead(draft, read_end(draft, member, pods.get(member.name)))
         if outcome and isinstance(run, CurrentRun) and _came_in_vain(draft, run, member, outcome):
@@ -109,6 +110,16 @@ def _new_outcomes(
             found.append(outcome)
             draft = _learn_more(draft, pods.get(member.name))
     return draft, found
+
+
+def _hear_at_last(draft: Draft, member: Assigned, pod: PodView | None) -> Draft:
+    """Record what a member that was given up for silent reports when it has ended after all.
+
+    Its end stays as it was counted: others have acted on it.
+    """
+    if pod is None or pod.uid != member.uid or not terminated(pod):
+        return draft
+    return _learn_more(learn(draft, end_of(pod)), pod)
 
 
 def _not_ahead(draft: Draft, end: MemberOutcome | None) -> MemberOutcome | None:
@@ -228,13 +239,21 @@ def close_previous(draft: Draft) -> Draft:
         return draft  # it had no leavers: the members that go on report how it ended
     cost = _stood(draft, previous)
     draft, exit_cause, _ = _account_for(draft, previous, cost)
-    if exit_cause.reason is not Reason.HANDED_OVER:  # otherwise the newer run has begun with all steps
+    if exit_cause.reason is not Reason.HANDED_OVER or _went_astray(draft, previous):
         draft = _count_for_the_newer(draft, previous, cost)
     lost_a_peer = exit_cause.blamed is not None and exit_cause.blamed.outcome == ExitKind.PEER_LOST
     if lost_a_peer and previous.intent.disruption is not Disruption.MEMBER_LOST:
         return draft  # the lost peer was no leaver: its death counts in the run that goes on
     charged = charge(draft, exit_cause, previous)
     return charged.update_current(counted=previous.run) if _cost(draft, charged) else charged
+
+
+def _went_astray(draft: Draft, run: CurrentRun | PreviousRun) -> bool:
+    """Whether it handed over to an offered run that never became the current one.
+
+    Otherwise the newer run has begun with all its steps.
+    """
+    return any(one.taken_over_by and not entry_of(draft, one.taken_over_by) for one in run.outcomes)
 
 
 def _cost(before: Draft, charged: Draft) -> bool:
@@ -300,8 +319,8 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
     if exit_cause.reason is Reason.NOTHING_TO_SAVE and intent and intent.disruption is Disruption.NODE_FAULT:
         exit_cause = replace(exit_cause, reason=Reason.NODE_FAULT)  # there was state, and it must not be saved
     exit_cause = replace(exit_cause, step=max([one.step for one in run.outcomes if one.run == run.run], default=0))
-    kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)  # the newer run has all its steps
-    steps_lost = 0 if kept else cost.steps
+    handed_over = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)
+    steps_lost = 0 if handed_over and not _went_astray(draft, run) else cost.steps
     declared = intent is not None and run.run in intent.lost
     # No member of a current run is left, so it harms none to call that run lost. Else the next one waits for a save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
@@ -373,6 +392,8 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     lost_log = any(one.error_name == ErrorName.LOG_LOST for one in mine)  # a person decides what is given up, see gates
     if entry and entry.reached is not None and never_began and not lost_log:
         of = entry.run - 1  # where the run before stood is in the entry, and these members know nothing of it
+    elif entry and entry.how is Takeover.IN_PLACE and never_began and not lost_log:
+        return Cost(entry.run - 1, None, kept)  # no other member reported where it stood, and these trained beyond it
     return Cost(of, max((one.step for one in mine), default=None), kept)
 
 
@@ -381,9 +402,10 @@ def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutco
 
     A member of a run that was to take over live, and is not known to have begun, tells nothing. One of a run in place
     tells only that it has not begun: that counts if no other member tells more. What is about a newer run than this one
-    is not believed: a container may write anything.
+    is not believed, unless members were offered that run: a container may write anything.
     """
-    told = [one for one in ended.outcomes if one.outcome and one.run <= ended.run]
+    offered = (*draft.status.lost, *(draft.status.next.attempted_runs if draft.status.next else ()))
+    told = [one for one in ended.outcomes if one.outcome and (one.run <= ended.run or one.run in offered)]
     told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
     return [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.wire import Beginning, ExitKind, SkippedCommit
+from perdure.wire import Beginning, ExitKind, HandoverRecord, HandoverWord, SkippedCommit
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import HistoryEntry, LiveRefused
 from perdure_operator.state.snapshot import NodeView
@@ -131,6 +131,42 @@ class TestWhatNobodyCanKnowYet:
         here = _next_run(here)
         told = [(one.run, one.steps_lost, one.unreported) for one in here.now.history[-2:]]
         assert told == [(2, 0, False), (3, 7, False)]
+
+    def test_members_that_never_began_the_next_run_hide_nothing_of_the_one_they_had_trained(self) -> None:
+        """All of run 1 go on in run 2, so that their last words are of run 2."""
+        here = _next_run(_running().spec(replicas=4).settle().after(1).settle())
+        assert (here.now.run, here.now.current is None) == (2, False)
+        here = here.all_ended(ExitKind.FAILED, run=2, error=killed(), opened=1).settle()
+        assert (here.now.current, here.now.steps_lost, here.now.runs_unreported) == (None, 0, 1)
+
+    def test_what_a_member_given_up_for_silent_reports_after_all_is_the_commit_to_begin_with(self) -> None:
+        here = _running().node("n2", ready=False).settle().after(60).settle()
+        assert [one.name for one in here.outcomes if not one.outcome] == [here.name(1)]
+        here = here.ended(1, ExitKind.PEER_LOST, step=12, commit=(2, 10), opened=1).settle()
+        assert (here.now.commit_seq, here.now.step, here.now.opened) == (2, 10, 1)
+
+
+class TestAnOfferedRunThatTookOverUnseen:
+    """A newcomer of run 2 is killed, and nobody tells in time that run 2 had begun at step 12: run 3 follows run 1."""
+
+    def _handed_over(self) -> Job:
+        here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(5)))
+        here = here.running(world=2).cordon("n2").settle().after(1).settle().ready().settle()
+        here = here.exited(2, code=137).settle().cordon("n1").settle().after(1).settle()
+        went = (HandoverRecord(2, HandoverWord.GO),)
+        here = here.ended(1, ExitKind.HANDED_OVER, run=1, step=12, commit=(2, 10), handovers=went).settle()
+        here = _next_run(here)
+        assert (here.now.run, here.now.previous is None) == (3, False)
+        return here
+
+    def test_its_steps_are_lost_where_its_last_member_tells_of_them(self) -> None:
+        here = self._handed_over().ended(0, ExitKind.PEER_LOST, run=2, step=13, commit=(2, 10)).settle()
+        assert (here.now.previous, here.now.steps_lost, here.now.steps_in_doubt) == (None, 3, 0)
+        assert "3 steps lost" in here.condition(ConditionType.SAVED).message
+
+    def test_those_it_began_with_are_lost_where_its_last_member_is_silent(self) -> None:
+        here = self._handed_over().exited(0, code=137).settle()
+        assert (here.now.previous, here.now.steps_lost, here.now.steps_in_doubt) == (None, 2, 0)
 
 
 class TestARunThatWasNeverOpened:
