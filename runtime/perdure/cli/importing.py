@@ -24,18 +24,11 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 
 from perdure.checkpoint.inspect import Line
-from perdure.checkpoint.save import commit, stage_together
 from perdure.cli.export import WEIGHTS, alone
 from perdure.errors import UserError
-from perdure.group.peers import Solo
-from perdure.log.position import Position
-from perdure.log.reader import Log
-from perdure.log.writer import Writer
-from perdure.state.registry import Registry
+from perdure.session.importing import commit_state, must_be_empty
 from perdure.store import Store
 
-UID: Final = "import"
-"""Of the run that makes the commit."""
 SHARDED_WEIGHTS: Final = "model.safetensors.index.json"
 _NO_TENSORS: Final = "holds something else than tensors and plain values"
 _HARMLESS: Final = {
@@ -68,34 +61,13 @@ def import_into(store: Store, name: str, source: Path, take: str | None) -> Line
         UserError: The root has a log, `source` cannot be read, names code, or has no state_dict at that place.
 
     """
-    log = Log(store)
-    head = log.head()
-    unfinished = head and head.entry and head.entry.uid == UID and head.entry.newest_commit is None
-    if head and not unfinished:
-        raise UserError(f"{store.uri} has a log already: name a root where nothing was trained")
+    must_be_empty(store)
     if not source.exists():
         raise UserError(f"there is no {source}: name a file of torch.save, or a folder of dcp or safetensors")
     state = _taken(_read(source), take, source)
-    registry, peers = Registry(), Solo()
-    writer = Writer(log, uid=UID, run=head.entry.run + 1 if head and head.entry else 1)
-    registry.add(name, _Held(state))
-    staged, _ = stage_together(peers, registry.state(None))
-    writer.try_open(1, wait_over=True)
-    commit(store, peers, writer, staged, Position(0, 0, {}), run=writer.run, final=True, reason="import")
+    commit_state(store, name, state)
     count = sum(isinstance(value, torch.Tensor) for value in state.values())
     return Line(f"{store.uri}: {name}, {count} tensors", {"root": store.uri, "name": name, "tensors": count})
-
-
-class _Held:
-    """An object that has this state_dict, and is never given another one."""
-
-    def __init__(self, state: Mapping[Any, Any]) -> None:
-        self._state = state
-
-    def state_dict(self) -> Mapping[Any, Any]:
-        return self._state
-
-    def load_state_dict(self, _: Mapping[Any, Any], /) -> None: ...
 
 
 def _read(source: Path) -> Any:
