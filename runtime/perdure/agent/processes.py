@@ -133,7 +133,7 @@ class Children:
     launcher: Launcher
     members: list[Child] = field(default_factory=list)
     killed_before: int | None = None
-    """The kernel's count of out-of-memory kills when the trainer was started."""
+    """The kernel's count of out-of-memory kills before the trainer was started."""
     clearing: bool = False
     """Whether the last process has ended and its descendants are being killed."""
     aside: list[Child] = field(default_factory=list)
@@ -141,8 +141,6 @@ class Children:
 
     def add(self, child: Child) -> None:
         """Watch a new process."""
-        if not self.members:
-            self.killed_before = oom_kills(self.cgroups)
         self.members.append(child)
 
     def pump(self) -> Iterator[ReportReceived | MakesWay]:
@@ -208,7 +206,9 @@ class Children:
         return [pid for pid in found if pid not in aside]
 
     def make_room(self, seconds: float) -> None:
-        """Set this trainer aside for the next one; it is killed if it has not ended after `seconds`."""
+        """Set this trainer aside for the next one, which may start now; it is killed if it has not ended after
+        `seconds`."""
+        self.killed_before = oom_kills(self.cgroups)
         until = time.monotonic() + seconds
         for child in self.members:
             if not child.reported:

@@ -75,12 +75,13 @@ def test_a_killed_trainer_is_reported_with_its_signal_and_its_last_commit(tmp_pa
         assert (outcome.step, outcome.commit) == (5, CommitRef(3, 4))
 
 
-def test_a_trainer_that_is_out_of_memory_is_reported_with_its_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("looks_late", [False, True])
+def test_a_trainer_that_is_out_of_memory_is_reported_with_its_limit(tmp_path: Path, looks_late: bool) -> None:
     cgroup = tmp_path / "cgroup"
     cgroup.mkdir()
     (cgroup / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")  # of a process before it
     (cgroup / "memory.max").write_text(f"{512 * 2**20}\n")
-    with Member(tmp_path, *TRAINER, "out_of_memory", str(cgroup)) as member:
+    with Member(tmp_path, *TRAINER, "out_of_memory", str(cgroup), looks_late=looks_late) as member:
         member.assign(RUN1)
         outcome, status = member.outcome()
         assert outcome.error
