@@ -105,16 +105,17 @@ def test_a_small_tensor_comes_back_bit_for_bit(tensor: torch.Tensor) -> None:
 
 def test_the_state_of_every_generator_comes_back() -> None:
     """Restored, each draws what it would have drawn."""
+    of_torch = torch.Generator().manual_seed(3)
     states = through_json(
         {
-            "torch": torch.get_rng_state(),
+            "torch": of_torch.get_state(),
             "legacy": np.random.get_state(),
             "numpy": np.random.default_rng(3).bit_generator.state,
         }
     )
-    expected = torch.rand(4)
-    torch.set_rng_state(states["torch"])
-    assert torch.equal(torch.rand(4), expected)
+    expected = torch.rand(4, generator=of_torch)
+    of_torch.set_state(states["torch"])
+    assert torch.equal(torch.rand(4, generator=of_torch), expected)
     generator = np.random.default_rng(9)
     generator.bit_generator.state = states["numpy"]
     assert generator.random() == np.random.default_rng(3).random()

@@ -26,6 +26,7 @@ from perdure.loop.telemetry.events import Event
 from perdure.session.core import Core
 from perdure.session.session import Session
 from perdure.wire.channel import HandoverEnded, TookOver
+from tests.support.undrawn import Script
 
 SAMPLES = 102
 BATCH = 16
@@ -101,8 +102,7 @@ def train(
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         last: list[int] = []
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
-        ended = Ended()
-        collecting = Collecting()
+        ended, collecting, script = Ended(), Collecting(), Script("torch")
         session._core.run.reporter.add(ended)
         session._core.run.reporter.add(collecting)
         batches = session.loader(dataset(data), BATCH, num_workers=workers)
@@ -115,6 +115,7 @@ def train(
         try:
             for _ in session.epochs(epochs):
                 for inputs, labels in batches:
+                    script.goes_on()
                     began = session.steps_done if began is None else began
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
@@ -128,6 +129,7 @@ def train(
                     else:
                         take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
+                    script.calls()
                     session.step()
                     scheduler.step()
         except Exit:

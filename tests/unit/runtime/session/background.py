@@ -28,6 +28,7 @@ from perdure.loop import background_saves
 from perdure.loop.leaving import Exit
 from perdure.loop.reporting import classify
 from perdure.session.session import Session
+from tests.support.undrawn import Script
 from tests.support.uploaders import uploaders
 
 SAMPLES = 96
@@ -209,13 +210,14 @@ def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> 
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer)
         session.on("committed", lambda commit: told.append((commit.seq, commit.step, session.steps_done)))
-        uploads = Uploads(session)
+        uploads, script = Uploads(session), Script("torch")
         begun = None
         with suppress(Exit):
             for epoch in chain.from_iterable(session.epochs(epochs) for _ in range(loops)):
                 if epoch == happens.pin_epoch:
                     session.save(pin="epoch")
                 for inputs, labels in session.loader(dataset(), BATCH):
+                    script.goes_on()
                     begun = session.steps_done if begun is None else begun
                     step = session.steps_done + 1
                     happens.begin(step, session.rank, uploads, Path(root))
@@ -224,6 +226,7 @@ def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> 
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                     optimizer.step()
+                    script.calls()
                     if step in (happens.save_at, happens.pin_at):
                         session.save(pin="best" if step == happens.pin_at else None)
                     session.step()

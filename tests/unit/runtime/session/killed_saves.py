@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from perdure.checkpoint.background import events as ev
 from perdure.loop.background_saves import BackgroundSaves, BlockingSave
 from perdure.session.session import Session
+from tests.support.undrawn import Script
 from tests.unit.runtime.session.background import BATCH, dataset, digest, network
 
 STEP_SECONDS = 0.01
@@ -53,12 +54,15 @@ def main(root: str, epochs: int) -> None:
         wrapped = session.wrap(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer)
+        script = Script("torch")
         for _ in session.epochs(epochs):
             for inputs, labels in session.loader(dataset(), BATCH):
+                script.goes_on()
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 time.sleep(STEP_SECONDS)
+                script.calls()
                 session.step()
     print(digest(net), flush=True)
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session
 from perdure.loop.leaving import Exit
+from tests.support.undrawn import Script
 
 Join = Callable[..., Session]
 
@@ -47,14 +48,18 @@ class Training:
         with self.session:
             for _ in self.session.epochs(epochs):
                 self.begun.append(torch.rand(1).item())
+                script = Script("Python", "NumPy", "torch")
                 for inputs, _ in self.batches:
+                    script.goes_on()
                     self.optimizer.zero_grad()
                     self.session.weighted(self.net(inputs).square().mean()).backward()
                     self.optimizer.step()
                     self.draws.append((torch.rand(1).item(), *other_draws()))
                     if stop == self.session.steps_done + 1:
                         os.kill(os.getpid(), signal.SIGTERM)
+                    script.calls()
                     self.session.step()
+                script.goes_on()
         return self
 
     def left(self, **options: Any) -> Training:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from e2e.harness.local_s3 import ACCESS, SECRET, S3Server
 from perdure.store import Store, open_store
 from perdure.store.metered import Metered
 from perdure.store.overlay import Overlay
 from tests.support.store import MemoryStore
+from tests.support.undrawn import undrawn
 from tests.unit.runtime.store.s3 import require_versitygw
 
 BUCKET = "checkpoints"
@@ -24,11 +22,8 @@ BUCKET = "checkpoints"
 @pytest.fixture(autouse=True)
 def _generators() -> Iterator[None]:
     """No call of a store, however it ends, draws what the training script would have drawn."""
-    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-    yield
-    assert random.getstate() == before[0], "Python's global generator was drawn from"
-    assert str(np.random.get_state()) == before[1], "NumPy's global generator was drawn from"
-    assert torch.get_rng_state().tolist() == before[2], "torch's global generator was drawn from"
+    with undrawn():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import random
 import select
 import threading
 import tracemalloc
@@ -23,6 +22,7 @@ from perdure.log.entry import checksum
 from perdure.log.objects import fetch
 from perdure.store import KeyExists, Store, clients, open_store, s3
 from perdure.wire import Env
+from tests.support.undrawn import undrawn
 from tests.unit.runtime.store.conftest import BUCKET
 
 SECONDS = 60.0
@@ -257,23 +257,19 @@ def test_a_server_in_trouble_is_asked_once_more_and_then_named() -> None:
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_wait_between_two_tries_draws_nothing_that_the_script_would_have_drawn(status: int) -> None:
-    before = random.getstate()
-    with answering(status, 200, status, status, 409, 200) as (store, left):
+    with undrawn(), answering(status, 200, status, status, 409, 200) as (store, left):
         store.put("a", b"1")
         with pytest.raises(StorageError):
             store.put("a", b"2")
         store.put("a", b"3", if_absent=True)
         assert left == []
-    assert random.getstate() == before
 
 
 def test_what_asks_for_keys_draws_nothing_either() -> None:
     """botocore's clients for roles wait in its older way, and its fetcher of an instance's role spreads renewals."""
-    before = random.getstate()
-    with answering(200):
+    with undrawn(), answering(200):
         assert retryhandler.delay_exponential("rand", 2, 1) >= 0  # type: ignore[arg-type]
         assert utils.random.randint(120, 600) >= 120  # type: ignore[attr-defined]
-    assert random.getstate() == before
 
 
 class Slow(BaseHTTPRequestHandler):

@@ -55,7 +55,9 @@ def test_a_save_in_the_background_is_byte_for_byte_a_blocking_one_and_is_loaded_
     arena: Arena, tmp_path: Path
 ) -> None:
     state = world.state()
-    state = replace(state, shared={**state.shared, "large": torch.rand(5_000_000)})
+    state = replace(
+        state, shared={**state.shared, "large": torch.rand(5_000_000, generator=torch.Generator().manual_seed(1))}
+    )
     staged, position = stage(state, 0, 1), world.position(1)
     ours, theirs = (open_store(f"file://{tmp_path}/{name}", {}) for name in ("ours", "theirs"))
     put_part(theirs, FOLDER, staged, 1, position)
