@@ -437,6 +437,10 @@ def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     limit = trainer.killed or limit_of(state, trainer, stage_of(state))
     if limit is None or now < limit.at:
         return state, actions
+    if limit.outcome is ExitKind.EXIT_TIMEOUT and (newer := _reads_image(state, trainer)):
+        why = f"run {trainer.run} has not saved in time"
+        trainer, asked = _asked_for_image(trainer, newer, replace(limit, at=now + state.settings.image), why)
+        return replace(state, trainer=trainer), [*actions, *asked]
     trainer = replace(trainer, killed=limit, clearing=now)
     say = PrintLine(f"run {trainer.run} killed: {limit.reason}")
     return replace(state, trainer=trainer), [*actions, say, Kill()]
@@ -557,7 +561,25 @@ def _to_leave_image(
     if trainer.imaging:
         return trainer, []
     limit = KillTime(now + state.settings.image, ExitKind.STOPPED, LOST)
-    say = PrintLine(f"run {trainer.run} is lost: its trainer is asked for an image of its state")
+    return _asked_for_image(trainer, newer, limit, f"run {trainer.run} is lost")
+
+
+def _reads_image(state: AgentState, trainer: TrainerProcesses) -> Train | None:
+    """The next run in this pod, if it can begin from an image of this trainer, whose time to save is over.
+
+    The trainer may be healthy: one slow peer, or one with little grace, is enough for a save to fail.
+    """
+    newer, stage = _newer(state, trainer), stage_of(state)
+    if not isinstance(newer, Train) or state.shutdown or stage is not AgentStage.ASKED or not trainer.stepped:
+        return None
+    return newer if any(process.owes_image for process in trainer.alive) else None
+
+
+def _asked_for_image(
+    trainer: TrainerProcesses, newer: Train | Leave, limit: KillTime, why: str
+) -> tuple[TrainerProcesses, list[Action]]:
+    """Ask for an image; once it is left, or at the limit, the trainer is killed."""
+    say = PrintLine(f"{why}: its trainer is asked for an image of its state")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     cause = newer.cause or f"run {newer.run} follows"
     return replace(trainer, imaging=limit), [say, Ask(trainer.origin, cause, limit.at, sessions, image=True)]

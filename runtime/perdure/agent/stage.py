@@ -28,7 +28,7 @@ class AgentStage(StrEnum):
     CLOSING = "closing"  # asked to save before its first step: rank 0 closes the run if it opened it
     ASKED = "asked"  # asked to save
     COMPLETED = "completed"  # the goal is in the log; the script may still do other work
-    IMAGING = "imaging"  # its run is lost: it may leave an image of its state
+    IMAGING = "imaging"  # it can save no more: it may leave an image of its state
     EXITING = "exiting"  # each living process has reported its ending
     KILLED = "killed"
     CLEARING = "clearing"  # each process has ended; their descendants are not gone
@@ -125,7 +125,7 @@ def limit_of(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) ->
 
 def _limits(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> Iterator[KillTime]:
     request, settings = trainer.request, state.settings
-    if stage is AgentStage.IMAGING and trainer.imaging:
+    if stage is AgentStage.IMAGING and trainer.imaging and any(process.owes_image for process in trainer.alive):
         at = max([trainer.imaging.at, *(process.image_due for process in trainer.alive if process.image_due)])
         yield replace(trainer.imaging, at=min(at, state.shutdown.deadline) if state.shutdown else at)
     elif stage is AgentStage.VOTING:

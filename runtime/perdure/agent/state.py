@@ -52,7 +52,7 @@ class AgentSettings:
     siblings: float = 5.0
     """Time for the other processes of this pod to report their endings after one failed."""
     image: float = 5.0
-    """Time for a trainer of a lost run to leave an image; once it writes a large one, it may take longer."""
+    """Time for a trainer that can save no more to leave an image; once it writes a large one, it may take longer."""
     teardown: float = 30.0
     """Time for a process to exit after its ending report (a process group's teardown may hang), and for killed
     processes to disappear (one that waits inside the kernel may never)."""
@@ -157,7 +157,7 @@ class TrainerProcesses:
     completion: Completion = Completion.LOG
     request: Requested | None = None
     imaging: KillTime | None = None
-    """Set if its run is lost: it is killed once it has left an image, or at this limit."""
+    """Set if its run is lost, or did not save in time: it is killed once it has left an image, or at this limit."""
     killed: KillTime | None = None
     """The limit that it was killed for."""
     clearing: float | None = None
@@ -407,7 +407,7 @@ class Ask:
     again: bool = False
     """Whether only the deadline changed."""
     image: bool = False
-    """Whether it asks for an image instead of a save, because the run is lost."""
+    """Whether it asks for an image instead of a save, because the run is lost or did not save in time."""
 
 
 @dataclass(frozen=True)

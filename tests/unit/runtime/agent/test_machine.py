@@ -373,6 +373,27 @@ class TestNewerRuns:
         assert pod.sees(Tick(), after=4.9) == ()
         assert pod.sees(Tick(), after=0.2) == (Kill(),)
 
+    def test_one_that_has_not_saved_in_time_leaves_an_image_for_the_next_run_in_its_pod(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, seconds=3)))
+        assert pod.sees(Tick(), after=3) == (Ask(1, RUN2.cause, pod.now + 5, {0: 41}, image=True),)
+        assert pod.sees(Tick(), after=4.9) == ()
+        assert pod.sees(reported(Imaged(120))) == (Kill(),)
+        assert pod.sees(ProcessEnded(0, -9)) == (Start(replace(RUN2, seconds=3)),)
+
+    def test_one_that_has_not_saved_in_time_and_leaves_no_image_is_killed_all_the_same(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(RUN2, seconds=3)))
+        pod.sees(Tick(), after=3)
+        assert pod.sees(Tick(), after=5) == (Kill(),)
+
+    @pytest.mark.parametrize("goes", [AssignmentRead(replace(LEAVE2, seconds=115)), SigtermReceived()])
+    def test_one_that_has_not_saved_in_time_and_leaves_is_killed_at_once(self, goes: Event) -> None:
+        """Its pod was given no longer."""
+        pod = training(images=True)
+        pod.sees(goes)
+        assert pod.sees(Tick(), after=115) == (Kill(),)
+
     def test_a_large_image_gets_the_time_that_it_takes(self) -> None:
         pod = training(images=True)
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))))
