@@ -219,10 +219,10 @@ class Checks:
                 promise.silence()
 
     def _is_led(self) -> bool:
-        """Whether a leader works that gets news and can write."""
+        """Whether a leader works that gets news and can write: status is the first write of a round."""
         leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
         deaf = self._scene.world.knobs.watches.silent  # until its resync a leader cannot know
-        if leader is None or deaf or leader.link.cut:
+        if leader is None or deaf or leader.link.cut or self._scene.world.server.policy.refuse_status:
             return False
         return not calls.down and calls.too_many < 0.9 and calls.error < 0.5
 

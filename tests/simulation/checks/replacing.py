@@ -52,10 +52,10 @@ class Replacing(Promise):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
-        """When a node was last seen in, or left, a state other than healthy, whichever pods may use it; and by a pod's
+        """When a node last changed in, or left, a state other than healthy, whichever pods may use it; and by a pod's
         uid when its Eviction last changed."""
         self._cordoned: dict[str, float] = {}
-        """When it was last seen, or left, cordoned."""
+        """When it last changed, or ceased to be, cordoned."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
 
@@ -121,8 +121,19 @@ class Replacing(Promise):
         if asked or terminating(pod) or terminal(pod) or terminated(pod) or announces(pod):
             return False
         young, node = self._case.now - seconds_of(pod["metadata"]["creationTimestamp"]) < NEWS_SECONDS, node_of(pod)
-        going = self._is_recent(self._cordoned, node) and on_cordon(job) != "Ignore"
-        return not young and not (node and (going or self._is_recent(self._troubled, node)))
+        going = on_cordon(job) != "Ignore" and self._is_cordoned(node)
+        return not young and not (node and (going or self._is_troubled(node)))
+
+    def _is_cordoned(self, node: str) -> bool:
+        """Now, or lately."""
+        there = self._world.node(node)
+        now = there is not None and bool(there["spec"].get("unschedulable"))
+        return now or self._is_recent(self._cordoned, node)
+
+    def _is_troubled(self, node: str) -> bool:
+        """Now, however long it has not changed, or lately."""
+        there = self._world.node(node)
+        return (there is not None and troubled(there)) or self._is_recent(self._troubled, node)
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS

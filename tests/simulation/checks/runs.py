@@ -1,4 +1,9 @@
-"""Which members train and which are evicted: I3, I5, and the log's part (I1, I2, I4, I7)."""
+"""Which members train and which are evicted: I3, I5, and the log's part (I1, I2, I4, I7).
+
+I5 holds by the budget. A user's pod with a job's labels is counted by it, and takes a member's place among those that
+may not be evicted, until the operator has raised the budget. So after a user's change I5 is suspended for some seconds,
+while no leader works, and while admission refuses the operator's budgets: nobody could keep it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +30,12 @@ from tests.simulation.objects import (
     terminating,
     uid_of,
 )
+from tests.simulation.scene import NAMESPACE
 from tests.simulation.world import Fact
 
+REFUSED_SECONDS: Final = 60.0
+"""The longest pause of a round that is refused again and again."""
+_FORBIDDEN: Final = "403"
 GIVEN_UP_SECONDS: Final = 300.0
 """How long a node may be out of sight: a trainer there is asked when it is seen again, and another run is current."""
 
@@ -67,6 +76,11 @@ class Runs(Promise):
             case.excuse(key_of(change.raw)[0], 20.0)
         if change.by == "user" and change.kind == BUDGETS:
             case.excuse("/".join(key_of(change.raw)), 240.0)
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:  # noqa: ARG002
+        """A user's pod that a budget counts opens it until the operator raises it, which admission may refuse."""
+        if kind == BUDGETS and wrong == _FORBIDDEN and self._case.is_excused(NAMESPACE):
+            self._case.excuse(NAMESPACE, REFUSED_SECONDS)
 
     def _on_pod(self, change: Change, operator: bool) -> None:
         case, node = self._case, node_of(change.raw)

@@ -47,7 +47,6 @@ class Waiting(Promise):
         status, name, uid = status_of(job), key_of(job)[1], uid_of(job)
         said = condition(status, "Running")
         silent = not said.get("reason") or (said["status"] != "True" and not said.get("message"))
-        silent = silent and not self._world.server.policy.refuse_status
         self._lasting("I9", uid, silent, SILENT_SECONDS, f"{name}: nothing is said of whether it runs: {said}")
         for text in {*_promises(status), *self._exit_deadline(job, status)}:
             late = self._case.now - seconds_of(text)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from tests.simulation import drains
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import assignment, finished
+from tests.simulation.controllers import evict
 from tests.simulation.faults.registry import fault, some_user
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.objects import (
@@ -20,6 +22,7 @@ from tests.simulation.objects import (
     NODES,
     PODS,
     Json,
+    Refused,
     is_ready,
     key_of,
     node_of,
@@ -28,7 +31,7 @@ from tests.simulation.objects import (
     terminating,
     uid_of,
 )
-from tests.simulation.scene import Scene
+from tests.simulation.scene import Scene, foreign_pod
 from tests.simulation.users import User
 
 COME_SECONDS: Final = 60.0
@@ -280,6 +283,24 @@ async def budget_made_unheard(scene: Scene, rng: random.Random) -> None:
 
 
 @fault(250, alone=True)
+async def foreign_pod_that_no_budget_counts(scene: Scene, rng: random.Random) -> None:
+    """A user's pod has a member's labels, the budget may not be raised for it, and a member's node is drained."""
+    user, policy = some_user(scene, rng), scene.world.server.policy
+    members = await _members(user)
+    if not members:
+        return
+    policy.refuse_budgets = 'admission webhook "policy.example" denied the request: no'
+    foreign_pod(scene.world, user, "foreign", alone=False)
+    await asyncio.sleep(rng.uniform(40, 60))
+    scene.world.fire("drain")
+    for pod in members:
+        with suppress(Refused):
+            evict(scene.world, *key_of(pod))
+    await asyncio.sleep(rng.uniform(1, 5))
+    policy.refuse_budgets = ""
+
+
+@fault(250, alone=True)
 async def taken_under_quota(scene: Scene, rng: random.Random) -> None:
     """One of two new members is refused, and the other is deleted as soon as it exists."""
     user, policy = some_user(scene, rng), scene.world.server.policy
@@ -435,3 +456,29 @@ async def started_without_address(scene: Scene, rng: random.Random) -> None:
     await asyncio.sleep(30.0)
     for name, share in usual.items():
         scene.kubelets[name].late_address = share
+
+
+@fault(60, alone=True)
+async def deleted_with_little_grace(scene: Scene, rng: random.Random) -> None:
+    """Somebody deletes a member's pod, and leaves it less time than a save takes."""
+    user = some_user(scene, rng)
+    members = await _members(user, 2)
+    if members:
+        await asyncio.sleep(rng.uniform(5, 30))
+        scene.world.fire("delete-pod")
+        user.delete_that(members[-1], rng.choice((2, 5, 7)))
+        await asyncio.sleep(20)
+
+
+@fault(250, alone=True, to_its_end=True)
+async def moved_while_no_status_is_written(scene: Scene, rng: random.Random) -> None:
+    """The operator may not write status for long, and a member's node is cordoned meanwhile."""
+    user, policy = some_user(scene, rng), scene.world.server.policy
+    members = await _members(user)
+    if not members or policy.refuse_status:
+        return
+    scene.world.fire("right-lost")
+    policy.refuse_status = "forbidden: ServiceAccount perdure-operator cannot do this"
+    drains.cordon(scene.world, node_of(members[0]), True)
+    await asyncio.sleep(rng.uniform(240, 260))
+    policy.refuse_status = ""
