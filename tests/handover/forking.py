@@ -24,9 +24,9 @@ def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Lo
     return LocalMembers(argv, folder, {**OF_AGENTS, **environ}, start=_agent)
 
 
-def undisturbed(arguments: Sequence[str], *, world: int) -> twin.Twin:
+def undisturbed(arguments: Sequence[str], *, world: int, script: Path = SCRIPT) -> twin.Twin:
     """The undisturbed training of so many ranks; trained once in a test run."""
-    return twin.trained_once(Path(sys.executable), SCRIPT, arguments, world=world, start=ForkedRank.start)
+    return twin.trained_once(Path(sys.executable), script, arguments, world=world, start=ForkedRank.start)
 
 
 def _agent(command: Sequence[str], **options: Any) -> ForkedAgent:

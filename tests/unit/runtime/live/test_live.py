@@ -33,7 +33,7 @@ EQUAL = {
     "the-only-one": Move(1, 1, (0,), (0,)),
     "rank-1-of-3": Move(3, 3, (1,), (1,), {"deterministic": True}),
     "batch-norm": Move(2, 2, (0,), (0,), {"model": "norm"}),
-    "columns-and-a-fused-optimizer": Move(2, 2, (1,), (1,), {"model": "turned"}),
+    "columns-channels-last-and-a-fused-optimizer": Move(2, 2, (1,), (1,), {"model": "turned"}),
     "workers": Move(2, 2, (1,), (1,), {"workers": 2}),
     "bucket-views": Move(2, 2, (0,), (0,), {"options": {"gradient_as_bucket_view": True}}),
     "static-graph": Move(2, 2, (0,), (0,), {"options": {"static_graph": True}}),
