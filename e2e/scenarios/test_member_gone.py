@@ -7,7 +7,7 @@ import pytest
 from e2e.harness import operator
 from e2e.harness.lab import Lab
 from e2e.scenarios.conftest import Train, Undisturbed
-from e2e.scenarios.training import Config, Trouble, nothing_lost
+from e2e.scenarios.training import AHEAD, Config, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +30,8 @@ def test_a_killed_trainer_costs_no_finished_step(lab: Lab, train: Train, undistu
         operator.kill(lab.trainers(training.member(rank=1), "paced.py"))
         status = training.completes()
     verdict = training.verdict()  # only the killed trainer could have reported its last steps
-    assert (verdict.steps_lost, verdict.samples_repeated, status["stepsLost"]) == (0, 0, 0)
+    assert (training.steps_redone(rank=0), verdict.samples_repeated) == (0, 0)
+    assert max(verdict.steps_lost, status["stepsLost"]) <= AHEAD
     assert verdict.weights == undisturbed(Config()).weights
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
 
@@ -50,5 +51,6 @@ def test_those_that_are_left_go_on_at_once_with_a_spare_or_alone(lab: Lab, train
     verdict = training.verdict()  # as above
     assert training.planned(2) == stay
     assert len(stay) == 1 + spares
-    assert (verdict.steps_lost, verdict.samples_repeated, status["stepsLost"]) == (0, 0, 0)
+    assert (training.steps_redone(rank=0), verdict.samples_repeated) == (0, 0)
+    assert max(verdict.steps_lost, status["stepsLost"]) <= AHEAD
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)

@@ -10,13 +10,11 @@ import pytest
 from e2e.harness.lab import Lab
 from e2e.scenarios import lanes
 from e2e.scenarios.conftest import Train, Undisturbed
-from e2e.scenarios.training import START_SECONDS, Config, Trouble, nothing_lost
+from e2e.scenarios.training import AHEAD, START_SECONDS, Config, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
 
 LOST_SECONDS = 5
-AHEAD = 1
-"""A rank may finish a step that another rank is still in when the run ends. No rank that stays has that step."""
 PACE = {"PACE_SECONDS": "0.3", "PACE_HOLDS": "13"}
 SILENT = Trouble(environ=PACE, spec={"failure": {"lostNodeSeconds": LOST_SECONDS}})
 EVICTED = Trouble(environ=PACE)

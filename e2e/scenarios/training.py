@@ -26,6 +26,8 @@ IMAGE = "perdure-digits-scenarios:dev"
 SAMPLES = 1536
 START_SECONDS = 180
 FINISH_SECONDS = 300
+AHEAD = 1
+"""A rank may finish a step that another rank is still in when the run ends. No rank that stays has that step."""
 UNPACED = "/dev/shm/unpaced"
 """As trainers/paced.py has it."""
 STANDBY_SECONDS = 120
