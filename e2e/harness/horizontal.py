@@ -6,17 +6,13 @@ its own, here in the test's process, to which the cluster's API server forwards 
 
 from __future__ import annotations
 
-import base64
-import json
-import ssl
-import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
 from e2e.harness.job import Job
 from e2e.harness.lab import Lab
+from e2e.harness.tls_server import TlsServer
 from e2e.harness.watching import Object, Seen, Watch
 
 GROUP, VERSION = "external.metrics.k8s.io", "v1beta1"
@@ -34,14 +30,10 @@ class Metric:
         self.value = value
         self._lab = lab
         self._name = "metrics"
-        self._server = ThreadingHTTPServer((str(lab.cluster.names.host), 0), self._handler())
+        self._server = TlsServer(lab, self._name, self._answer, also_named=f"{self._name}.{NAMESPACE}.svc")
 
     def __enter__(self) -> Self:
-        certificate, key = self._lab.cluster.certificate(self._name, f"DNS:{self._name}.{NAMESPACE}.svc")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server.__enter__()
         self._lab.kubectl.apply(*self._manifests())
         available = ["--for=condition=Available", f"apiservice/{VERSION}.{GROUP}"]
         self._lab.kubectl("wait", *available, f"--timeout={SERVED_SECONDS}s", seconds=SERVED_SECONDS + 10)
@@ -52,18 +44,16 @@ class Metric:
     ) -> None:
         self._lab.kubectl("delete", f"apiservice/{VERSION}.{GROUP}")
         self._lab.kubectl("delete", f"service/{self._name}", "--namespace", NAMESPACE)
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.__exit__(kind, error, trace)
 
     def _manifests(self) -> list[dict[str, Any]]:
         service = {"name": self._name, "namespace": NAMESPACE}
-        authority = base64.b64encode(self._lab.cluster.authority.read_bytes()).decode()
         return [
             {
                 "apiVersion": "v1",
                 "kind": "Service",
                 "metadata": service,
-                "spec": {"type": "ExternalName", "externalName": str(self._lab.cluster.names.host)},
+                "spec": {"type": "ExternalName", "externalName": self._server.host},
             },
             {
                 "apiVersion": "apiregistration.k8s.io/v1",
@@ -72,15 +62,15 @@ class Metric:
                 "spec": {
                     "group": GROUP,
                     "version": VERSION,
-                    "service": {**service, "port": self._server.server_port},
-                    "caBundle": authority,
+                    "service": {**service, "port": self._server.port},
+                    "caBundle": self._server.authority,
                     "groupPriorityMinimum": 100,
                     "versionPriority": 100,
                 },
             },
         ]
 
-    def _answer(self, path: str) -> Object | None:
+    def _answer(self, path: str, _: Object) -> Object | None:
         if path == ROOT:
             resource = {"name": METRIC, "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
             named = {"singularName": "", **resource}
@@ -89,24 +79,6 @@ class Metric:
             return None
         item = {"metricName": METRIC, "metricLabels": {}, "timestamp": "2026-01-01T00:00:00Z", "value": str(self.value)}
         return {"kind": "ExternalMetricValueList", "apiVersion": ROOT[6:], "metadata": {}, "items": [item]}
-
-    def _handler(metric) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - `self` is the request
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                found = metric._answer(self.path.partition("?")[0])
-                body = json.dumps(found or {"kind": "Status", "apiVersion": "v1", "code": 404}).encode()
-                self.send_response(200 if found else 404)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """The audit log has it."""
-
-        return Handler
 
 
 class Horizontal:

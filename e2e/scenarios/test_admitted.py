@@ -1,16 +1,20 @@
-"""Admission changes every pod of a namespace, as the injector of a mesh does: training does not notice."""
+"""A webhook changes every pod of a namespace, as the injector of a mesh does: training does not notice."""
 
 from __future__ import annotations
 
+import base64
 import json
 import time
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import pytest
 
 from e2e.harness.handover import Way
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.lab import Lab
+from e2e.harness.tls_server import TlsServer
+from e2e.harness.watching import Object
 from e2e.scenarios.conftest import Train, Undisturbed
 from e2e.scenarios.training import IMAGE, Config, nothing_lost
 
@@ -19,44 +23,71 @@ pytestmark = pytest.mark.cluster
 PROXY: Final = "proxy"
 PROXY_PROGRAM: Final = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); signal.pause()"
 """It ends at SIGTERM, as a proxy does."""
-GROUP: Final = "admissionregistration.k8s.io/v1"
+PROXY_CONTAINER: Final = {
+    "name": PROXY,
+    "image": IMAGE,
+    "imagePullPolicy": "IfNotPresent",
+    "command": ["python", "-c", PROXY_PROGRAM],
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
 NAMESPACE: Final = "kubernetes.io/metadata.name"
 SEEN_SECONDS: Final = 60
 
 
-def puts_a_proxy_first(kubectl: Kubectl, namespace: str) -> None:
-    """From now on, in this namespace, as a webhook of a mesh would: a container that does not end by itself."""
-    name = {"name": f"{PROXY}-of-{namespace}"}
-    container = f"""Object.spec.containers{{
-        name: "{PROXY}", image: "{IMAGE}", imagePullPolicy: "IfNotPresent",
-        command: ["python", "-c", "{PROXY_PROGRAM}"],
-        securityContext: Object.spec.containers.securityContext{{
-            allowPrivilegeEscalation: false,
-            capabilities: Object.spec.containers.securityContext.capabilities{{drop: ["ALL"]}}}}}}"""
-    added = f'[JSONPatch{{op: "add", path: "/spec/containers/0", value: {container}}}]'
-    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    spec: dict[str, Any] = {
-        "reinvocationPolicy": "Never",
-        "matchConstraints": {
-            "namespaceSelector": {"matchLabels": {NAMESPACE: namespace}},
-            "resourceRules": [pods],
-        },
-        "matchConditions": [{"name": "not-yet", "expression": f"object.spec.containers[0].name != '{PROXY}'"}],
-        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": added}}],
-    }
-    policy = {"apiVersion": GROUP, "kind": "MutatingAdmissionPolicy", "metadata": name, "spec": spec}
-    binding = {"apiVersion": GROUP, "kind": "MutatingAdmissionPolicyBinding", "metadata": name}
-    kubectl.apply(policy, binding | {"spec": {"policyName": name["name"]}})
-    deadline = time.monotonic() + SEEN_SECONDS
-    while not is_put_first(kubectl, namespace):
-        assert time.monotonic() < deadline, f"the API server has not read the policy in {SEEN_SECONDS} s"
-        time.sleep(0.2)
+class ProxyInjector:
+    """The webhook of a mesh, for one namespace: it puts a container that does not end by itself before all others."""
 
+    def __init__(self, lab: Lab, namespace: str) -> None:
+        self._kubectl = lab.kubectl
+        self._namespace = namespace
+        self._name = f"{PROXY}-of-{namespace}"
+        self._server = TlsServer(lab, self._name, self._admit)
 
-def takes_it_away(kubectl: Kubectl, namespace: str) -> None:
-    """New pods are as they are sent again."""
-    for kind in ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy"):
-        kubectl("delete", kind, f"{PROXY}-of-{namespace}", "--ignore-not-found")
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        self._kubectl.apply(self._manifest())
+        deadline = time.monotonic() + SEEN_SECONDS
+        while not is_put_first(self._kubectl, self._namespace):
+            assert time.monotonic() < deadline, f"the API server has not called the webhook in {SEEN_SECONDS} s"
+            time.sleep(0.2)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kubectl("delete", "mutatingwebhookconfiguration", self._name, "--ignore-not-found")
+        self._server.__exit__(kind, error, trace)
+
+    def _manifest(self) -> dict[str, Any]:
+        pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        webhook = {
+            "name": "inject.mesh.example",
+            "clientConfig": {
+                "url": f"https://{self._server.host}:{self._server.port}/inject",
+                "caBundle": self._server.authority,
+            },
+            "namespaceSelector": {"matchLabels": {NAMESPACE: self._namespace}},
+            "rules": [pods],
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+        }
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": self._name},
+            "webhooks": [webhook],
+        }
+
+    def _admit(self, _: str, review: Object) -> Object:
+        patch = json.dumps([{"op": "add", "path": "/spec/containers/0", "value": PROXY_CONTAINER}]).encode()
+        response = {
+            "uid": review["request"]["uid"],
+            "allowed": True,
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(patch).decode(),
+        }
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
 def is_put_first(kubectl: Kubectl, namespace: str) -> bool:
@@ -75,17 +106,13 @@ def test_a_mesh_that_puts_its_proxy_before_the_trainer_changes_nothing(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:
     started = train()
-    try:
-        puts_a_proxy_first(lab.kubectl, started.job.namespace)
-        with started as training:
-            training.trains(steps=12)
-            first = [training.member(rank)["spec"]["containers"][0]["name"] for rank in (0, 1)]
-            with lab.drain(training.node(rank=1)) as drain:
-                drained = drain.finish()
-            status = training.completes()
-            newcomers = [seen for seen in training.watch.history if seen.kind == "Pod"]
-    finally:
-        takes_it_away(lab.kubectl, started.job.namespace)
+    with ProxyInjector(lab, started.job.namespace), started as training:
+        training.trains(steps=12)
+        first = [training.member(rank)["spec"]["containers"][0]["name"] for rank in (0, 1)]
+        with lab.drain(training.node(rank=1)) as drain:
+            drained = drain.finish()
+        status = training.completes()
+        newcomers = [seen for seen in training.watch.history if seen.kind == "Pod"]
     assert first == [PROXY, PROXY]
     assert {seen.object["spec"]["containers"][0]["name"] for seen in newcomers} == {PROXY}
     assert drained.status == 0, drained.output
