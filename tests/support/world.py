@@ -125,7 +125,12 @@ def carry_out(snapshot: Snapshot, action: Action) -> Snapshot:  # noqa: C901, PL
 def _answered(snapshot: Snapshot, said: Answer) -> Snapshot:
     if said.uid not in {one.uid for one in snapshot.evictions}:
         return snapshot
-    told = {"heartbeat": said.heartbeat, "completed": said.completed, "message": said.message, "tried": said.heartbeat}
+    told = {
+        "heartbeat": said.heartbeat,
+        "completed": said.completed,
+        "message": said.message,
+        "tried": min(said.heartbeat, snapshot.now),
+    }
     told |= {"expected": said.expected} if said.expected else {}
     views = (one.model_copy(update=told) if one.uid == said.uid else one for one in snapshot.evictions)
     return change(snapshot, evictions=tuple(views))

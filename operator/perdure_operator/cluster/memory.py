@@ -28,7 +28,7 @@ class Memory:
     absent: set[str] = field(default_factory=set)
     """Names of members that the API server said do not exist. Names are never reused."""
     answered: dict[str, datetime] = field(default_factory=dict)
-    """The heartbeat of the newest answer to each Eviction, even a refused one, by the Eviction's uid."""
+    """When each Eviction was answered last, by its heartbeat, even if that was refused, by the Eviction's uid."""
     warned_generation: int = 0
     """Generation of the spec whose unknown fields were logged."""
     template_hash: tuple[TrainingJobSpec, str] | None = None

@@ -88,7 +88,8 @@ def _answer(draft: Draft, eviction: EvictionView, pod: PodView, members: _Member
 
 
 def _due(draft: Draft, eviction: EvictionView, words: str, *, done: bool) -> datetime:
-    last, tried = eviction.heartbeat, eviction.tried
+    """When to answer next. A time ahead of now is of before the clock was set back, and says nothing."""
+    last, tried = (one if one and one <= draft.now else None for one in (eviction.heartbeat, eviction.tried))
     if tried and (last is None or last < tried):  # it was refused, or its result is unknown
         return later(tried, SOONEST_SECONDS)
     if last is None or done:

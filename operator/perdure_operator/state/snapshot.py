@@ -211,7 +211,7 @@ class EvictionView(Model):
     message: str = ""
     """The operator's message."""
     tried: datetime | None = None
-    """The heartbeat of this process's newest answer, even of one that was refused."""
+    """When this process answered last, by its heartbeat, even if that was refused."""
 
 
 class Budget(Model):

@@ -263,7 +263,7 @@ class Writes:
 
     async def _answer(self, job: Snapshot, action: Answer, memory: Memory) -> None:
         """Answer an Eviction. A failure is only logged: nothing depends on it, and it is tried again."""
-        memory.answered[action.uid] = action.heartbeat
+        memory.answered[action.uid] = min(action.heartbeat, job.now)
         try:
             written = await self._api.patch_status(EVICTIONS, job.namespace, action.name, _answer_patch(action))
         except (NotFound, Conflict, Forbidden, Invalid) as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perdure.store.credentials import keys_in_folder
 from perdure.wire import (
@@ -16,6 +18,7 @@ from perdure.wire import (
     LABEL_JOB,
     LABEL_ROLE,
     TERMINATION_LOG,
+    Role,
     Standby,
     read_assignment,
     read_resume_from,
@@ -24,9 +27,12 @@ from perdure.wire.settings import read_settings
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster import member
+from tests.simulation.objects import matches
 from tests.support.raw import UID, job, snapshot, template
 
 NAME = "digits-3f2a-0"
+REPOSITORY = Path(__file__).resolve().parents[4]
+YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
@@ -37,6 +43,30 @@ def of_spec(**spec: Any) -> dict[str, Any]:
 
 def env(pod: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one.get("value", one.get("valueFrom")) for one in pod["spec"]["containers"][0]["env"]}
+
+
+def published_policies() -> list[dict[str, Any]]:
+    """Every NetworkPolicy in the pages, whose jobs are called digits."""
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    blocks = [block for page in pages for block in YAML.findall(page.read_text())]
+    found = [one for block in blocks if "kind: NetworkPolicy" in block for one in yaml.safe_load_all(block)]
+    return [one for one in found if one["kind"] == "NetworkPolicy"]
+
+
+@pytest.mark.parametrize("selector", ["policy", "ingress", "egress"])
+def test_published_policies_select_members_in_every_role_and_no_pod_of_users(selector: str) -> None:
+    labels = of_spec()["metadata"]["labels"]
+    assert published_policies()
+    for policy in published_policies():
+        spec = policy["spec"]
+        peers = [peer for rule in spec.get(selector, ()) for one in ("from", "to") for peer in rule.get(one, ())]
+        for one in [spec] if selector == "policy" else peers:
+            for role in Role:
+                assert matches(one["podSelector"], {**labels, LABEL_ROLE: role.value}), (policy, role)
+            for less in ({LABEL_JOB}, {LABEL_JOB, LABEL_ROLE}, {LABEL_JOB, LABEL_UID}):
+                assert not matches(one["podSelector"], {key: labels[key] for key in less}), (policy, less)
+            assert not matches(one["podSelector"], {**labels, LABEL_JOB: "another"})
+        assert selector == "policy" or peers
 
 
 def test_a_member_is_created_as_a_standby_that_its_job_owns() -> None:

@@ -255,6 +255,22 @@ class TestAnswer:
         assert tried.plan().requeue_after is not None
         assert len(answers(tried.after(21))) == 1
 
+    @pytest.mark.parametrize("refused", [False, True])
+    def test_after_the_clock_was_set_back_an_eviction_is_answered_and_no_more_often_than_before(
+        self, refused: bool
+    ) -> None:
+        here = asked(job(disruption=PATIENT).running(world=2), FIRST).settle()
+        if refused:
+            (one,) = here.snapshot.evictions
+            here = changed(here, heartbeat=None, tried=one.heartbeat)
+        back = here.after(-3600)
+        assert len(answers(back)) == 1
+        (said,) = answers(back)
+        again = changed(back, heartbeat=None if refused else said.heartbeat, tried=back.snapshot.now)
+        assert answers(again) == []
+        assert answers(again.after(19)) == []
+        assert len(answers(again.after(20))) == 1
+
     def test_no_time_is_promised_before_the_one_that_kubernetes_gave(self) -> None:
         """Clocks differ, and the API server refuses a heartbeat before the beginning."""
         here = job(disruption=PATIENT).running(world=2)
