@@ -108,6 +108,8 @@ class LogReader:
     _commit: Line | None = None
     """The newest."""
     _told: int | None = None
+    _unaware: frozenset[Run] = frozenset()
+    """Runs planned before any commit was known: none of their members can know that the log has lost one."""
     _damaged: set[int] = field(default_factory=set)
     """Commits of which the history changed or deleted an object on purpose."""
     _bare: int = 0
@@ -123,12 +125,15 @@ class LogReader:
             found += self._read(data)
         return [*found, *self._newest_is_whole(before), *self._newest_is_there()]
 
-    def emptied(self, told: int) -> None:
+    def emptied(self, told: int, unaware: Iterable[Run] = ()) -> None:
         """The history emptied the root on purpose; commit `told` was known from outcomes by then.
+
+        The `unaware` runs, planned before that, may begin from nothing: a plan is written once, and an empty log looks
+        new to their members. Only the plans made since ask for a commit.
 
         Further appends continue beyond a gap, so the rest of the log is only checked for runs that begin from nothing.
         """
-        self._told = told
+        self._told, self._unaware = told, frozenset(unaware)
 
     def forgotten(self, told: int) -> None:
         """The status of an emptied root's job is restored from a backup: it knows commit `told`, or 0 for none.
@@ -187,7 +192,10 @@ class LogReader:
         return [
             f"I1: run {body['run']} began from nothing, and commit {told} was known"
             for body in bodies
-            if told and body["kind"] == "Opened" and body["resumes"] is None
+            if told
+            and body["kind"] == "Opened"
+            and body["resumes"] is None
+            and (body["uid"], body["run"]) not in self._unaware
         ]
 
     def _key(self, seq: int) -> str:
@@ -564,11 +572,14 @@ class Evidence:
         for root in roots(self._network):
             Witness.of(self._network, root).trouble.append(Trouble(at, what, until=at + seconds))
 
-    def emptied(self, root: str, told: int) -> None:
-        """The engine emptied this root; `told` is the newest commit (its seq) that an outcome had reported, or 0."""
+    def emptied(self, root: str, told: int, unaware: Iterable[Run] = ()) -> None:
+        """The engine emptied this root; `told` is the newest commit (its seq) that an outcome had reported, or 0.
+
+        No plan of the `unaware` runs asks for any commit.
+        """
         self.look()
         if root in self.readers:
-            self.readers[root].emptied(told)
+            self.readers[root].emptied(told, unaware)
 
     def forgotten(self, root: str, told: int) -> None:
         """The engine restored the status of an emptied root's job, which knows commit `told`, or 0 for none."""

@@ -243,6 +243,20 @@ def test_a_run_that_starts_over_on_an_emptied_root_is_found_where_a_commit_was_k
     assert evidence.verdict() == [f"{ROOT}: I1: run 1 began from nothing, and commit 5 was known"]
 
 
+@pytest.mark.parametrize(("unaware", "found"), [([(UID, 1)], False), ([(UID, 2)], True), ([("another", 1)], True)])
+def test_only_a_run_planned_before_any_commit_was_known_may_start_over_on_an_emptied_root(
+    unaware: list[tuple[str, int]], found: bool
+) -> None:
+    pods = trained()
+    evidence = Evidence(pods.bucket.objects, pods.wires)
+    evidence.look()
+    opened = pods.bucket.objects[key(1)]
+    pods.bucket.objects.clear()
+    evidence.emptied(ROOT, told=5, unaware=unaware)
+    pods.bucket.objects[key(1)] = opened
+    assert bool(evidence.verdict()) == found
+
+
 @pytest.mark.parametrize(
     ("commit", "found"), [(0, []), (3, [f"{ROOT}: I1: run 1 began from nothing, and commit 3 was known"])]
 )

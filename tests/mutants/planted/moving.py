@@ -140,8 +140,8 @@ MOVING: Final = (
     Mutant(
         "steps that were handed over to a run that died at once are not lost",
         _ENDING,
-        "kept = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)",
-        "kept = exit_cause.reason is Reason.HANDED_OVER",
+        "if exit_cause.reason is not Reason.HANDED_OVER or _went_astray(draft, previous):",
+        "if exit_cause.reason is not Reason.HANDED_OVER:",
         ("party-killed", "kill-pod", "drain"),
     ),
     Mutant(

@@ -99,7 +99,7 @@ class Runs(Promise):
             self._check_eviction(fact.facts["raw"])
         elif fact.what == "emptied":
             self._emptied.add(fact.facts["root"])
-            evidence.emptied(fact.facts["root"], fact.facts["told"])
+            evidence.emptied(fact.facts["root"], fact.facts["told"], self._unaware())
         elif fact.what == "restores status" and fact.facts["root"] in self._emptied:
             evidence.forgotten(fact.facts["root"], fact.facts["commit"])
         elif fact.what == "stripped":
@@ -114,6 +114,13 @@ class Runs(Promise):
             self._case.judge(evidence.look())
         elif fact.what == "step":
             self._check_step(fact)
+
+    def _unaware(self) -> list[tuple[str, int]]:
+        """Runs that are planned, and whose plans ask for no commit."""
+        jobs = self._world.server.each(JOBS)
+        return [
+            (uid_of(job), int(plan["run"])) for job in jobs for plan in plans(status_of(job)) if not plan.get("floor")
+        ]
 
     def _check_eviction(self, pod: Json) -> None:
         """I5: no member that is assigned, Ready and running is evicted."""
