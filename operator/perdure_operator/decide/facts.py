@@ -370,28 +370,37 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
 
 
 def spares_the_run(draft: Draft) -> bool:
+    """Whether the run trains on while new members fail on their own: it is known to be the run that trains."""
+    upcoming = draft.status.next
+    return new_members_fail(draft) and not (_resizes(draft) and upcoming and upcoming.attempts)
+
+
+def new_members_fail(draft: Draft) -> bool:
     """Whether new members of this move fail on their own, and no member is taken away at a known time.
 
-    Then the run trains on: if it stopped, it would need the members that fail, are refused, or have no pod yet. For
-    another size no member has to leave: then the run stops only if its end makes the room that new members lack.
+    If the run stopped, it would need the members that fail, are refused, or have no pod yet. For another size no member
+    has to leave: then the run stops only if its end makes the room that new members lack.
     """
     intent, upcoming = draft.intent, draft.status.next
     row = upcoming.replacements if upcoming else None
     if intent is None or intent.disruption not in CAN_WAIT or intent.deadline_seen:
         return False
-    resizes = intent.disruption is Disruption.SIZE_CHANGE
-    if resizes and (intent.ready_by is None or (upcoming and upcoming.attempts)):
-        return False  # it grows, or it is not known which run trains
+    if _resizes(draft) and intent.ready_by is None:
+        return False  # it grows
     if row is not None and row.nodes:
         return True
     held = draft.standbys_wait or draft.waiting
     if held is not None and held.reason is Reason.QUOTA_EXCEEDED:
         return not makes_room(held.message)
-    if resizes:
+    if _resizes(draft):
         unplaced = held.message if held and held.reason is Reason.UNSCHEDULABLE else ""
         return not any(word in unplaced for word in _LACKS)
     unmade = set(draft.next_members) - set(own(draft.snapshot))
     return bool(unmade) or (held is not None and held.reason in _CANNOT_START)
+
+
+def _resizes(draft: Draft) -> bool:
+    return draft.intent is not None and draft.intent.disruption is Disruption.SIZE_CHANGE
 
 
 def listed(pods: Iterable[PodView]) -> str:

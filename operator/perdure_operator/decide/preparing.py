@@ -27,6 +27,7 @@ from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
 from perdure_operator.decide.facts import (
     joined,
     made_from_another,
+    new_members_fail,
     order_of_death,
     own,
     patience,
@@ -52,6 +53,8 @@ _AFTER_OTHERS: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANG
 """Reasons that are found only if there is no other."""
 _UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
 """Reasons after which the run cannot save, even if another reason holds too."""
+_AWAITED: Final = (Reason.NODE_UNREACHABLE, Reason.MASS_OUTAGE)
+"""A member may train where no news come from: its node comes back, or is given up at a known time."""
 _RENEWED_SECONDS: Final = 10
 """A time for new members that begins again is no shorter: status is written each time."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
@@ -287,7 +290,29 @@ def give_up(draft: Draft) -> Draft:
     held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
     if spares_the_run(draft):
         return _go_on_trying(draft, intent, held)
+    if new_members_fail(draft):
+        return _go_on_without(draft, current, intent, held) or fall_back(draft, current, found, held)
     return fall_back(draft, current, found, held)
+
+
+def _go_on_without(draft: Draft, current: CurrentRun, intent: Intent, held: Waiting) -> Draft | None:
+    """After a failed offer of another size: begin another run of the members that there are, and then try again.
+
+    It is not known which run trains: they may wait for members that never come, which another run ends. None if one of
+    them cannot go on, and no node is awaited under it.
+    """
+    members, pods = current.plan.members, own(draft.snapshot)
+    unfit = [one for one in members if one.name not in pods or not can_train(draft, pods[one.name])]
+    hidden = why_ready_no_more(draft, [pods[one.name] for one in unfit if one.name in pods])
+    awaited = (hidden and hidden[0] in _AWAITED) or draft.status.previous or _has_no_root(draft)
+    if awaited or refused(draft, [one.name for one in members]):
+        return _go_on_trying(draft, intent, held)
+    if unfit or size_of(current.plan).each != wanted_size(draft.snapshot).each:
+        return None
+    if intent.not_before and draft.now < intent.not_before:
+        return draft.wake(intent.not_before)
+    alone = give_back(draft, draft.next_members).allot(()).but(waiting=None)
+    return _planned(alone, current, intent, Succession(members))
 
 
 def _go_on_trying(draft: Draft, intent: Intent, held: Waiting) -> Draft:

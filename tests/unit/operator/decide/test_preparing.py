@@ -811,6 +811,51 @@ class TestASizeThatCannotBeHad:
         assert _stage(accepted.after(1).settle()) is Stage.PREPARING
 
 
+class TestAnotherSizeAfterAFailedOffer:
+    """It is not known which run trains: its members may wait for others that never come."""
+
+    def _failed(self) -> Job:
+        """Of a larger run of another template, for which run 1 was to save, as its offer had failed."""
+        here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(5)))
+        here = here.running(world=2).spec(replicas=3).settle().after(1).settle().ready().settle()
+        assert _stage(here) is Stage.HANDING_OVER
+        good = TemplateCheck(hash="t2", verdict=TemplateVerdict.GOOD, time=here.snapshot.now)
+        here = here.having(template_hash="t2", template_check=good).settle()
+        here = here.ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
+        assert (_stage(here), here.now.next.attempts if here.now.next else 0) == (Stage.PREPARING, 1)
+        return here
+
+    def _failing(self) -> Job:
+        here = self._failed()
+        for pod in here.living():
+            here = here if pod.ready else here.pod(pod.name, waiting_reason="ImagePullBackOff")
+        return here.settle()
+
+    def test_while_new_members_fail_those_that_there_are_begin_another_run_and_none_leaves(self) -> None:
+        here = self._failing()
+        assert _stage(here.after(29).settle()) is Stage.PREPARING, "the others have their time"
+        here = here.after(31).settle()
+        assert here.now.next is not None
+        assert here.now.next.plan is not None
+        assert [member.name for member in here.now.next.plan.members] == [here.name(0), here.name(1)]
+        assert here.now.next.plan.leavers == ()
+
+    def test_a_node_without_news_under_one_of_them_is_awaited_until_it_is_given_up(self) -> None:
+        here = self._failing().node("n2", ready=False).pod(1, ready=False).settle().after(31).settle()
+        assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
+        here = here.after(60).settle()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.MEMBER_LOST
+
+    def test_where_the_budget_would_not_protect_another_run_none_begins(self) -> None:
+        here = self._failing().having(budget=None).refused("digits-ab12").after(31).step()
+        assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
+
+    def test_where_a_member_is_not_ready_any_more_all_save_and_leave(self) -> None:
+        here = self._failing().pod(1, ready=False).settle().after(31).settle()
+        assert _stage(here) is Stage.LEAVING
+
+
 class TestALostSaveIsAwaited:
     """Run 2 goes on in place, and the leaver of run 1 dies without its save: run 2 may wait for it, or train."""
 
