@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from perdure.errors import UserError
 from perdure.layout.box import Box
 from perdure.state.registry import Registry
 from perdure.state.shards import refuse_sharded
+from tests.unit.runtime.session.test_restoring import Kept, registry, saved
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +83,47 @@ def test_what_cannot_be_saved_is_refused_when_it_is_registered(what: str) -> Non
     make, why = REFUSED[what]
     with pytest.raises(UserError, match=why):
         Registry().add("net", make())
+
+
+def engine() -> nn.Module:
+    made: nn.Module = type("Engine", (nn.Module,), {"__module__": "deepspeed.runtime.engine"})()
+    return made
+
+
+def zero() -> Any:
+    return type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})(nn.Linear(1, 1).parameters(), lr=0.1)
+
+
+def quantized() -> nn.Module:
+    made = nn.Module()
+    made.weight = torch.nn.Buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
+    return made
+
+
+README = (Path(__file__).parents[4] / "README.md").read_text()
+PROMISED: dict[str, tuple[Callable[[], Any], str]] = {
+    "FSDP1": (flat, "FullyShardedDataParallel, which keeps its parameters in one flat tensor"),
+    "DeepSpeed": (engine, "DeepSpeed's Engine keeps a part of the state on each rank"),
+    "ZeRO": (zero, "ZeroRedundancyOptimizer keeps a part of its state on each rank"),
+    "pipeline parallelism": (lambda: module(on_two_ranks()), r"lies on the ranks \[0, 1\] of 4"),
+    "sparse tensors": (lambda: Kept({"t": torch.ones(2).to_sparse()}), "is sparse_coo: only dense tensors"),
+    "quantized tensors": (quantized, "is quantized: only dense tensors"),
+    "objects that only pickle could save": (lambda: Kept({"f": [print]}), r"objects\['it'\]\['f'\]\[0\] is a builtins"),
+}
+
+
+def test_the_readmes_third_column_names_all_that_is_tried_below() -> None:
+    (row,) = re.findall(r"\*\*Refused\*\* with an error \|\n.*\n\|.*\|(.*)\|$", README, re.MULTILINE)
+    named = row.strip().replace("sparse and quantized", "sparse tensors, quantized")
+    assert re.split(r"[,;] ", named) == list(PROMISED)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor.* deprecated:UserWarning")
+@pytest.mark.parametrize("what", PROMISED)
+def test_what_the_readme_calls_refused_is_refused_before_anything_is_saved(what: str) -> None:
+    make, why = PROMISED[what]
+    with pytest.raises(UserError, match=why):
+        saved(registry(it=make()))
 
 
 def test_a_sharded_module_is_not_registered_late() -> None:
