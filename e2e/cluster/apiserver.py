@@ -20,11 +20,10 @@ from e2e.cluster import control_plane
 from e2e.cluster.commands import Commands, clean_environment
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.pki import Pki, kubeconfig
-from e2e.cluster.processes import ClusterError, ComponentDied, tail
+from e2e.cluster.processes import ClusterError, ComponentDied, rest_after, tail
 from e2e.prepare import cache_dir, tool_folders
 
 BOOT_SECONDS = 180.0
-POLL_SECONDS = 0.05
 _serials = itertools.count()
 
 
@@ -169,16 +168,19 @@ class ApiServer:
         return "\n".join(f"{name} has died: {tail(self._log(name))}" for name in dead)
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + BOOT_SECONDS
+        begun = time.monotonic()
+        deadline = begun + BOOT_SECONDS
         while self.kubectl("get", "--raw", "/readyz", check=False).returncode != 0:
+            ended = time.monotonic()
             dead = self._describe_dead()
             if dead:
                 raise ComponentDied(dead)
-            if time.monotonic() > deadline:
+            if ended > deadline:
                 raise ClusterError(
                     f"kube-apiserver not ready within {BOOT_SECONDS:.0f} s: {self._log('kube-apiserver')}"
                 )
-            time.sleep(POLL_SECONDS)
+            time.sleep(rest_after(ended - begun))
+            begun = time.monotonic()
 
     def _stop(self) -> None:
         for process in self._processes.values():

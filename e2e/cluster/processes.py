@@ -19,6 +19,7 @@ from e2e.cluster import cgroups
 from e2e.cluster.folder import Folder
 
 POLL_SECONDS = 0.05
+LONGEST_REST_SECONDS = 0.5
 SIGNAL_SECONDS = 15.0
 TAIL_LINES = 15
 TAIL_BYTES = 20_000
@@ -155,11 +156,14 @@ class Processes:
         return pid
 
     def _until(self, what: str, done: Callable[[], bool], seconds: float = SIGNAL_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
+        begun = time.monotonic()
+        deadline = begun + seconds
         while not done():
-            if time.monotonic() > deadline:
+            ended = time.monotonic()
+            if ended > deadline:
                 raise ClusterError(f"waited {seconds:.0f} s in vain for {what}; logs are in {self.folder.logs}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(rest_after(ended - begun))
+            begun = time.monotonic()
 
     def _pid_file(self, name: str) -> Path:
         return self.folder.pids / name
@@ -171,6 +175,12 @@ class Processes:
         if place.new_mounts:
             return [*enter, "unshare", "--mount", "--propagation=private", "/bin/sh", "-c", PRIVATE_MOUNTS, "mounts"]
         return enter
+
+
+def rest_after(seconds: float) -> float:
+    """How many seconds to rest after a look that took so many: a look that starts kubectl takes time from what it waits
+    for."""
+    return min(max(POLL_SECONDS, 4 * seconds), LONGEST_REST_SECONDS)
 
 
 def _thread_states(pid: int) -> set[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from e2e.cluster.apiserver import ApiServer
+from e2e.cluster.processes import rest_after
 from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
@@ -24,7 +25,6 @@ from tests.support.raw import job as job_body
 
 T = TypeVar("T")
 SECONDS = 120.0
-POLL = 0.05
 
 
 class Late(AssertionError):
@@ -33,14 +33,17 @@ class Late(AssertionError):
 
 def until(what: str, look: Callable[[], T | None], seconds: float = SECONDS) -> T:
     """The first true answer of `look`."""
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    deadline = begun + seconds
     while True:
         seen = look()
         if seen:
             return seen
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             raise Late(f"{what} did not happen within {seconds:g} s")
-        time.sleep(POLL)
+        time.sleep(rest_after(ended - begun))
+        begun = time.monotonic()
 
 
 @dataclass(frozen=True)

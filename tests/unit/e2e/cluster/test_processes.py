@@ -1,11 +1,13 @@
-"""What counts as a component that has died."""
+"""What counts as a component that has died, and how often a wait looks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e.cluster.folder import Folder
-from e2e.cluster.processes import Processes
+from e2e.cluster.processes import LONGEST_REST_SECONDS, POLL_SECONDS, Processes, rest_after
 
 
 def processes(root: Path) -> Processes:
@@ -33,3 +35,9 @@ def test_a_process_outside_the_clusters_group_is_none_of_its_components(tmp_path
     (some.folder.pids / "etcd").write_text("1\n")
     assert some.names() == ["etcd"]
     assert some.pid("etcd") is None
+
+
+def test_looks_that_take_time_come_seldom_but_no_wait_rests_for_long() -> None:
+    assert rest_after(0.0) == POLL_SECONDS
+    assert rest_after(0.1) == pytest.approx(0.4)
+    assert rest_after(60.0) == LONGEST_REST_SECONDS
