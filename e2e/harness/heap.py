@@ -9,8 +9,19 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from collections.abc import Generator
 
 import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports make little garbage, and the collector would look for it in all that they have made, again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

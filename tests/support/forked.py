@@ -367,10 +367,12 @@ def _main() -> None:
         atexit.register(end := _End())
         sys.path.pop(0)  # this file's folder
         die_with_parent()
+        gc.disable()  # it would look at all that imports have made, again and again
         for module in sys.argv[2:]:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    gc.enable()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     die_with_parent()
     if request["agent"] and (zygote := _zygote(handlers[1:])):

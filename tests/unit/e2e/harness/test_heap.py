@@ -1,4 +1,4 @@
-"""What imports have made is set aside before the first test, and given back at the end."""
+"""What imports have made is looked at once, set aside before the first test, and given back at the end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ class Link:
 
 
 MADE_AT_IMPORT = [Link()]
+COLLECTS_AT_IMPORT = gc.isenabled()
 
 
 def test_a_collection_does_not_look_at_what_imports_have_made_but_at_what_a_test_makes() -> None:
@@ -17,3 +18,8 @@ def test_a_collection_does_not_look_at_what_imports_have_made_but_at_what_a_test
     seen = {id(thing) for thing in gc.get_objects()}
     assert id(MADE_AT_IMPORT) not in seen
     assert id(made) in seen
+
+
+def test_the_collector_rests_while_test_modules_are_imported_and_works_in_tests() -> None:
+    assert not COLLECTS_AT_IMPORT
+    assert gc.isenabled()
