@@ -26,7 +26,6 @@ from perdure.loop.telemetry.events import Event
 from perdure.session.core import Core
 from perdure.session.session import Session
 from perdure.wire.channel import HandoverEnded, TookOver
-from tests.support.undrawn import Script
 
 SAMPLES = 102
 BATCH = 16
@@ -104,7 +103,7 @@ def train(
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         last: list[int] = []
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
-        ended, collecting, script = Ended(), Collecting(), Script("torch")
+        ended, collecting = Ended(), Collecting()
         session._core.run.reporter.add(ended)
         session._core.run.reporter.add(collecting)
         batches = session.loader(dataset(data), BATCH, num_workers=workers)
@@ -117,7 +116,6 @@ def train(
         try:
             for _ in session.epochs(epochs):
                 for inputs, labels in batches:
-                    script.goes_on()
                     began = session.steps_done if began is None else began
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
@@ -131,7 +129,6 @@ def train(
                     else:
                         take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
-                    script.calls()
                     session.step()
                     scheduler.step()
         except Exit:
