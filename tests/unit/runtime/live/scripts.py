@@ -26,6 +26,7 @@ from perdure.loop.telemetry.events import Event
 from perdure.session.core import Core
 from perdure.session.session import Session
 from perdure.wire.channel import HandoverEnded, TookOver
+from tests.support.undrawn import Script
 
 SAMPLES = 102
 BATCH = 16
@@ -103,7 +104,7 @@ def train(
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         last: list[int] = []
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
-        ended, collecting = Ended(), Collecting()
+        ended, collecting, script, world = Ended(), Collecting(), Script("torch"), session.world
         session._core.run.reporter.add(ended)
         session._core.run.reporter.add(collecting)
         batches = session.loader(dataset(data), BATCH, num_workers=workers)
@@ -116,6 +117,9 @@ def train(
         try:
             for _ in session.epochs(epochs):
                 for inputs, labels in batches:
+                    if session.world != world:  # a run of another size seeds every generator anew
+                        script, world = Script("torch"), session.world
+                    script.goes_on()
                     began = session.steps_done if began is None else began
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
@@ -129,6 +133,7 @@ def train(
                     else:
                         take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
+                    script.calls()
                     session.step()
                     scheduler.step()
         except Exit:
