@@ -20,7 +20,7 @@ from e2e.cluster import control_plane
 from e2e.cluster.commands import Commands, clean_environment
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.pki import Pki, kubeconfig
-from e2e.cluster.processes import ClusterError, ComponentDied, rest_after, tail
+from e2e.cluster.processes import ClusterError, ComponentDied, looks, tail
 from e2e.prepare import cache_dir, tool_folders
 
 BOOT_SECONDS = 180.0
@@ -168,19 +168,17 @@ class ApiServer:
         return "\n".join(f"{name} has died: {tail(self._log(name))}" for name in dead)
 
     def _wait_ready(self) -> None:
-        begun = time.monotonic()
-        deadline = begun + BOOT_SECONDS
-        while self.kubectl("get", "--raw", "/readyz", check=False).returncode != 0:
-            ended = time.monotonic()
+        deadline = time.monotonic() + BOOT_SECONDS
+        for _ in looks():
+            if self.kubectl("get", "--raw", "/readyz", check=False).returncode == 0:
+                return
             dead = self._describe_dead()
             if dead:
                 raise ComponentDied(dead)
-            if ended > deadline:
+            if time.monotonic() > deadline:
                 raise ClusterError(
                     f"kube-apiserver not ready within {BOOT_SECONDS:.0f} s: {self._log('kube-apiserver')}"
                 )
-            time.sleep(rest_after(ended - begun))
-            begun = time.monotonic()
 
     def _stop(self) -> None:
         for process in self._processes.values():

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,14 +156,12 @@ class Processes:
         return pid
 
     def _until(self, what: str, done: Callable[[], bool], seconds: float = SIGNAL_SECONDS) -> None:
-        begun = time.monotonic()
-        deadline = begun + seconds
-        while not done():
-            ended = time.monotonic()
-            if ended > deadline:
+        deadline = time.monotonic() + seconds
+        for _ in looks():
+            if done():
+                return
+            if time.monotonic() > deadline:
                 raise ClusterError(f"waited {seconds:.0f} s in vain for {what}; logs are in {self.folder.logs}")
-            time.sleep(rest_after(ended - begun))
-            begun = time.monotonic()
 
     def _pid_file(self, name: str) -> Path:
         return self.folder.pids / name
@@ -175,6 +173,14 @@ class Processes:
         if place.new_mounts:
             return [*enter, "unshare", "--mount", "--propagation=private", "/bin/sh", "-c", PRIVATE_MOUNTS, "mounts"]
         return enter
+
+
+def looks() -> Iterator[None]:
+    """One look each, without end, with a rest before the next."""
+    while True:
+        begun = time.monotonic()
+        yield
+        time.sleep(rest_after(time.monotonic() - begun))
 
 
 def rest_after(seconds: float) -> float:

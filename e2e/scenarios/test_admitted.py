@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pytest
 
@@ -34,60 +34,47 @@ NAMESPACE: Final = "kubernetes.io/metadata.name"
 SEEN_SECONDS: Final = 60
 
 
-class ProxyInjector:
+@contextmanager
+def proxy_injector(lab: Lab, namespace: str) -> Iterator[None]:
     """The webhook of a mesh, for one namespace: it puts a container that does not end by itself before all others."""
+    name = f"{PROXY}-of-{namespace}"
+    with TlsServer(lab, name, admit) as server:
+        try:
+            lab.kubectl.apply(webhook(name, namespace, server))
+            lab.cluster.wait("the webhook to be called", SEEN_SECONDS, lambda: is_put_first(lab.kubectl, namespace))
+            yield
+        finally:
+            lab.kubectl("delete", "mutatingwebhookconfiguration", name, "--ignore-not-found")
 
-    def __init__(self, lab: Lab, namespace: str) -> None:
-        self._kubectl = lab.kubectl
-        self._namespace = namespace
-        self._name = f"{PROXY}-of-{namespace}"
-        self._server = TlsServer(lab, self._name, self._admit)
 
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        self._kubectl.apply(self._manifest())
-        deadline = time.monotonic() + SEEN_SECONDS
-        while not is_put_first(self._kubectl, self._namespace):
-            assert time.monotonic() < deadline, f"the API server has not called the webhook in {SEEN_SECONDS} s"
-            time.sleep(0.2)
-        return self
+def webhook(name: str, namespace: str, server: TlsServer) -> dict[str, Any]:
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    called = {
+        "name": "inject.mesh.example",
+        "clientConfig": {"url": f"https://{server.host}:{server.port}/inject", "caBundle": server.authority},
+        "namespaceSelector": {"matchLabels": {NAMESPACE: namespace}},
+        "rules": [pods],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [called],
+    }
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kubectl("delete", "mutatingwebhookconfiguration", self._name, "--ignore-not-found")
-        self._server.__exit__(kind, error, trace)
 
-    def _manifest(self) -> dict[str, Any]:
-        pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-        webhook = {
-            "name": "inject.mesh.example",
-            "clientConfig": {
-                "url": f"https://{self._server.host}:{self._server.port}/inject",
-                "caBundle": self._server.authority,
-            },
-            "namespaceSelector": {"matchLabels": {NAMESPACE: self._namespace}},
-            "rules": [pods],
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "failurePolicy": "Fail",
-        }
-        return {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": self._name},
-            "webhooks": [webhook],
-        }
-
-    def _admit(self, _: str, review: Object) -> Object:
-        patch = json.dumps([{"op": "add", "path": "/spec/containers/0", "value": PROXY_CONTAINER}]).encode()
-        response = {
-            "uid": review["request"]["uid"],
-            "allowed": True,
-            "patchType": "JSONPatch",
-            "patch": base64.b64encode(patch).decode(),
-        }
-        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+def admit(_: str, review: Object) -> Object:
+    patch = json.dumps([{"op": "add", "path": "/spec/containers/0", "value": PROXY_CONTAINER}]).encode()
+    response = {
+        "uid": review["request"]["uid"],
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "patch": base64.b64encode(patch).decode(),
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
 def is_put_first(kubectl: Kubectl, namespace: str) -> bool:
@@ -106,7 +93,7 @@ def test_a_mesh_that_puts_its_proxy_before_the_trainer_changes_nothing(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:
     started = train()
-    with ProxyInjector(lab, started.job.namespace), started as training:
+    with proxy_injector(lab, started.job.namespace), started as training:
         training.trains(steps=12)
         first = [training.member(rank)["spec"]["containers"][0]["name"] for rank in (0, 1)]
         with lab.drain(training.node(rank=1)) as drain:

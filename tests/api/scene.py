@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from e2e.cluster.apiserver import ApiServer
-from e2e.cluster.processes import rest_after
+from e2e.cluster.processes import looks
 from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
     LABEL_ROLE,
@@ -33,17 +33,14 @@ class Late(AssertionError):
 
 def until(what: str, look: Callable[[], T | None], seconds: float = SECONDS) -> T:
     """The first true answer of `look`."""
-    begun = time.monotonic()
-    deadline = begun + seconds
-    while True:
+    deadline = time.monotonic() + seconds
+    for _ in looks():
         seen = look()
         if seen:
             return seen
-        ended = time.monotonic()
-        if ended > deadline:
-            raise Late(f"{what} did not happen within {seconds:g} s")
-        time.sleep(rest_after(ended - begun))
-        begun = time.monotonic()
+        if time.monotonic() > deadline:
+            break
+    raise Late(f"{what} did not happen within {seconds:g} s")
 
 
 @dataclass(frozen=True)

@@ -243,15 +243,21 @@ def test_a_run_that_starts_over_on_an_emptied_root_is_found_where_a_commit_was_k
     assert evidence.verdict() == [f"{ROOT}: I1: run 1 began from nothing, and commit 5 was known"]
 
 
-@pytest.mark.parametrize(("unaware", "found"), [([(UID, 1)], False), ([(UID, 2)], True), ([("another", 1)], True)])
-def test_only_a_run_planned_before_any_commit_was_known_may_start_over_on_an_emptied_root(
-    unaware: list[tuple[str, int]], found: bool
-) -> None:
+def cleared() -> tuple[Pods, Evidence, Any]:
+    """A training whose root is empty since the evidence was looked at, and what its log began with."""
     pods = trained()
     evidence = Evidence(pods.bucket.objects, pods.wires)
     evidence.look()
     opened = pods.bucket.objects[key(1)]
     pods.bucket.objects.clear()
+    return pods, evidence, opened
+
+
+@pytest.mark.parametrize(("unaware", "found"), [([(UID, 1)], False), ([(UID, 2)], True), ([("another", 1)], True)])
+def test_only_a_run_planned_before_any_commit_was_known_may_start_over_on_an_emptied_root(
+    unaware: list[tuple[str, int]], found: bool
+) -> None:
+    pods, evidence, opened = cleared()
     evidence.emptied(ROOT, told=5, unaware=unaware)
     pods.bucket.objects[key(1)] = opened
     assert bool(evidence.verdict()) == found
@@ -263,11 +269,7 @@ def test_only_a_run_planned_before_any_commit_was_known_may_start_over_on_an_emp
 def test_an_emptied_roots_commit_is_known_no_longer_than_the_jobs_status_tells_of_one(
     commit: int, found: list[str]
 ) -> None:
-    pods = trained()
-    evidence = Evidence(pods.bucket.objects, pods.wires)
-    evidence.look()
-    opened = pods.bucket.objects[key(1)]
-    pods.bucket.objects.clear()
+    pods, evidence, opened = cleared()
     evidence.emptied(ROOT, told=5)
     evidence.forgotten(ROOT, told=commit)
     pods.bucket.objects[key(1)] = opened

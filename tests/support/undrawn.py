@@ -47,11 +47,14 @@ class Script:
         threads."""
         self._drawn = drawn
         self._before: Generators = {}
+        self._world = 0
 
-    def goes_on(self) -> None:
-        """A batch has come. The first one comes with restored generators, so nothing is compared."""
-        compare(self._before)
-        self._before = generators()
+    def goes_on(self, world: int = 1) -> None:
+        """A batch has come, with so many ranks. The first one comes with restored generators, and one of another world
+        with new ones, so nothing is compared."""
+        if world == self._world:
+            compare(self._before)
+        self._before, self._world = generators(), world
 
     def calls(self) -> None:
         """The step is computed, and the session is called next."""

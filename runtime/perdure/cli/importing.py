@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 from perdure.checkpoint.inspect import Line
 from perdure.cli.export import WEIGHTS, alone
 from perdure.errors import UserError
-from perdure.session.importing import commit_state, must_be_empty
+from perdure.session.importing import commit_state, first_run
 from perdure.store import Store
 
 SHARDED_WEIGHTS: Final = "model.safetensors.index.json"
@@ -61,11 +61,11 @@ def import_into(store: Store, name: str, source: Path, take: str | None) -> Line
         UserError: The root has a log, `source` cannot be read, names code, or has no state_dict at that place.
 
     """
-    must_be_empty(store)
+    run = first_run(store)
     if not source.exists():
         raise UserError(f"there is no {source}: name a file of torch.save, or a folder of dcp or safetensors")
     state = _taken(_read(source), take, source)
-    commit_state(store, name, state)
+    commit_state(store, run, name, state)
     count = sum(isinstance(value, torch.Tensor) for value in state.values())
     return Line(f"{store.uri}: {name}, {count} tensors", {"root": store.uri, "name": name, "tensors": count})
 

@@ -18,32 +18,29 @@ UID: Final = "import"
 """Of the run that makes the commit."""
 
 
-def must_be_empty(store: Store) -> None:
-    """UserError if the root has a log, unless it is that of an import which has committed nothing."""
-    _next_run(store)
+def first_run(store: Store) -> int:
+    """The number of the run that may commit to this root first. UserError if the root has a log.
 
-
-def commit_state(store: Store, name: str, state: Mapping[Any, Any]) -> None:
-    """Write this state_dict, as that of an object registered as `name`, and complete the root's first run.
-
-    Raises:
-        UserError: The root has a log, or the state cannot be saved.
-
+    A log of an import that was interrupted before it committed does not count.
     """
-    run, peers, registry = _next_run(store), Solo(), Registry()
-    registry.add(name, _Held(state))
-    staged, _ = stage_together(peers, registry.state(None))
-    writer = Writer(Log(store), uid=UID, run=run)
-    writer.try_open(1, wait_over=True)
-    commit(store, peers, writer, staged, Position(0, 0, {}), run=run, final=True, reason="import")
-
-
-def _next_run(store: Store) -> int:
     head = Log(store).head()
     unfinished = head and head.entry and head.entry.uid == UID and head.entry.newest_commit is None
     if head and not unfinished:
         raise UserError(f"{store.uri} has a log already: name a root where nothing was trained")
     return head.entry.run + 1 if head and head.entry else 1
+
+
+def commit_state(store: Store, run: int, name: str, state: Mapping[Any, Any]) -> None:
+    """Write this state_dict, as that of an object registered as `name`, as the final commit of the root's first run.
+
+    UserError if the state cannot be saved.
+    """
+    peers, registry = Solo(), Registry()
+    registry.add(name, _Held(state))
+    staged, _ = stage_together(peers, registry.state(None))
+    writer = Writer(Log(store), uid=UID, run=run)
+    writer.try_open(1, wait_over=True)
+    commit(store, peers, writer, staged, Position(0, 0, {}), run=run, final=True, reason="import")
 
 
 class _Held:

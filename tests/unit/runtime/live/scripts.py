@@ -104,7 +104,7 @@ def train(
         session.on("ranks", lambda: told.append(f"ranks {session.rank}/{session.world}"))
         last: list[int] = []
         perdure.report_every(session, 1e6, lambda: last.append(session.steps_done))
-        ended, collecting, script, world = Ended(), Collecting(), Script("torch"), session.world
+        ended, collecting, script = Ended(), Collecting(), Script("torch")
         session._core.run.reporter.add(ended)
         session._core.run.reporter.add(collecting)
         batches = session.loader(dataset(data), BATCH, num_workers=workers)
@@ -117,9 +117,7 @@ def train(
         try:
             for _ in session.epochs(epochs):
                 for inputs, labels in batches:
-                    if session.world != world:  # a run of another size seeds every generator anew
-                        script, world = Script("torch"), session.world
-                    script.goes_on()
+                    script.goes_on(session.world)
                     began = session.steps_done if began is None else began
                     optimizer.zero_grad()
                     session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
