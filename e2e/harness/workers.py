@@ -30,17 +30,12 @@ from e2e.prepare.basics import locked
 
 SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
-AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
-LONGEST = (
-    *(f"{SCENARIOS}test_{name}.py" for name in ("sharded", "admitted", "signals")),
-    AUTOSCALED,  # not first: it waits for the tests of the cluster tool
-    *(f"{SCENARIOS}test_{name}.py" for name in ("horizontal", "finished", "storage_down", "tinygpt")),
-)
-"""Begun at the end, one of them would keep the cluster for itself."""
+LONGEST = tuple(f"{SCENARIOS}test_{name}.py" for name in ("admitted", "signals", "finished", "storage_down"))
 HISTORIES = "tests/simulation/test_histories.py"
-RUNTIME = tuple(f"tests/unit/runtime/{name}/" for name in ("live", "adapters", "session", "loop", "agent"))
-LONG = (HISTORIES, "tests/handover/", "tests/property/", *RUNTIME, "tests/upstream/", "tests/upgrade/")
+RUNTIME = tuple(f"tests/unit/runtime/{name}/" for name in ("live", "adapters", "session", "loop"))
+LONG = (HISTORIES, "tests/handover/", "tests/property/", *RUNTIME, "tests/upstream/")
 """Begun at the end, one of them would leave the other processes idle."""
+AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
 ORDER = (*TOGETHER, *LONGEST, SCENARIOS, AUDIT, *LONG, "")
 STANDARD_ERROR = 2
