@@ -91,6 +91,9 @@ def _in_phase(state: PartyState, event: Event) -> Step:
 
 
 def _prepares(state: PartyState, event: Event) -> Step:
+    # Unable and the limit may come in the same moment, in either order: before the limit this rank trains on, and past
+    # it asks for an exit first. A stop or an exit that the ranks had agreed on meanwhile still reaches it
+    # (`trains_on`), so they never part. The model checker tries both orders.
     match event:
         case AllWarm() | Connected() | AllConnected() | StoreSeen():
             return _comes_nearer(state, event)

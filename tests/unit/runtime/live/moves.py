@@ -144,6 +144,8 @@ def _older_run(setting: Setting, world: World) -> Iterator[Move]:
         if world.procs[rank] == UP:
             there = world._replace(agreed=world.agreed - {(what, rank)})
             yield f"{rank} comes to: {what}", setting.after(there, rank, _AGREED[what])
+            if what == "stop" and may(world, "unable"):
+                yield f"{rank} comes to: stop, and cannot", setting.after(spend(world, "unable"), rank, on.Unable("x"))
     yield from _round(setting, world)
     yield from _exit_save(setting, world)
     for rank in old:

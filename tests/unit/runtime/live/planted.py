@@ -148,6 +148,14 @@ def _a_stop_given_up_is_nobodys(state: PartyState, event: on.Event) -> Step:
     return stay(state) if state.phase is PartyPhase.ABORTED and event == on.Stopped() else step(state, event)
 
 
+def _a_stop_given_up_is_nobodys_past_the_limit(state: PartyState, event: on.Event) -> Step:
+    return (
+        stay(state)
+        if state.late and state.phase is PartyPhase.ABORTED and event == on.Stopped()
+        else step(state, event)
+    )
+
+
 def _nobody_settles(state: PartyState, event: on.Event) -> Step:
     state, actions = step(state, event)
     return replace(state, settles=False), actions
@@ -222,6 +230,9 @@ PLANTED: dict[str, Planted] = {
     ),
     "the decider does not wait for every vote": Planted("H2", {}, without="whole"),
     "a stop for a given-up attempt is ignored": Planted("H10", {"sigterm": 1}, 1, react=_a_stop_given_up_is_nobodys),
+    "a rank that cannot, and that the limit then passes, ignores the stop": Planted(
+        "H10", {"unable": 1}, 1, react=_a_stop_given_up_is_nobodys_past_the_limit
+    ),
     "who has lost the decider waits for the limit": Planted("H12", {"kill": 1}, react=_waits_for_the_limit),
     "whoever misses the word tells of an abort": Planted(
         "H11", {"reduce": 1}, react=_a_missed_word_is_told_as_an_abort

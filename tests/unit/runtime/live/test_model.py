@@ -43,7 +43,7 @@ CONNECTING: list[Faults] = [NOTHING, {"kill": 1}, {"freeze": 1}, {"unable": 1}, 
 """What may go wrong where the parties have yet to connect."""
 HURRIED: list[tuple[str, Faults]] = [
     ("rank-1-leaves", NOTHING), ("rank-0-leaves", NOTHING), ("2-to-3", NOTHING), ("2-to-3", {"cut": 1}),
-    ("2-to-3", {"reduce": 1}), ("2-to-3", {"unable": 1}),
+    ("2-to-3", {"reduce": 1}), ("2-to-3", {"unable": 1}), ("1-to-1", {"unable": 1}), ("rank-1-leaves", {"unable": 1}),
 ]  # fmt: skip
 """In these the limit may pass, for each party by itself, at any moment."""
 
