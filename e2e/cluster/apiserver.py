@@ -20,7 +20,7 @@ from e2e.cluster import control_plane
 from e2e.cluster.commands import Commands, clean_environment
 from e2e.cluster.control_plane import Etcd, KubeApiserver
 from e2e.cluster.pki import Pki, kubeconfig
-from e2e.cluster.processes import ClusterError, ComponentDied, looks, tail
+from e2e.cluster.processes import GO, ClusterError, ComponentDied, looks, tail
 from e2e.prepare import cache_dir, tool_folders
 
 BOOT_SECONDS = 180.0
@@ -150,7 +150,7 @@ class ApiServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=clean_environment(os.environ) | dict(env or {}),
+                env=clean_environment(os.environ) | GO | dict(env or {}),
                 start_new_session=True,  # Ctrl-C is for the test run, which then stops us
             )
         return self._processes[name].pid

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.processes import ClusterError
+from e2e.cluster.processes import GO, ClusterError
 
 NO_PROXY = "127.0.0.0/8,100.64.0.0/10,localhost"
 # A tool that outlived its killed caller would write into the cluster's folder while that is being removed.
@@ -44,7 +44,7 @@ class Commands:
             "HELM_CACHE_HOME": str(self.scratch / "helm-cache"),
             "HELM_CONFIG_HOME": str(self.scratch / "helm-config"),
             "HELM_DATA_HOME": str(self.scratch / "helm-data"),
-            "GOGC": "400",  # they run by the thousand, and a fifth of their CPU is garbage collection
+            **GO,
         }
 
     def run(

@@ -216,6 +216,8 @@ class Node:
             "evictionPressureTransitionPeriod": "5s",
             "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": "4s",
+            # a change is told at once; what has not changed would go to every kubelet and proxy each time
+            "nodeStatusReportFrequency": "1m",
             "nodeLeaseDurationSeconds": 20,
             "resolvConf": "",
             "podLogsDir": str(self.folder / "pod-logs"),
@@ -229,6 +231,8 @@ class Node:
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "iptables",
+            # each change is written when it comes; all of it again every half minute heals nothing here
+            "iptables": {"syncPeriod": "1h"},
             "clientConnection": {"kubeconfig": str(kubeconfig)},
             "hostnameOverride": self.node.name,
             "clusterCIDR": str(self.names.pods),
