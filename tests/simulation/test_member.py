@@ -280,6 +280,7 @@ def test_an_exit_save_is_tried_again_until_an_outage_is_over() -> None:
 
 
 def test_the_time_to_save_ends_although_the_store_is_down() -> None:
+    """After 30 s for the save, 5 s for an image, and 60 s for its commit."""
     pods = Pods()
 
     async def story() -> tuple[ExitKind, float]:
@@ -294,7 +295,7 @@ def test_the_time_to_save_ends_although_the_store_is_down() -> None:
 
     outcome, seconds = in_virtual_time(story)
     assert outcome in (ExitKind.EXIT_TIMEOUT, ExitKind.FAILED)
-    assert 20 < seconds < 50
+    assert 20 < seconds < 96
 
 
 def test_of_two_requests_the_nearer_deadline_counts() -> None:

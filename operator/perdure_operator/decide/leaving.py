@@ -224,12 +224,14 @@ def tell_leavers(draft: Draft) -> Draft:
     if not text:
         return draft
     not_asked = [pod for pod in pods if not pod.deleting and pod.assignment != text]
-    deleted = cannot_be_asked(draft, intent, not_asked)
+    newest = run_told(text) if plan else max(draft.status.lost)
+    unasked = [pod for pod in not_asked if run_told(pod.assignment) < newest]  # the others only lack news
+    deleted = cannot_be_asked(draft, intent, unasked)
     requests = [_request(pod, text) for pod in not_asked if pod not in deleted]
     draft = draft.act(f"run {run_told(text)} goes on without it: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
-    return draft.wake(patience_ends(intent, draft.now)) if not_asked else draft
+    return draft.wake(patience_ends(intent, draft.now)) if unasked else draft
 
 
 def _last_word(draft: Draft, plan: RunPlan | None, intent: Intent) -> str:

@@ -437,9 +437,9 @@ def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     limit = trainer.killed or limit_of(state, trainer, stage_of(state))
     if limit is None or now < limit.at:
         return state, actions
-    if limit.outcome is ExitKind.EXIT_TIMEOUT and (newer := _reads_image(state, trainer)):
+    if limit.outcome is ExitKind.EXIT_TIMEOUT and (request := _wants_image(state, trainer)):
         why = f"run {trainer.run} has not saved in time"
-        trainer, asked = _asked_for_image(trainer, newer, replace(limit, at=now + state.settings.image), why)
+        trainer, asked = _asked_for_image(trainer, request, replace(limit, at=now + state.settings.image), why)
         return replace(state, trainer=trainer), [*actions, *asked]
     trainer = replace(trainer, killed=limit, clearing=now)
     say = PrintLine(f"run {trainer.run} killed: {limit.reason}")
@@ -564,13 +564,14 @@ def _to_leave_image(
     return _asked_for_image(trainer, newer, limit, f"run {trainer.run} is lost")
 
 
-def _reads_image(state: AgentState, trainer: TrainerProcesses) -> Train | None:
-    """The next run in this pod, if it can begin from an image of this trainer, whose time to save is over.
+def _wants_image(state: AgentState, trainer: TrainerProcesses) -> Train | Leave | None:
+    """The request for which this trainer leaves an image, if its time to save is over and its pod has more.
 
-    The trainer may be healthy: one slow peer, or one with little grace, is enough for a save to fail.
+    The trainer may be healthy: one slow peer, or one with little grace, is enough for a save to fail. The next run in
+    this pod begins from the image; a pod that leaves commits it first.
     """
     newer, stage = _newer(state, trainer), stage_of(state)
-    if not isinstance(newer, Train) or state.shutdown or stage is not AgentStage.ASKED or not trainer.stepped:
+    if newer is None or _is_suspect(newer) or state.shutdown or stage is not AgentStage.ASKED or not trainer.stepped:
         return None
     return newer if any(process.owes_image for process in trainer.alive) else None
 

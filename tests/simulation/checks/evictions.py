@@ -51,9 +51,8 @@ HEEDED_SECONDS: Final = 60.0
 WITHDRAWN_SECONDS: Final = 20.0
 NEWS_SECONDS: Final = 3.0
 """A state this old is known, if nothing delays the news."""
-_PAUSES: Final = ("foreign-budget", "webhook-budget")
 PAUSED_SECONDS: Final = 60.0
-"""The longest pause of a round that fails for the budget again and again, and of withdrawals meanwhile."""
+"""The longest pause of rounds that fail in a row, and of withdrawals meanwhile."""
 A_MINUTE: Final = 8
 """Requests about one Eviction: answers, including refused ones."""
 _HELD_UP: Final = ("late-write", "lost-answer", "timeout")
@@ -69,6 +68,8 @@ class Evictions(Promise):
         self._writes: dict[str, deque[float]] = defaultdict(deque)
         self._known: dict[str, float] = {}
         """By name of the pod: when its Eviction last changed, or was deleted."""
+        self._failed = -1e9
+        """When a request of the operator was last refused, or not answered."""
 
     def on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:  # noqa: ARG002
         if kind != EVICTIONS:
@@ -78,6 +79,10 @@ class Evictions(Promise):
             self._case.fail("storm", f"{who} answers {name} for the {count}th time within a minute")
         if not any(path.endswith("/name") for path in rests):
             self._case.fail("precondition", f"{who} answers {name} wherever its own answer is by now")
+
+    def on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:  # noqa: ARG002
+        if wrong:
+            self._failed = self._case.now
 
     def on_change(self, change: Change) -> None:
         if change.kind == EVICTIONS and not (change.old and is_over(change.old)):
@@ -149,8 +154,9 @@ class Evictions(Promise):
             if self._clings(job):
                 due.add(("clings", uid_of(job)))
                 words = f"{key_of(job)[1]}: {intent(status_of(job))['cause']}, and every request is withdrawn"
-                paused = PAUSED_SECONDS if self._case.fired(*_PAUSES) else 0.0
-                self._lasting("clings", uid_of(job), True, self._case.patience(NEWS_SECONDS) + paused, words)
+                pauses = self._case.now - self._failed < PAUSED_SECONDS
+                patience = self._case.patience(NEWS_SECONDS) + (PAUSED_SECONDS if pauses else 0.0)
+                self._lasting("clings", uid_of(job), True, patience, words)
         self._since = {key: at for key, at in self._since.items() if key in due}
 
     def _debts(self, eviction: Json) -> Iterator[tuple[str, float, str]]:

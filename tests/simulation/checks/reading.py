@@ -204,3 +204,11 @@ def _object(text: Any) -> Json:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_being_pulled(pod: Json) -> bool:
+    """Whether its image is most likely being pulled."""
+    status = pod.get("status") or {}
+    is_set_up = any(one["type"] == "PodReadyToStartContainers" for one in status.get("conditions") or ())
+    waits = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or ()]
+    return is_set_up and any(one.get("reason") == "ContainerCreating" for one in waits)

@@ -17,6 +17,7 @@ from tests.simulation.checks.reading import (
     assignment,
     finished,
     intent,
+    is_being_pulled,
     plan_of,
     rests,
     sizes,
@@ -47,7 +48,8 @@ room for."""
 MEMORY_SECONDS: Final = 1200.0
 """A run begins with a size that was right when it was planned; a store outage may delay it for long."""
 GROWN_SECONDS: Final = 120.0
-"""Beside growAfterSeconds: new members start, and one run becomes the next, by an exit save if necessary."""
+"""Beside growAfterSeconds: new members start, and one run becomes the next, by an exit save if necessary. While an
+image is pulled for a new member nothing of it has passed: growTimeoutSeconds limits that."""
 IDLE_SECONDS: Final = 60.0
 CLOCK_SECONDS: Final = 3.0
 
@@ -152,11 +154,12 @@ class Sizes(Promise):
         if not elastic or not members or not larger or offered or rests(job, self._case.now):
             self._lasting("growth", uid_of(job), False, 0.0, "")
             return
-        holds = sum(uid_of(pod) not in members for pod in self._holding(job))
+        new = [pod for pod in self._holding(job) if uid_of(pod) not in members]
+        holds, pulls = len(new), any(map(is_being_pulled, new))
         room = larger[0] - len(members) <= holds + fits(self._case, job)
         patience = float(elastic["growAfterSeconds"]) + self._case.patience(GROWN_SECONDS)
         words = f"{key_of(job)[1]} has {len(members)} members and room for {larger[0]}: {status.get('conditions')}"
-        self._lasting("growth", uid_of(job), room, patience, words)
+        self._lasting("growth", uid_of(job), room and not pulls, patience, words)
 
     def _look_at_excess(self, job: Json) -> None:
         """Pods that are no members, and do not become any, keep others out."""

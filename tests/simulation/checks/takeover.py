@@ -15,6 +15,7 @@ from tests.simulation.checks.reading import (
     current,
     finished,
     intent,
+    is_being_pulled,
     plan_of,
     plans,
     run_told,
@@ -35,6 +36,7 @@ from tests.simulation.objects import (
     key_of,
     labels_of,
     node_of,
+    owner_of,
     seconds_of,
     terminating,
     uid_of,
@@ -60,6 +62,8 @@ class Takeover(Promise):
         """When a node, or a pod by uid, was last seen in a state other than healthy."""
         self._edited: dict[str, float] = {}
         """When the spec of a job, by uid, was changed."""
+        self._templates: dict[str, Json] = {}
+        """By uid of the pod: its job's template when it was made. No member stays that was made from another one."""
         self._refusing: float | None = None
         """Since when no new pod has been admitted; None while pods are."""
 
@@ -74,6 +78,8 @@ class Takeover(Promise):
         if going or change.kind == EVICTIONS:
             self._troubled[key_of(raw)[1]] = self._case.now
         elif change.kind == PODS:
+            if change.event == "ADDED" and (job := self._case.job(owner_of(raw))):
+                self._templates[uid_of(raw)] = job["spec"]["template"]
             if terminating(raw) or terminated(raw) or not is_ready(raw) or announces(raw):
                 self._troubled[uid_of(raw)] = self._case.now
             if by_operator(change) and old is not None and change.event == "MODIFIED":
@@ -136,7 +142,7 @@ class Takeover(Promise):
         new = [one for one in self._case.pods(uid_of(job)) if "rank" not in assignment(one) and not terminating(one)]
         if "in time" in leaving["fallbackReason"] and refused and not new and not leaving.get("deadlineSeen"):
             yield "stopped-in-vain", f"{words}, and since before that no new pod is admitted"
-        pulls = "StartingMembers" in leaving["fallbackReason"] and any(map(_is_being_pulled, new))
+        pulls = "StartingMembers" in leaving["fallbackReason"] and any(map(is_being_pulled, new))
         patient = not job["spec"].get("elastic") and not leaving.get("deadlineSeen")
         if pulls and patient and had < PULLING_SECONDS - CLOCK_SECONDS:
             yield "impatient-fall", f"{words}, and the image of a new member is being pulled"
@@ -165,7 +171,9 @@ class Takeover(Promise):
         """Members of this plan that have been healthy for long."""
         if self._is_recent(self._edited, uid_of(job)) or self._case.deaf:
             return []
-        return [one for one in plan.get("members") or () if self._is_fit(key_of(job)[0], one)]
+        namespace, template = key_of(job)[0], job["spec"]["template"]
+        alike = [one for one in plan.get("members") or () if self._templates.get(one["uid"], template) == template]
+        return [one for one in alike if self._is_fit(namespace, one)]
 
     def _is_fit(self, namespace: str, member: Json) -> bool:
         pod = self._world.server.find(PODS, namespace, member["name"])
@@ -177,13 +185,6 @@ class Takeover(Promise):
 
     def _is_recent(self, when: dict[str, float], what: str) -> bool:
         return self._case.now - when.get(what, -1e9) < MEMORY_SECONDS
-
-
-def _is_being_pulled(pod: Json) -> bool:
-    status = pod.get("status") or {}
-    is_set_up = any(one["type"] == "PodReadyToStartContainers" for one in status.get("conditions") or ())
-    waits = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or ()]
-    return is_set_up and any(one.get("reason") == "ContainerCreating" for one in waits)
 
 
 def _is_well(node: Json) -> bool:

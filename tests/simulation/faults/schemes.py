@@ -96,7 +96,8 @@ async def behind_the_others(scene: Scene, rng: random.Random) -> None:
     if len(commits) < 2:
         return
     new, old = commits[:2]
-    words = {"v": 1, "outcome": "peer-lost", "run": told["run"], "rank": told["rank"], "step": new["step"]}
+    step = _step(scene, pod)
+    words = {"v": 1, "outcome": "peer-lost", "run": told["run"], "rank": told["rank"], "step": step}
     scene.world.fire("foreign-outcome")
     scene.kubelets[node_of(pod)].kill_pod(pod, json.dumps(words | {"opened": told["run"], "commit": old}))
     if rng.random() < 0.5:
@@ -112,6 +113,13 @@ def _commits(scene: Scene, pod: Json) -> list[Json]:
     return [{"seq": one["seq"], "step": one["step"]} for one in mine if (one["uid"], int(one["run"])) == run]
 
 
+def _step(scene: Scene, pod: Json) -> int:
+    """The last one of the run that the pod trains in, as a true report has it: what status tells rests on reports."""
+    run = owner_of(pod), run_told(pod)
+    done = (one.facts for one in scene.world.facts if one.what == "step")
+    return max((int(one["step"]) for one in done if (one["uid"], int(one["run"])) == run), default=0)
+
+
 @fault(250)
 async def log_is_ahead(scene: Scene, rng: random.Random) -> None:
     """A member finds runs in the log of which status knows nothing: it was restored from a backup."""
@@ -124,7 +132,8 @@ async def log_is_ahead(scene: Scene, rng: random.Random) -> None:
     if not commits:
         return
     scene.world.fire("foreign-outcome")
-    words = {"v": 1, "outcome": "fenced", "run": told["run"], "rank": told["rank"], "step": commits[0]["step"]}
+    words = {"v": 1, "outcome": "fenced", "run": told["run"], "rank": told["rank"]}
+    words["step"] = _step(scene, pod)
     opened = run_told(pod) + rng.randint(1, 5)
     leaves = rng.random() < 0.5
     if leaves:  # the next run has its number by then

@@ -34,7 +34,7 @@ from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.handing_over import NEWS_SECONDS, SILENT_SECONDS
 from perdure_operator.decide.succession import BEGINNING_SECONDS
 from perdure_operator.state.decision import CreatePod
-from perdure_operator.state.snapshot import NodeView, PodView, Taint, Terminated
+from perdure_operator.state.snapshot import NodeView, PodView, RefusalKind, Taint, Terminated
 from tests.support.jobs import PATIENT, START, UID, Job, assigns, creates, deletes, job, killed, leaves, raised, trains
 
 SPOT = "aws-node-termination-handler/spot-itn"
@@ -626,6 +626,14 @@ class TestBelief:
         assert after.run_plan is not None
         assert (after.run_plan.run, after.run_plan.floor and after.run_plan.floor.step) == (3, 30)
         assert after.now.steps_lost == 0
+
+    def test_a_leaver_to_whom_that_cannot_be_told_is_not_deleted_before_its_time_is_over(self) -> None:
+        """It was asked to leave before, so SIGTERM would ask for nothing that it does not do."""
+        here = _running().spec(replicas=1).settle().after(1).settle().after(12).exited(0, code=137).step(writes=1)
+        refused = here.refused(1, message="denied", kind=RefusalKind.PATCH_REFUSED)
+        assert "digits-ab12-1" in assigns(refused.plan())
+        assert "digits-ab12-1" not in deletes(refused.plan())
+        assert "digits-ab12-1" in deletes(refused.after(630).plan())
 
     def test_a_run_without_members_left_is_not_the_current_one(self) -> None:
         here = _ready(_running(world=1), "n1").settle().exited(0, code=137).settle()

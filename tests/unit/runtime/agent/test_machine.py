@@ -387,11 +387,26 @@ class TestNewerRuns:
         pod.sees(Tick(), after=3)
         assert pod.sees(Tick(), after=5) == (Kill(),)
 
-    @pytest.mark.parametrize("goes", [AssignmentRead(replace(LEAVE2, seconds=115)), SigtermReceived()])
-    def test_one_that_has_not_saved_in_time_and_leaves_is_killed_at_once(self, goes: Event) -> None:
+    def test_one_that_leaves_and_has_not_saved_in_time_has_its_image_committed_before_its_pod_ends(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(LEAVE2, seconds=3)))
+        (ask,) = pod.sees(Tick(), after=3)
+        assert isinstance(ask, Ask)
+        assert ask.image
+        assert pod.sees(reported(Imaged(120))) == (Kill(),)
+        assert pod.sees(ProcessEnded(0, -9)) == (CommitImage(1),)
+        end = pod.outcome(Rescued(COMMIT))
+        assert (end.outcome, end.commit) == (ExitKind.EXIT_TIMEOUT, COMMIT)
+
+    @pytest.mark.parametrize(
+        "goes",
+        [(SigtermReceived(),), (AssignmentRead(replace(LEAVE2, seconds=115)), SigtermReceived())],
+        ids=["deleted", "asked to leave and deleted"],
+    )
+    def test_one_that_is_deleted_and_has_not_saved_in_time_is_killed_at_once(self, goes: tuple[Event, ...]) -> None:
         """Its pod was given no longer."""
         pod = training(images=True)
-        pod.sees(goes)
+        pod.sees(*goes)
         assert pod.sees(Tick(), after=115) == (Kill(),)
 
     def test_a_large_image_gets_the_time_that_it_takes(self) -> None:
