@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ class Drain:
         self.node = node
         self.started = time.time()
         self._process = kubectl.start("drain", node, "--ignore-daemonsets")
+        self._output, self._ended = "", self.started
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +49,7 @@ class Drain:
     ) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
+        self._reader.join()
 
     def still_waits(self) -> bool:
         """Whether kubectl is still running."""
@@ -53,13 +57,18 @@ class Drain:
 
     def finish(self, *, seconds: float = 240) -> Drained:
         """Wait for kubectl to return. Raises Late, with its output, after `seconds`."""
-        try:
-            output, _ = self._process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired as error:
+        self._reader.join(seconds)
+        if self._reader.is_alive():
             self._process.kill()
-            output, _ = self._process.communicate()
-            raise Late(f"kubectl drain {self.node} has not come back within {seconds} s; it said:\n{output}") from error
-        return Drained(self.node, self._process.returncode, self.started, time.time(), output)
+            self._reader.join()
+            said = f"it said:\n{self._output}"
+            raise Late(f"kubectl drain {self.node} has not come back within {seconds} s; {said}")
+        return Drained(self.node, self._process.returncode, self.started, self._ended, self._output)
+
+    def _read(self) -> None:
+        """The drain's end is noted when it comes: a test may ask for it much later."""
+        self._output, _ = self._process.communicate()
+        self._ended = time.time()
 
 
 def evict(kubectl: Kubectl, namespace: str, pod: str) -> subprocess.CompletedProcess[str]:

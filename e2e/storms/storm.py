@@ -146,7 +146,7 @@ class Storm:
         print(f"{self.clock} {move}: run {number} is to come, {node} is drained", flush=True)
         self._hold = moment = f"{move.act} {holder} {number}"
         with self._drain(node) as drain:
-            if self._reaches(moment):
+            if self._reaches(moment, drain):
                 self._harms(move, number, parties)
             else:
                 print(f"{self.clock} no party came to {moment}", flush=True)
@@ -315,12 +315,14 @@ class Storm:
 
     # Observation.
 
-    def _reaches(self, moment: str) -> bool:
+    def _reaches(self, moment: str, drain: Drain) -> bool:
+        """Whether a party comes to this act of the hand-over that the drain begins."""
+        said = f"HOLD {moment}\n"
         try:
-            self._until(f"HOLD {moment}", lambda: self.over or self._said(f"HOLD {moment}\n") > 0, ACT_SECONDS)
+            self._until(said, lambda: self.over or not drain.still_waits() or self._said(said) > 0, ACT_SECONDS)
         except Late:
             return False
-        return not self.over
+        return not self.over and self._said(said) > 0
 
     def _steps(self, run: int) -> int:
         return self._said(f"PACE run {run}: ")
