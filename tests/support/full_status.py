@@ -165,7 +165,7 @@ FULL = TrainingJobStatus(
     vacate=Vacating(below=3),
     saves=SavesAsked(shown=("n1 memory-pressure",), count=2, last_time=NOON),
     spares=Spares(names=("digits-3f2a-9",), replacements=ROW),
-    growth=Growth(attempts=1, until=NOON, generation=3),
+    growth=Growth(attempts=1, until=NOON, generation=3, cause="no node for digits-ab12-2"),
     gang=GangRest(attempts=1, until=NOON, generation=3),
     live_refused=LiveRefused(template="abc", why="a DeviceMesh of the script's own"),
     lost=(5,),

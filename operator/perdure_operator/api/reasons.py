@@ -460,8 +460,9 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Nothing, if it is rare. Otherwise look at the kubelets of the nodes that the message names.",
     ),
     Reason.GROWTH_GIVEN_UP: Explained(
-        "New members for a larger run were not Ready within elastic.growTimeoutSeconds. The operator deleted them, the "
-        "run keeps training at its size, and the operator tries again later.",
+        "New members for a larger run were not Ready within elastic.growTimeoutSeconds (without elastic: "
+        "startTimeoutSeconds). The operator deleted them, the run goes on in its size, and the operator tries again "
+        "later.",
         "Add nodes, or ask for fewer replicas. Any edit of the spec ends the pause.",
     ),
     Reason.SPARE_REPLACED: Explained(

@@ -488,7 +488,7 @@ class TrainingJobSpec(Model):
     )
     """How long some members may hold nodes while others find no room, before the run has started. Then the operator
     deletes all of them, so that another job can use the nodes, and creates them again after a pause. With `elastic`,
-    room for minReplicas is enough."""
+    room for minReplicas is enough. Without it, also how long a run that is to be larger waits for its new members."""
     completion: Completion = Field(
         default=Completion.LOG, json_schema_extra=one_of("completion", [word.value for word in Completion], 16)
     )

@@ -208,7 +208,7 @@ class Intent(TolerantModel):
     """While standbys start: if they are not Ready by then, all members are asked to leave. Absent if no member has to
     leave, so that standbys have no time limit."""
     grow_by: datetime | None = None
-    """While standbys start for a larger run: when they are deleted."""
+    """While standbys start for a larger run: when they are deleted, and the run goes on in its size."""
     not_before: datetime | None = None
     """While standbys start after a failure: the next run begins no earlier."""
     leave: bool = False
@@ -354,6 +354,8 @@ class Growth(TolerantModel):
     """When the next one begins."""
     generation: int = 0
     """The generation of the spec at that time: an edit ends the pause."""
+    cause: str = ""
+    """What the new members of the last attempt waited for."""
 
 
 class GangRest(TolerantModel):

@@ -26,7 +26,7 @@ from perdure_operator.api.status import (
 )
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, PULLING_SECONDS, longest_gang_pause, patience
-from perdure_operator.decide.sizing import growth_seconds, longest_rest
+from perdure_operator.decide.sizing import longest_growth_seconds, longest_rest
 from perdure_operator.state.snapshot import Snapshot
 
 _Value = TypeVar("_Value", bound=Model)
@@ -60,8 +60,7 @@ def _of_spares(spares: Spares, now: datetime) -> Spares:
 
 
 def _of_growth(growth: Growth, draft: Draft) -> Growth:
-    elastic = draft.snapshot.spec.elastic
-    latest = later(draft.now, longest_rest(elastic.grow_timeout_seconds if elastic else 0))
+    latest = later(draft.now, longest_rest(draft.snapshot.spec))
     return growth.model_copy(update={"until": min(growth.until, latest)})
 
 
@@ -85,7 +84,7 @@ def _of_intent(intent: Intent, now: datetime, snapshot: Snapshot) -> Intent:
     intent = _past(intent, now, "since", "newest", "deadline_seen")
     longest = {
         "ready_by": max(patience(snapshot, intent.disruption), PULLING_SECONDS),
-        "grow_by": growth_seconds(snapshot.spec),
+        "grow_by": longest_growth_seconds(snapshot.spec),
         "not_before": PAUSE_AT_MOST_SECONDS,
         "deadline": intent.seconds + LATE_MARGIN_SECONDS,
     }

@@ -5,15 +5,16 @@ Nothing here decides or changes anything.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
-from perdure_operator.decide.draft import Draft, later
+from perdure_operator.decide.draft import Draft, doubled_seconds, later
 from perdure_operator.decide.quota import makes_room
 from perdure_operator.state.newest_answer import NewestAnswer
 from perdure_operator.state.snapshot import (
@@ -33,6 +34,7 @@ CAUSE_LENGTH: Final = 500
 EDIT_SECONDS: Final = 10
 """An edit of the spec ends a pause only after this time: two controllers that overwrite each other edit it all the
 time."""
+GANG_PAUSE_SECONDS: Final = 60
 ROW_SECONDS: Final = 60
 """An edit of the spec ends a row of replacements only after this time."""
 
@@ -93,6 +95,13 @@ def are_set_up(draft: Draft) -> bool:
     pods = own(draft.snapshot)
     here = (pods[name] for name in draft.next_members if name in pods and not pods[name].deleting)
     return any((pod.pulling or pod.initializing) and not terminated(pod) for pod in here)
+
+
+def gang_pause(uid: str, attempts: int, timeout: int) -> timedelta:
+    """The pause before a gang's members are created again: doubled up to the timeout, times 1 to 2 by uid."""
+    seconds = doubled_seconds(attempts, GANG_PAUSE_SECONDS, timeout)
+    drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
+    return timedelta(seconds=round(seconds * (1 + drawn)))
 
 
 def longest_gang_pause(timeout: int) -> int:

@@ -33,7 +33,7 @@ from perdure_operator.decide.facts import (
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.outcomes import failed_by_itself, read_end
 from perdure_operator.decide.plans import ATTEMPTS, succeed
-from perdure_operator.decide.sizing import grow_by
+from perdure_operator.decide.sizing import growth_seconds
 
 NEWS_SECONDS: Final = 30
 """How long a move that has time waits for evidence of the previous one: most attempts are over by then."""
@@ -155,7 +155,8 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
         replacements=one_more(draft, upcoming.replacements, words, nodes) if nodes else upcoming.replacements,
     )
     grows = intent.disruption is Disruption.SIZE_CHANGE and not plan.leavers
-    pause, until = doubled(draft.now, attempts), grow_by(draft) if grows or intent.grow_by else None
+    pause, time = doubled(draft.now, attempts), growth_seconds(draft.snapshot.spec, offered=True)
+    until = later(draft.now, time) if grows or intent.grow_by else None
     intent = intent.model_copy(update={"ready_by": None, "not_before": pause, "grow_by": until})
     draft = draft.update_current(intent=intent).update(next=again)
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)

@@ -24,7 +24,7 @@ from perdure_operator.decide.facts import (
     runs_lost_with,
     still_running,
 )
-from perdure_operator.decide.sizing import SETTLING_SECONDS, grow_by, most_with
+from perdure_operator.decide.sizing import SETTLING_SECONDS, growth_seconds, most_with
 from perdure_operator.decide.succession import state_leaves_until, succession
 
 SHORT_NOTICE_SECONDS: Final = 30
@@ -103,7 +103,7 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
     old = intent or current.intent
     lost_now = found.disruption is Disruption.MEMBER_LOST and not (old and old.disruption is found.disruption)
     grows = found.disruption is Disruption.SIZE_CHANGE and not succession(draft).leaves
-    growing_by = ((old.grow_by if old else None) or grow_by(draft)) if grows and _ends_growing(draft) else None
+    growing_by = ((old.grow_by if old else None) or _grow_by(draft)) if grows else None
     until = old.ready_by if old and not lost_now and not grows else None
     if found.if_room:
         until = None
@@ -117,7 +117,7 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
     if old and set(found.nodes) - set(old.nodes):
         newest = draft.now
     not_before = old.not_before if old and (grows or not old.grow_by) else None
-    if grows and growing_by and not_before is None and current.plan.assigned_time:
+    if grows and draft.snapshot.spec.elastic and not_before is None and current.plan.assigned_time:
         not_before = later(current.plan.assigned_time, SETTLING_SECONDS)
     if found.disruption is Disruption.MEMBER_LOST:
         not_before = _begins(draft, current, found, not_before)
@@ -146,10 +146,9 @@ def _with_time_to_set_up(draft: Draft, old: Intent, until: datetime) -> datetime
     return max(until, min(later(old.newest or old.since, PULLING_SECONDS), later(draft.now, PULLING_SECONDS)))
 
 
-def _ends_growing(draft: Draft) -> bool:
-    """Whether growing has an end: a job without `elastic` does not give it up as long as its run is known to train."""
+def _grow_by(draft: Draft) -> datetime:
     upcoming = draft.status.next
-    return draft.snapshot.spec.elastic is not None or bool(upcoming and upcoming.attempts)
+    return later(draft.now, growth_seconds(draft.snapshot.spec, offered=bool(upcoming and upcoming.attempts)))
 
 
 def _deadline_seen(draft: Draft, intent: Intent | None) -> datetime:

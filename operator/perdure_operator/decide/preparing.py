@@ -41,9 +41,9 @@ from perdure_operator.decide.intents import fall_back, leave_at_once, limited, m
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
-from perdure_operator.decide.sizing import give_up_growing, lasts, most_with, size_of, wanted_size
+from perdure_operator.decide.sizing import give_up_growing, grows_later, lasts, most_with, size_of, wanted_size
 from perdure_operator.decide.standby_pool import give_back
-from perdure_operator.decide.succession import Succession, keep, only_grows, state_leaves_until, succession
+from perdure_operator.decide.succession import Succession, keep, state_leaves_until, succession
 from perdure_operator.decide.waiting import await_leavers, not_ready, why_ready_no_more
 from perdure_operator.state.snapshot import PodView
 
@@ -179,10 +179,7 @@ def _none_trains(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
 
 
 def take_over_with_fewer(draft: Draft) -> Draft:
-    """A job with `elastic` goes on with the members that it has, before training stops or all have to leave.
-
-    A job of a fixed size does so too, in its current size, if it is not known which run trains.
-    """
+    """The job goes on with the members that it has, in one of its sizes, before training stops or all have to leave."""
     current, intent, upcoming = draft.current, draft.intent, draft.status.next
     if draft.status.previous or (upcoming and upcoming.plan):
         return draft
@@ -192,7 +189,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
     if _all_go_elsewhere(draft, roles) or not all(can_train(draft, pods[one.name]) for one in roles.stays):
         return draft
     ready = tuple(name for name in draft.next_members if name in pods and can_train(draft, pods[name]))
-    size = most_with(draft, len(roles.stays) + len(ready)) or _of_fixed_size(draft, current, intent)
+    size = most_with(draft, len(roles.stays) + len(ready))
     joins, stays = ready[: max(size - len(roles.stays), 0)], keep(draft, roles.stays, size)
     if refused(draft, (*(one.name for one in stays), *joins)):
         return draft
@@ -226,17 +223,6 @@ def _goes_on_with(
     return draft.wake(begins), due and draft.now >= begins
 
 
-def _of_fixed_size(draft: Draft, current: CurrentRun, intent: Intent) -> int:
-    """The current size, if a job of a fixed size is to grow and its run may stand still meanwhile; otherwise 0.
-
-    The offer of a larger run has failed, or its members may wait for a save that cannot come.
-    """
-    if draft.snapshot.spec.elastic or not only_grows(draft):
-        return 0
-    stands_still = intent.disruption is Disruption.RUN_LOST or _cannot_train_on(draft, current, intent)
-    return len(current.plan.members) if stands_still else 0
-
-
 def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:
     """Whether the time for new members of a larger run is over, and the current run cannot just go on.
 
@@ -268,12 +254,9 @@ def stop_growing(draft: Draft) -> Draft:
         return draft.wake(intent.grow_by)
     if upcoming and upcoming.attempts:
         return draft
-    held = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "they are not Ready")
-    draft = give_up_growing(give_back(draft, draft.next_members).update_current(intent=None).update(next=None)).but(
-        waiting=None
-    )
-    again = f"tried again at {clock(draft.status.growth.until)}" if draft.status.growth else ""
-    words = f"new members were not Ready in time, run {current.run} trains on as it is; {again}: {held.message}"
+    draft = give_back(draft, draft.next_members).update_current(intent=None).update(next=None)
+    draft = give_up_growing(draft).but(waiting=None)
+    words = f"new members were not Ready in time, run {current.run} goes on as it is{grows_later(draft)}"
     return draft.tell(Reason.GROWTH_GIVEN_UP, words)
 
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from perdure_operator.api.spec import Elastic, TrainingJobSpec
 from perdure_operator.api.status import CurrentRun, Enough, Growth, RunPlan
-from perdure_operator.decide.draft import Draft, doubled_seconds, later
+from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
+from perdure_operator.decide.facts import CAUSE_LENGTH, gang_pause, longest_gang_pause
 from perdure_operator.state.snapshot import PodView, Snapshot
 
 LONGEST_REST_SECONDS: Final = 3600
@@ -101,8 +102,16 @@ def ends_for_size(draft: Draft, current: CurrentRun) -> bool:
 
 
 def most_with(draft: Draft, able: int) -> int:
-    """The largest size that `able` members can have, 0 if there is none; never above the wanted size."""
-    return largest(draft.snapshot.spec, min(able, wanted_size(draft.snapshot).members))
+    """The largest size that `able` members can have, 0 if there is none; never above the wanted size.
+
+    A job of a fixed size that is to grow has one smaller size: the one that its run has.
+    """
+    spec, wanted, current = draft.snapshot.spec, wanted_size(draft.snapshot), draft.current
+    if spec.elastic or current is None:
+        return largest(spec, min(able, wanted.members))
+    have = size_of(current.plan)
+    grows = have.each == wanted.each and have.members < wanted.members
+    return have.members if grows and able in range(have.members, wanted.members) else 0
 
 
 def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
@@ -120,39 +129,57 @@ def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
     return draft.wake(due), draft.now >= due
 
 
-def growth_seconds(spec: TrainingJobSpec) -> int:
-    """How many seconds a larger run waits for new members, if that wait has an end.
+def growth_seconds(spec: TrainingJobSpec, offered: bool) -> int:
+    """How many seconds a larger run waits for new members.
 
-    Without `elastic` it has one only after an offer of a run has failed: then it is not known which run trains.
+    Without `elastic` it waits less once a larger run was `offered` in vain: perhaps no run trains.
     """
-    return spec.elastic.grow_timeout_seconds if spec.elastic else spec.disruption.replacement_timeout_seconds
+    if spec.elastic:
+        return spec.elastic.grow_timeout_seconds
+    return spec.disruption.replacement_timeout_seconds if offered else spec.start_timeout_seconds
 
 
-def grow_by(draft: Draft) -> datetime:
-    """Until when a run that could be larger waits for new members, from now on."""
-    return later(draft.now, growth_seconds(draft.snapshot.spec))
+def longest_growth_seconds(spec: TrainingJobSpec) -> int:
+    """The longest wait of a larger run for new members, in seconds."""
+    return max(growth_seconds(spec, offered=False), growth_seconds(spec, offered=True))
 
 
 def give_up_growing(draft: Draft) -> Draft:
-    """Note in status when the next attempt to grow is due."""
-    old, generation, elastic = draft.status.growth, draft.snapshot.generation, draft.snapshot.spec.elastic
-    if elastic is None:
-        return draft
-    attempts = old.attempts + 1 if old and old.generation == generation else 1
-    first = elastic.grow_timeout_seconds
-    until = later(draft.now, doubled_seconds(attempts, first, longest_rest(first)))
-    return draft.update(growth=Growth(attempts=attempts, until=until, generation=generation))
+    """Note in status when the next attempt to grow is due, and what this one waited for.
+
+    A job of a fixed size grows by all new members at once, so it pauses like a gang: see `gang_pause`.
+    """
+    old, snapshot, spec = draft.status.growth, draft.snapshot, draft.snapshot.spec
+    attempts = old.attempts + 1 if old and old.generation == snapshot.generation else 1
+    if spec.elastic:
+        first = spec.elastic.grow_timeout_seconds
+        until = later(draft.now, doubled_seconds(attempts, first, longest_rest(spec)))
+    else:
+        until = draft.now + gang_pause(snapshot.uid, attempts, spec.start_timeout_seconds)
+    why = draft.waiting.message[:CAUSE_LENGTH] if draft.waiting else "they were not Ready"
+    return draft.update(growth=Growth(attempts=attempts, until=until, generation=snapshot.generation, cause=why))
 
 
-def longest_rest(timeout: int) -> int:
+def grows_later(draft: Draft) -> str:
+    """When new members are tried again, and what the last ones waited for; "" if none are now."""
+    growth = draft.status.growth
+    if growth is None or growth.generation != draft.snapshot.generation or draft.now >= growth.until:
+        return ""
+    last = f"; the last ones: {growth.cause}" if growth.cause else ""
+    return f"; new members are tried again at {clock(growth.until)}{last}"
+
+
+def longest_rest(spec: TrainingJobSpec) -> int:
     """The longest pause between two attempts at a larger run, in seconds."""
-    return max(LONGEST_REST_SECONDS, timeout)
+    if spec.elastic is None:
+        return longest_gang_pause(spec.start_timeout_seconds)
+    return max(LONGEST_REST_SECONDS, spec.elastic.grow_timeout_seconds)
 
 
 def grows_again_at(draft: Draft, current: CurrentRun) -> datetime | None:
     """When a run that is smaller than wanted may try to grow again; None if it may now."""
-    growth, spec = draft.status.growth, draft.snapshot.spec
-    if growth is None or spec.elastic is None or growth.generation != draft.snapshot.generation:
+    growth = draft.status.growth
+    if growth is None or growth.generation != draft.snapshot.generation:
         return None
     wanted, have = wanted_size(draft.snapshot), size_of(current.plan)
     rests = have.each == wanted.each and have.members < wanted.members and draft.now < growth.until
@@ -166,8 +193,7 @@ def back_off_growth(draft: Draft) -> Draft:
         return draft
     if until := grows_again_at(draft, current):
         return draft.wake(until)
-    fulfilled = draft.snapshot.spec.elastic is None or size_of(current.plan) == wanted_size(draft.snapshot)
-    return draft.update(growth=None) if fulfilled else draft
+    return draft.update(growth=None) if size_of(current.plan) == wanted_size(draft.snapshot) else draft
 
 
 def warn_of_priority(elastic: Elastic, pods: Iterable[PodView]) -> str:

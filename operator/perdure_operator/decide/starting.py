@@ -11,7 +11,6 @@ The pauses that follow differ by uid, so that two do not meet again in step. A r
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,11 +19,12 @@ from perdure.wire import ExitKind
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, GangRest, NextRun, Replacements, Takeover
 from perdure_operator.decide.blame import charge, judge_standbys
-from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, doubled_seconds, later, next_run
+from perdure_operator.decide.draft import Draft, Waiting, clock, doubled, later, next_run
 from perdure_operator.decide.facts import (
     CAN_WAIT,
     EDIT_SECONDS,
     PULLING_SECONDS,
+    gang_pause,
     joined,
     node_of,
     one_more,
@@ -46,7 +46,6 @@ from perdure_operator.state.snapshot import PodView
 
 RECHECK_SECONDS: Final = 10
 """What other jobs do is no event of this one."""
-FIRST_PAUSE_SECONDS: Final = 60
 MOST_YIELDS: Final = 5
 """How many younger gangs an older one waits for at most: one that can never start must not hold back all others."""
 
@@ -250,7 +249,7 @@ def _gang(draft: Draft) -> Gang:
 def _released(draft: Draft, gang: Gang) -> Draft:
     snapshot, old = draft.snapshot, draft.status.gang
     attempts = old.attempts + 1 if old and old.generation == snapshot.generation else 1
-    until = draft.now + pause(snapshot.uid, attempts, snapshot.spec.start_timeout_seconds)
+    until = draft.now + gang_pause(snapshot.uid, attempts, snapshot.spec.start_timeout_seconds)
     rest = GangRest(attempts=attempts, until=until, generation=snapshot.generation)
     held = f": {draft.waiting.message}" if draft.waiting else ""
     words = (
@@ -264,10 +263,3 @@ def _released(draft: Draft, gang: Gang) -> Draft:
 def gang_released_at(since: datetime, timeout: int, younger: int) -> datetime:
     """When a gang that holds useless nodes since then releases them, beside `younger` ones that do too, or just did."""
     return since + timedelta(seconds=timeout * (1 + min(younger, MOST_YIELDS)))
-
-
-def pause(uid: str, attempts: int, timeout: int) -> timedelta:
-    """The pause before a gang's members are created again: doubled up to the timeout, times 1 to 2 by uid."""
-    seconds = doubled_seconds(attempts, FIRST_PAUSE_SECONDS, timeout)
-    drawn = hashlib.sha256(f"{uid} {attempts}".encode()).digest()[0] / 256
-    return timedelta(seconds=round(seconds * (1 + drawn)))

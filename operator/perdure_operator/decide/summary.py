@@ -14,7 +14,7 @@ from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
-from perdure_operator.decide.sizing import size_of, wanted_size, warn_of_priority, why_so_many
+from perdure_operator.decide.sizing import grows_later, size_of, wanted_size, warn_of_priority, why_so_many
 from perdure_operator.decide.standby_pool import paused_until
 from perdure_operator.decide.succession import succession
 from perdure_operator.decide.waiting import what_keeps
@@ -293,14 +293,16 @@ def _sized(draft: Draft) -> Draft:
     spec, plan = draft.snapshot.spec, draft.newest_plan
     if plan is None:
         return draft.without(ConditionType.SIZED)  # no run, no size
-    if spec.elastic is None:
+    have, wanted = len(plan.members), wanted_size(draft.snapshot).members
+    if spec.elastic is None and have >= wanted:
         known = draft.status.find(ConditionType.SIZED) is not None
         words = f"spec.elastic is not set: {spec.replicas} members are wanted, and no other number"
         return draft.condition(ConditionType.SIZED, True, Reason.FIXED_SIZE, words) if known else draft
-    have, wanted = len(plan.members), wanted_size(draft.snapshot).members
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
-    warning, spares = warn_of_priority(spec.elastic, alive), _spares(draft, spec.elastic.spares)
-    more = f"{spares}; {warning}" if warning else spares
+    more = ""
+    if spec.elastic:
+        warning, spares = warn_of_priority(spec.elastic, alive), _spares(draft, spec.elastic.spares)
+        more = f"{spares}; {warning}" if warning else spares
     if have == wanted:
         words = f"{have} members: {why_so_many(spec)}{more}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
@@ -310,13 +312,11 @@ def _sized(draft: Draft) -> Draft:
 
 def _how_it_grows(draft: Draft, grows: bool) -> str:
     """Until when the job waits for more members; it waits for none if the offered run has them all."""
-    growth = draft.status.growth
     if not grows or _offers(draft):
         return ""
     if draft.intent and draft.intent.grow_by:
         return f"; new members are awaited until {clock(draft.intent.grow_by)}"
-    again = growth is not None and growth.generation == draft.snapshot.generation and draft.now < growth.until
-    return f"; new members are tried again at {clock(growth.until)}" if growth and again else ""
+    return grows_later(draft)
 
 
 def _spares(draft: Draft, asked: int) -> str:

@@ -90,7 +90,8 @@ class Sizes(Promise):
     def _note_sizes(self, job: Json) -> None:
         allowed = self._allowed[uid_of(job)]
         if allowed:
-            allowed[-1] = self._case.now + MEMORY_SECONDS, allowed[-1][1]
+            fixed = not job["spec"].get("elastic")  # until it has grown it keeps the size of its run: see takeover.py
+            allowed[-1] = 1e9 if fixed else self._case.now + MEMORY_SECONDS, allowed[-1][1]
         each = int(job["spec"].get("processesPerReplica", 1))
         allowed.append((1e9, {size * each for size in sizes(job["spec"])}))
 

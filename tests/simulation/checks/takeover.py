@@ -115,7 +115,8 @@ class Takeover(Promise):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
-            if int(new["run"]) not in known and len(new["members"]) not in (*sizes(job["spec"]), _kept_size(before)):
+            allowed = (*sizes(job["spec"]), _kept_size(job, before))
+            if int(new["run"]) not in known and len(new["members"]) not in allowed:
                 yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
                 yield from self._seats(job, old, new)
@@ -193,9 +194,9 @@ def _is_well(node: Json) -> bool:
     return is_ready(node) and not going
 
 
-def _kept_size(before: Json) -> int:
-    """A job that wanted to grow continues with its present members, once a larger run was offered in vain, or while its
-    run may wait for a save that cannot come; otherwise 0."""
-    why = intent(before).get("disruption")
-    stands_still = why == "RunLost" or (upcoming(before).get("attempts") and why == "SizeChange")
-    return len(plan_of(before).get("members") or ()) if stands_still else 0
+def _kept_size(job: Json, before: Json) -> int:
+    """A job of a fixed size that is to grow keeps its run's size in a move for another reason, or once a larger run was
+    offered in vain; otherwise 0."""
+    grows = intent(before).get("disruption") == "SizeChange" and not upcoming(before).get("attempts")
+    have = len(plan_of(before).get("members") or ())
+    return 0 if grows or job["spec"].get("elastic") or have > wanted(job["spec"]) else have

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused
+from perdure_operator.decide.draft import clock
 from perdure_operator.state.snapshot import NodeCondition, NodeView
 from tests.support.jobs import Job, job, leaves
 
@@ -67,12 +69,12 @@ class TestWhoIsNew:
 
     def test_where_no_other_node_has_room_the_message_says_why_and_what_ends_the_wait(self) -> None:
         here = avoiding(2, "n3", of=3).spec(replicas=3, elastic=None).settle().after(1).settle()
+        until = clock(here.snapshot.now + timedelta(seconds=here.snapshot.spec.start_timeout_seconds))
         here = here.pod(3, node="", unschedulable="0/3 nodes are available: anti-affinity").settle()
         why = "no node for digits-ab12-3: 0/3 nodes are available: anti-affinity"
         held = "pods of this job keep it off nodes where no member may start: node n3 has the label example.com/old=yes"
-        limit = "no time limit: no member has to leave, and they are awaited until spec.replicas is 2 again"
         said = here.condition(ConditionType.DISRUPTED).message
-        assert said == f"3 members are wanted; the run trains on while new members start, {limit}: {why}; {held}"
+        assert said == f"3 members are wanted; the run trains on while new members start, until {until}: {why}; {held}"
 
     def test_once_the_label_is_gone_it_trains_there(self) -> None:
         here = avoiding(2, "n1", "n2", "n3", of=3).spec(replicas=3).settle().after(1).settle().ready().settle()

@@ -48,8 +48,10 @@ class TestTheWantedSize:
 
     def test_elastic_that_is_removed_leaves_the_size_of_replicas(self) -> None:
         here = _job().running(world=3).spec(elastic=None).settle().after(2).settle()
+        assert _sized(here)[0] == "OtherSize"
+        here = here.ready().settle()
         assert _sized(here)[0] == "FixedSize"
-        offered = here.ready().settle().now.next
+        offered = here.now.next
         assert offered is not None
         assert offered.plan is not None
         assert len(offered.plan.members) == 3

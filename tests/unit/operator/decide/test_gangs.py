@@ -11,8 +11,8 @@ from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Assigned, Disruption, Intent, Phase, PreviousRun
-from perdure_operator.decide.facts import longest_gang_pause
-from perdure_operator.decide.starting import MOST_YIELDS, Gang, gang_released_at, pause
+from perdure_operator.decide.facts import gang_pause, longest_gang_pause
+from perdure_operator.decide.starting import MOST_YIELDS, Gang, gang_released_at
 from tests.support.jobs import START, Job, creates, deletes, job
 
 UIDS = [f"00000000-0000-4000-8000-{number:012}" for number in range(20)]
@@ -218,17 +218,17 @@ def test_an_older_one_waits_for_each_that_is_younger_but_not_for_ever() -> None:
 
 
 def test_pauses_grow_up_to_the_time_that_members_are_awaited() -> None:
-    pauses = [pause(UIDS[0], attempts, 600).total_seconds() for attempts in (1, 2, 3, 4, 5, 1000)]
+    pauses = [gang_pause(UIDS[0], attempts, 600).total_seconds() for attempts in (1, 2, 3, 4, 5, 1000)]
     assert all(least <= each <= 2 * least for each, least in zip(pauses, (60, 120, 240, 480, 600, 600), strict=True))
     assert max(pauses) <= longest_gang_pause(600)
-    assert pause(UIDS[0], 1, 30) <= timedelta(seconds=60)
+    assert gang_pause(UIDS[0], 1, 30) <= timedelta(seconds=60)
 
 
 def test_pauses_of_two_jobs_differ() -> None:
-    assert len({pause(uid, 1, 600) for uid in UIDS}) > 10
+    assert len({gang_pause(uid, 1, 600) for uid in UIDS}) > 10
 
 
 def test_two_that_met_once_do_not_meet_in_each_attempt() -> None:
     first, second = UIDS[:2]
-    lead = [pause(first, attempts, 600) - pause(second, attempts, 600) for attempts in range(1, 10)]
+    lead = [gang_pause(first, attempts, 600) - gang_pause(second, attempts, 600) for attempts in range(1, 10)]
     assert len(set(lead)) > 3

@@ -12,6 +12,8 @@ from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused, Phase, RunPlan
 from perdure_operator.decide import Stage, stage_of
+from perdure_operator.decide.draft import clock
+from perdure_operator.decide.facts import gang_pause
 from perdure_operator.decide.sizing import LONGEST_REST_SECONDS, SETTLING_SECONDS
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, START, Job, creates, deletes, job, killed, raised
@@ -40,6 +42,10 @@ def _up(here: Job, *members: int) -> Job:
 
 def _numbers(plan: RunPlan | None) -> list[str]:
     return [member.name.rpartition("-")[2] for member in plan.members] if plan else []
+
+
+def _there(here: Job) -> list[str]:
+    return [pod.name.rpartition("-")[2] for pod in here.living() if not pod.deleting]
 
 
 def _small(members: int = 2, replicas: int = 4, **fields: Any) -> Job:
@@ -174,10 +180,6 @@ class TestGrowing:
         assert rests.now.growth is not None
         assert rests.now.growth.until == rests.snapshot.now + timedelta(seconds=LONGEST_REST_SECONDS)
 
-    def test_a_fixed_size_has_no_time_limit(self) -> None:
-        here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
-        assert stage_of(here.after(86400).settle().now) is Stage.PREPARING
-
     def test_of_a_fixed_size_a_node_that_was_to_go_and_stays_ends_no_run(self) -> None:
         """The time for its replacement does not count for the members that enlarge the run."""
         here = _job().spec(elastic=None).running(2).spec(replicas=4).settle().after(1).settle()
@@ -228,15 +230,85 @@ class TestGrowing:
         assert here.now.next.attempted_runs == (2,)
         assert _numbers(here.now.next.plan) == ["0", "1"]
 
-    def test_where_elastic_is_taken_away_new_members_are_awaited_for_as_long_as_it_takes(self) -> None:
+    def test_where_elastic_is_taken_away_new_members_keep_the_time_that_they_were_given(self) -> None:
         here = _small()
         assert here.intent is not None
-        assert here.intent.grow_by is not None
+        until = here.intent.grow_by
         here = here.spec(elastic=None).settle()
-        assert "no time limit" in here.condition(ConditionType.DISRUPTED).message
+        assert here.intent is not None
+        assert here.intent.grow_by == until
         here = here.after(TIMEOUT).settle()
-        assert here.names() == ["0", "1", "2", "3"]
-        assert not [one for plan in here.history for one in plan.events if one.reason == Reason.GROWTH_GIVEN_UP]
+        assert _there(here) == ["0", "1"]
+        assert here.now.phase is Phase.RUNNING
+
+
+class TestAFixedSizeWithoutRoom:
+    """Two members train, and four are wanted: one of the new ones finds a node, the other does not."""
+
+    FULL = "0/3 nodes are available: 3 Insufficient cpu"
+
+    def _raised(self) -> Job:
+        here = _job(start_timeout_seconds=TIMEOUT).spec(elastic=None).running(2).spec(replicas=4)
+        here = here.settle().after(1).settle().pod(3, unschedulable=self.FULL)
+        return here.pod(2, ready=True, phase="Running", ip="10.0.0.3").settle()
+
+    def _given_up(self) -> Job:
+        return self._raised().after(TIMEOUT).settle()
+
+    def test_it_says_since_when_until_when_and_for_what_it_waits(self) -> None:
+        here = self._raised()
+        until = f"until {START + timedelta(seconds=1 + TIMEOUT):%H:%M:%S}Z"
+        disrupted, sized = here.condition(ConditionType.DISRUPTED), here.condition(ConditionType.SIZED)
+        assert until in disrupted.message
+        assert self.FULL in disrupted.message
+        assert (sized.status, sized.reason, sized.last_transition_time) == ("False", "OtherSize", START)
+        assert sized.message == f"2 members, 4 are wanted: spec.replicas is 4; new members are awaited {until}"
+
+    def test_after_start_timeout_seconds_the_new_members_give_up_their_nodes_and_the_run_goes_on(self) -> None:
+        assert stage_of(self._raised().after(TIMEOUT - 1).settle().now) is Stage.PREPARING
+        here = self._given_up()
+        assert (stage_of(here.now), here.now.phase, here.now.run) == (Stage.RUNNING, Phase.RUNNING, 1)
+        assert _there(here) == ["0", "1"]
+
+    def test_meanwhile_status_says_when_it_tries_again_and_what_the_last_ones_waited_for(self) -> None:
+        here = self._given_up()
+        assert here.now.growth is not None
+        said = here.condition(ConditionType.SIZED).message
+        assert f"new members are tried again at {clock(here.now.growth.until)}; the last ones: " in said
+        assert self.FULL in said
+
+    def test_it_tries_again_after_the_pause_of_a_gang_that_differs_by_job(self) -> None:
+        here = self._given_up()
+        for attempts in range(1, 4):
+            pause = gang_pause(here.snapshot.uid, attempts, TIMEOUT).total_seconds()
+            assert here.plan().requeue_after == pause
+            assert stage_of(here.after(pause - 1).settle().now) is Stage.RUNNING
+            here = here.after(pause).settle().after(1).settle()
+            assert stage_of(here.now) is Stage.PREPARING
+            here = here.after(TIMEOUT).settle()
+
+    def test_an_edit_of_the_spec_ends_the_pause(self) -> None:
+        assert stage_of(self._given_up().spec(replicas=3).settle().now) is Stage.QUIET
+
+    def test_once_there_is_room_it_grows_and_forgets_what_was_given_up(self) -> None:
+        here = self._given_up()
+        pause = here.plan().requeue_after or 0
+        here = here.after(pause).settle().after(1).settle().ready().settle()
+        assert len(_numbers(here.run_plan)) == 4
+        assert here.settle().now.growth is None
+
+    def test_a_node_that_leaves_needs_one_replacement_and_not_room_for_all(self) -> None:
+        here = self._given_up().cordon("n2").settle().after(1).settle()
+        new = here.now.next.members[0] if here.now.next else ""
+        here = here.pod(new, ready=True, phase="Running", ip="10.0.0.9").settle()
+        assert _numbers(here.run_plan) == ["0", new.rpartition("-")[2]]
+
+    def test_one_of_those_that_were_to_make_the_run_larger_is_that_replacement(self) -> None:
+        assert _numbers(self._raised().cordon("n2").settle().run_plan) == ["0", "2"]
+
+    def test_so_does_a_member_that_is_lost(self) -> None:
+        here = self._raised().ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
+        assert _numbers(here.run_plan) == ["0", "2"]
 
 
 class TestARunWhoseSizeIsNoneAnyMore:
@@ -303,7 +375,7 @@ class TestAFixedSizeThatWasOfferedALargerRunInVain:
         assert here.now.run == 3
         assert stage_of(here.now) is Stage.PREPARING
         said = here.condition(ConditionType.DISRUPTED).message
-        assert "the run trains on while new members start, no time limit" in said
+        assert "the run trains on while new members start, until" in said
         offered = here.ready().settle().now.next
         assert offered is not None
         assert len(_numbers(offered.plan)) == 3

@@ -667,12 +667,13 @@ class TestTwoInARow:
 
 
 class TestSize:
-    def test_growing_waits_for_the_new_members_without_a_limit_while_the_old_ones_train(self) -> None:
+    def test_growing_waits_for_the_new_members_for_start_timeout_seconds_while_the_old_ones_train(self) -> None:
         here = _running().spec(replicas=3).settle().after(1).settle()
         assert here.names() == ["0", "1", "2"]
-        assert here.plan().requeue_after is None
-        assert "no time limit: no member has to leave" in here.condition(ConditionType.DISRUPTED).message
-        after = here.after(3600).ready().settle()
+        limit = here.snapshot.spec.start_timeout_seconds
+        assert here.plan().requeue_after == limit
+        assert "until 12:10:" in here.condition(ConditionType.DISRUPTED).message
+        after = here.after(limit - 1).ready().settle()
         assert _ranks(after) == {"0": 0, "1": 1, "2": 2}
         assert after.now.previous is None
         assert after.now.lost == ()
