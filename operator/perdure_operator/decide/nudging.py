@@ -23,11 +23,11 @@ from perdure_operator.decide.facts import asked_at, listed, own, still_running, 
 from perdure_operator.state.decision import Assign, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
 
-FRESH_SECONDS: Final = (2, 4, 8, 16)
-"""How long after its assignment a pod is touched that had just become Ready then."""
+FRESH_SECONDS: Final = (1, 2, 4, 8, 16)
+"""How long after its assignment a pod is touched that had just become Ready then, or became Ready since."""
 AFTER_SECONDS: Final = (4, 16)
 """How long after its assignment any other pod is touched."""
-UNSEEN_SECONDS: Final = FRESH_SECONDS[:2]
+UNSEEN_SECONDS: Final = FRESH_SECONDS[:3]
 """At a start nothing shows that a touch has helped until a member ends: only pods that were just Ready are touched."""
 BUSY: Final = timedelta(seconds=10)
 """How long after its readiness a pod may still be in that sync: kubelets report whole seconds, by their own clocks."""
@@ -56,10 +56,11 @@ def nudge(draft: Draft) -> Draft:
         return draft
     draft = _touch_all(draft, planned)
     touched = [action.name for action in draft.actions if isinstance(action, Mark)]
-    seconds = int((draft.now - planned.since).total_seconds())
-    late = [pod for pod in planned.pods if pod.name in touched and _is_fresh(pod, planned.since)]
-    if not late or seconds < EVENT_FROM:
+    fresh = [pod for pod in planned.pods if pod.name in touched and _is_fresh(pod, planned.since)]
+    late = [pod for pod in fresh if draft.now >= later(_counts_from(pod, planned.since), EVENT_FROM)]
+    if not late:
         return draft
+    seconds = int((draft.now - planned.since).total_seconds())
     words = f"{planned.what} was assigned {seconds} s ago, and no effect shows: touched for its kubelet: {listed(late)}"
     return draft.tell(Reason.ASSIGNMENT_NUDGED, words)
 
@@ -99,23 +100,31 @@ def _listening(draft: Draft, run: int, pods: Iterable[PodView]) -> tuple[PodView
 
 
 def _touch_all(draft: Draft, batch: _Assigned) -> Draft:
-    fresh = [pod for pod in batch.pods if _is_fresh(pod, batch.since)]
-    others = [pod for pod in batch.pods if pod not in fresh]
+    due: dict[int, list[Mark]] = {}
+    ahead: list[datetime] = []
+    for pod in batch.pods:
+        since, times = _counts_from(pod, batch.since), _times(pod, batch)
+        passed = [seconds for seconds in times if draft.now >= later(since, seconds)]
+        ahead += [later(since, seconds) for seconds in times[len(passed) :][:1]]
+        text = f"{batch.what}: {passed[-1]} s" if passed else pod.nudge
+        if text != pod.nudge and draft.now <= later(since, times[-1]) + BUSY:
+            due.setdefault(passed[-1], []).append(_touch(pod, text))
+    for seconds, touches in sorted(due.items()):
+        why = f"its assignment shows no effect after {seconds} s: its kubelet is to sync it again"
+        draft = draft.act(why, *touches)
+    return draft.wake(min(ahead)) if ahead else draft
+
+
+def _times(pod: PodView, batch: _Assigned) -> tuple[int, ...]:
+    fresh = _is_fresh(pod, batch.since)
     if not batch.shows:
-        return _touch_in_time(draft, batch, fresh, UNSEEN_SECONDS)
-    return _touch_in_time(_touch_in_time(draft, batch, fresh, FRESH_SECONDS), batch, others, AFTER_SECONDS)
+        return UNSEEN_SECONDS if fresh else ()
+    return FRESH_SECONDS if fresh else AFTER_SECONDS
 
 
-def _touch_in_time(draft: Draft, batch: _Assigned, pods: list[PodView], times: tuple[int, ...]) -> Draft:
-    if not pods or draft.now > later(batch.since, times[-1]) + BUSY:
-        return draft
-    for seconds in times:
-        draft = draft.wake(later(batch.since, seconds))
-    passed = [seconds for seconds in times if draft.now >= later(batch.since, seconds)]
-    text = f"{batch.what}: {passed[-1]} s" if passed else ""
-    due = [pod for pod in pods if text and pod.nudge != text]
-    why = f"its assignment shows no effect after {passed[-1]} s: its kubelet is to sync it again" if passed else ""
-    return draft.act(why, *(_touch(pod, text) for pod in due)) if due else draft
+def _counts_from(pod: PodView, since: datetime) -> datetime:
+    """From when on a pod is touched: one with an early assignment is next synced as it becomes Ready."""
+    return max(since, pod.ready_since) if pod.ready_since else since
 
 
 def _touch(pod: PodView, text: str) -> Mark:

@@ -44,8 +44,8 @@ def _when_touched(here: Job) -> dict[str, list[int]]:
     return seconds
 
 
-def test_who_had_just_become_ready_is_touched_after_2_4_8_and_16_seconds_and_no_more() -> None:
-    assert _when_touched(_offered())[NEWCOMER] == [2, 4, 8, 16]
+def test_who_had_just_become_ready_is_touched_after_1_2_4_8_and_16_seconds_and_no_more() -> None:
+    assert _when_touched(_offered())[NEWCOMER] == [1, 2, 4, 8, 16]
 
 
 def test_who_stays_or_leaves_may_have_missed_it_as_well_and_is_touched_twice() -> None:
@@ -58,17 +58,17 @@ def test_who_stays_or_leaves_may_have_missed_it_as_well_and_is_touched_twice() -
 def test_each_touch_is_another_value_and_the_next_one_is_scheduled() -> None:
     here = _offered()
     values, waits = [], []
-    for wait in (2, 2, 4, 8):
+    for wait in (1, 1, 2, 4, 8):
         waits.append(here.plan().requeue_after)
         here = here.after(wait).settle()
         values.append(_mark_of(here))
-    assert waits == [2, 2, 4, 8]
-    assert len(set(values)) == 4
+    assert waits == [1, 1, 2, 4, 8]
+    assert len(set(values)) == 5
 
 
-def test_from_the_third_on_an_event_reports_it() -> None:
+def test_from_the_fourth_on_an_event_reports_it() -> None:
     here = _offered()
-    for wait, count in ((2, 0), (2, 0), (4, 1), (8, 1)):
+    for wait, count in ((1, 0), (1, 0), (2, 0), (4, 1), (8, 1)):
         here = here.after(wait)
         told = [event.reason for event in here.plan().events]
         assert told.count("AssignmentNudged") == count
@@ -120,7 +120,18 @@ def test_once_the_effect_has_shown_no_pod_is_touched() -> None:
         assert _touched(over) == []
 
 
-def test_at_a_start_where_nothing_shows_it_is_touched_twice() -> None:
+@pytest.mark.parametrize("seconds", [3, 30])
+def test_a_member_with_an_early_assignment_is_touched_after_it_has_become_ready(seconds: int) -> None:
+    """What it missed as its containers started, it may miss again in the sync that its readiness brings."""
+    here = job().starting(world=1).pod(0, ready=False, phase="Running", ip="10.0.0.1").settle()
+    assert here.now.current is not None
+    here = here.after(seconds)
+    assert _touched(here) == []
+    here = here.pod(0, ready=True, ready_since=here.snapshot.now).settle()
+    assert _when_touched(here)["digits-ab12-0"] == list(nudging.UNSEEN_SECONDS)
+
+
+def test_at_a_start_where_nothing_shows_it_is_touched_a_few_times() -> None:
     here = job().starting(world=2)
     here = here.ready()
     for number in (0, 1):
