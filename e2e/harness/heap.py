@@ -6,12 +6,28 @@ a test's time. An agent's zygote does the same before it forks trainers. Loaded 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Generator
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registered before torch is imported, this is a worker's last exit handler."""
+    if hasattr(config, "workerinput"):
+        atexit.register(_end, os.getpid())
+
+
+def _end(worker: int) -> None:
+    """A worker's modules are not taken down: that takes seconds, for which the whole run would wait."""
+    if os.getpid() == worker:  # not a process that a test has forked
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,6 +51,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    """Libraries report objects that are not collected at the end as leaks."""
-    gc.unfreeze()
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Libraries report objects that are not collected at the interpreter's end as leaks; a worker's has none."""
+    if not hasattr(config, "workerinput"):
+        gc.unfreeze()

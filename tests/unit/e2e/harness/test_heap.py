@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
 
 
 class Link:
@@ -11,6 +16,29 @@ class Link:
 
 MADE_AT_IMPORT = [Link()]
 COLLECTS_AT_IMPORT = gc.isenabled()
+
+
+REPOSITORY = Path(__file__).parents[4]
+ENDS = """\
+import atexit, os, sys
+
+class Module:
+    make = os.mkdir
+
+    def __del__(self):
+        self.make("taken down")
+
+def test_a_process_that_a_test_forks_has_an_end_of_its_own():
+    forked = os.fork()
+    if not forked:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 7
+
+def test_b():
+    sys.module = Module()
+    atexit.register(os.mkdir, "handled")
+"""
 
 
 def test_a_collection_does_not_look_at_what_imports_have_made_but_at_what_a_test_makes() -> None:
@@ -23,3 +51,15 @@ def test_a_collection_does_not_look_at_what_imports_have_made_but_at_what_a_test
 def test_the_collector_rests_while_test_modules_are_imported_and_works_in_tests() -> None:
     assert not COLLECTS_AT_IMPORT
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("words", [("-n1",), ()], ids=["worker", "no worker"])
+def test_a_workers_exit_handlers_run_and_its_modules_are_not_taken_down(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    pytester.makeconftest('pytest_plugins = ["e2e.harness.heap"]')
+    pytester.makepyfile(ENDS)
+    pytester.runpytest_subprocess(*words, "-p", "no:cacheprovider").assert_outcomes(passed=2)
+    assert (pytester.path / "handled").exists()
+    assert (pytester.path / "taken down").exists() is not bool(words)
