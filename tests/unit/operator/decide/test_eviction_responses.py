@@ -271,6 +271,19 @@ class TestAnswer:
         assert answers(again.after(19)) == []
         assert len(answers(again.after(20))) == 1
 
+    def test_after_the_clock_was_set_back_no_answer_is_older_than_the_one_before(self) -> None:
+        """The API server refuses a heartbeat that goes back."""
+        here = asked(job(disruption=PATIENT).running(world=2), FIRST).settle().after(60).settle()
+        (one,) = here.snapshot.evictions
+        (said,) = answers(here.after(-3600))
+        assert said.heartbeat == one.heartbeat
+
+    def test_an_answer_that_was_refused_after_one_that_was_taken_is_tried_again_20_seconds_later(self) -> None:
+        here = asked(job(disruption=PATIENT).running(world=2), FIRST).settle().after(100)
+        here = changed(here, tried=here.snapshot.now)
+        assert answers(here.after(19)) == []
+        assert len(answers(here.after(20))) == 1
+
     def test_no_time_is_promised_before_the_one_that_kubernetes_gave(self) -> None:
         """Clocks differ, and the API server refuses a heartbeat before the beginning."""
         here = job(disruption=PATIENT).running(world=2)

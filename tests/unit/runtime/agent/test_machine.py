@@ -398,6 +398,11 @@ class TestNewerRuns:
         end = pod.outcome(Rescued(COMMIT))
         assert (end.outcome, end.commit) == (ExitKind.EXIT_TIMEOUT, COMMIT)
 
+    def test_nor_does_a_suspect_one_that_was_given_time_leave_an_image(self) -> None:
+        pod = training(images=True)
+        pod.sees(AssignmentRead(replace(LEAVE2, seconds=3, suspect=True)))
+        assert pod.sees(Tick(), after=3) == (Kill(),)
+
     @pytest.mark.parametrize(
         "goes",
         [(SigtermReceived(),), (AssignmentRead(replace(LEAVE2, seconds=115)), SigtermReceived())],
