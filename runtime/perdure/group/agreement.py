@@ -165,6 +165,8 @@ class Agreement:
         self._call = (0, CheckpointCall.STEP)
         self._sum = 0
         self._sent = self._call
+        self.waits = ""
+        """What this rank waits for, to follow "rank 0", while it reads the others' votes."""
         self.attempt = 0
         """The run that all ranks were ready to hand over to at the last check."""
 
@@ -244,10 +246,13 @@ class Agreement:
         if self._pending is None:
             return NOTHING
         wait, self._pending = self._pending, None
+        step, kind = self._call
+        self.waits = f"waits in {_CALLS[kind]} of step {step}"
         try:
             vector = wait()
         except RuntimeError as error:
             raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
+        self.waits = ""
         self._compare(vector[:3], [-number for number in vector[3:6]])
         self._pace.agree(-vector[9])
         self._beside.heard(vector[13:])

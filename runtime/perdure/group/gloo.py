@@ -55,16 +55,18 @@ class GlooPeers:
         """Held for a whole exchange, so that two threads' messages do not interleave."""
         self.rank = group.rank()
         self.world = group.size()
+        self.doing = ""
+        """What the call is for in which this rank waits for the others; "" outside of one."""
 
     def gather(self, doing: str, value: Any) -> list[Any]:
         """Every rank's JSON value, by rank, on all ranks. Short values take one exchange, longer ones two."""
-        with self._whole:
+        with self._in(doing):
             return [message.value() for message in self._gathered(_to_bytes(doing, value))]
 
     def broadcast(self, doing: str, value: Any) -> Any:
         """Rank 0's JSON value, on all ranks; the others' arguments are ignored."""
         own = _to_bytes(doing, value if self.rank == 0 else None)
-        with self._whole:
+        with self._in(doing):
             return self._rest_of_rank0(self._met(own)[0], own, self._first).value()
 
     def announce(self, value: Any) -> Any:
@@ -74,6 +76,15 @@ class GlooPeers:
         with self._whole:
             self._from_rank0(begun)
             return self._rest_of_rank0(_Message(begun), own, FIRST_BYTES).value()
+
+    @contextlib.contextmanager
+    def _in(self, doing: str) -> Iterator[None]:
+        with self._whole:
+            self.doing = " ".join(doing.splitlines())
+            try:
+                yield
+            finally:
+                self.doing = ""
 
     @property
     def _first(self) -> int:

@@ -6,7 +6,8 @@ asked to leave and has seen no new number for longer than a step takes exits: it
 their connection to it, or see no new number either.
 
 The heartbeat never disturbs work in progress: it pauses while a checkpoint is made, and a rank that was never heard
-does not count as gone. Used by the session; it uses no collective.
+does not count as gone. Each number comes with the rank's place (perdure.group.places): a rank that stands still for
+long says where all of them stand. Used by the session; it uses no collective.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from perdure.console import warn
+from perdure.group.places import Beat, Standstill, decode
 from perdure.group.rendezvous import ANSWER_SECONDS, reach
 from perdure.wire.settings import Settings
 
@@ -60,6 +63,11 @@ class Silence:
         if self._heard is not None:
             self._heard = now
 
+    @property
+    def longest(self) -> float | None:
+        """The seconds of the longest step; None while a checkpoint is made, which may take any time."""
+        return None if self._pauses else self._longest_step
+
     def too_long(self, now: float) -> float | None:
         """The seconds of silence, if they mean that the peer is gone."""
         if self._heard is None or self._pauses:
@@ -71,11 +79,22 @@ class Silence:
 class Heartbeat:
     """Writes this rank's number and reads its peer's; does nothing in a world of one."""
 
-    def __init__(self, settings: Settings, exit_requested: Callable[[], bool], gone: Callable[[str], None]) -> None:
-        """While `exit_requested()` is true and the peers are silent, another thread calls `gone` with the reason."""
+    def __init__(
+        self,
+        settings: Settings,
+        exit_requested: Callable[[], bool],
+        gone: Callable[[str], None],
+        place: Callable[[], str] = lambda: "",
+    ) -> None:
+        """While `exit_requested()` is true and the peers are silent, another thread calls `gone` with the reason.
+
+        `place` says where this rank stands, as a Beat has it.
+        """
         self._settings = settings
         self._exit_requested = exit_requested
         self._gone = gone
+        self._place = place
+        self._standstill = Standstill()
         self._silence = Silence()
         self._stopped = threading.Event()
         self._peer = (settings.rank - 1) % settings.world
@@ -127,13 +146,23 @@ class Heartbeat:
 
     def _count_and_listen(self) -> None:
         self._number += 1
+        place = self._place()
+        seconds, longest = self._standstill.at(place, time.monotonic()), self._silence.longest
         try:
             self._store = self._store or reach(self._settings)  # the script's own may wait for something else
-            self._store.set(f"pulse/{self._settings.rank}", str(self._number))
+            self._store.set(f"pulse/{self._settings.rank}", Beat(self._number, seconds, place).encode())
             found = bytes(self._store.get(f"pulse/{self._peer}"))
+            if longest is not None and self._standstill.is_to_look(time.monotonic(), longest):
+                self._say_where_all_stand(self._store)
         except (RuntimeError, OSError):  # dist's own errors are RuntimeErrors
             self._store = None
             return
         if found != self._last:
             self._last = found
             self._silence.heard(time.monotonic())
+
+    def _say_where_all_stand(self, store: Store) -> None:
+        keys = {rank: f"pulse/{rank}" for rank in range(self._settings.world)}
+        beats = {rank: decode(bytes(store.get(key)).decode()) for rank, key in keys.items() if store.check([key])}
+        if line := self._standstill.line(beats, time.monotonic()):
+            warn(line)

@@ -20,6 +20,7 @@ from perdure.log.reader import Log, slot_of
 from perdure.log.writer import Writer
 from perdure.loop.leaving import lose_peers
 from perdure.loop.run import Run
+from perdure.loop.standing import standing
 from perdure.wire.settings import Settings
 
 BEGAN_ANEW: Final = (
@@ -31,7 +32,9 @@ BEGAN_ANEW: Final = (
 
 def make_pulse(run: Run) -> Heartbeat:
     """A heartbeat among the ranks of this process's current run."""
-    return Heartbeat(run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why))
+    return Heartbeat(
+        run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why), place=lambda: standing(run)
+    )
 
 
 def make_writer(run: Run, settings: Settings) -> Writer | None:

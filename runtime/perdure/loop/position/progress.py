@@ -269,6 +269,14 @@ class ProgressTracker:
         behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
         return self.may_save and self.generators.held and not behind_loop
 
+    @property
+    def doing(self) -> str:
+        """What the script does between two calls of the session, to follow "rank 0". From any thread."""
+        source = self._current
+        if source is not None and source.walking and not source.trains and (source.evaluates or any(self._training)):
+            return f"evaluates with {source} after step {self.step}"
+        return f"has the batch of step {self.step + 1}" if not self.clean else f"has done step {self.step}"
+
     def begin_pass(self, source: Source[Any]) -> None:
         """A loop over `source` begins."""
         if self._current and self._current is not source and self._current.walking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import random
 import signal
@@ -23,8 +24,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import perdure
+from perdure import console
 from perdure.checkpoint.image_file import Image
 from perdure.errors import PeerLost, UserError
+from perdure.group import heartbeat, places
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
@@ -290,6 +293,48 @@ def parted(root: str) -> None:
                 session.step()
             for _ in valid if session.rank else ():
                 pass
+
+
+class Places(logging.Handler):
+    """Collects what is said of the ranks' places; calls `act` once when all of `parts` are said."""
+
+    def __init__(self, act: Callable[[], Any], *parts: str) -> None:
+        super().__init__()
+        self.said = ""
+        self._act, self._parts = act, parts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = record.getMessage()
+        if not self.said and all(part in words for part in self._parts):
+            self.said = words
+            self._act()
+
+
+def strayed(root: str, parts: list[str]) -> dict[str, str]:
+    """Rank 0 waits in a collective of the script's own, while rank 1 evaluates. Once that is said, rank 1's thread
+    meets rank 0 there, so that both come to the error that ends them."""
+    beats, still, looks = heartbeat.BEAT_SECONDS, places.STILL_SECONDS, places.LOOK_SECONDS
+    heartbeat.BEAT_SECONDS, places.STILL_SECONDS, places.LOOK_SECONDS = 0.1, 1.0, 0.5  # type: ignore[misc]
+    rank, error = int(os.environ["RANK"]), ""
+    handler = Places(dist.barrier if rank else lambda: None, *parts)
+    console.LOGGER.addHandler(handler)
+    try:
+        with joined(root, timeout_seconds=60) as session:
+            session.register(model=nn.Linear(1, 1))
+            train, valid = session.loader(dataset(), 34), session.loader(dataset(), 34, name="valid", train=False)
+            for _ in session.epochs(1):
+                for _ in train:
+                    if session.steps_done == 1 and rank == 0:
+                        dist.barrier()
+                    for _ in valid if session.steps_done == 1 and rank else ():
+                        pass
+                    session.step()
+    except UserError as apart:
+        error = str(apart)
+    finally:
+        console.LOGGER.removeHandler(handler)
+        heartbeat.BEAT_SECONDS, places.STILL_SECONDS, places.LOOK_SECONDS = beats, still, looks  # type: ignore[misc]
+    return {"said": handler.said, "error": error}
 
 
 def pins(root: str, *, unlike: bool = False) -> list[int]:

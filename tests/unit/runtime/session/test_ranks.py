@@ -36,6 +36,10 @@ EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, 
 """Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
 READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
+STRAYED = [
+    "rank 0 has the batch of step 2",
+    "rank 1 evaluates with loader 'valid' after step 1, and waits in poll() of step 1",
+]
 SCORED = {"bare": 1, "polling": 1, "in turn": 1, "wrapped": 0, "synchronized": 0, "nothing": 0}
 """How a network is evaluated, and how often it is said that each rank does it with its own statistics."""
 CALLED = {"bare": 1, "scored": 0}
@@ -92,6 +96,9 @@ def scenes(root: Path) -> list[Scene]:
             for way in CALLED
         ),
         Scene("parted", "parted", 2, {"root": str(root / "parted")}, {"PERDURE_CHECK_SECONDS": "0"}),
+        Scene(
+            "strayed", "strayed", 2, {"root": str(root / "strayed"), "parts": STRAYED}, {"PERDURE_CHECK_SECONDS": "0"}
+        ),
         Scene("polls", "polls", 3, {"root": str(root / "polls"), "polling": [0]}),
         Scene(
             "seconds",
@@ -259,6 +266,13 @@ def test_ranks_that_would_leave_at_different_places_get_the_same_named_error(pla
 def test_ranks_of_which_one_evaluates_and_one_ends_its_epoch_get_the_same_error_that_says_so(played: Results) -> None:
     words = "come apart: rank 0 ends an epoch, rank 1 evaluates in the rest of an epoch: make the same calls"
     assert all(words in result["message"] for result in played["parted"]), played["parted"]
+
+
+def test_ranks_that_wait_for_each_other_at_different_calls_say_where_each_stands(played: Results) -> None:
+    first, second = played["strayed"]
+    assert all(part in second["said"] for part in STRAYED), second
+    assert re.search(r"step 2 \(for \d+ s\); rank 1 .* \(for \d+ s\): if none of them", second["said"])
+    assert "check unequally often" in first["error"]
 
 
 @pytest.mark.parametrize(("way", "times"), SCORED.items())
