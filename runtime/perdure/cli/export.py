@@ -43,26 +43,37 @@ def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) 
     """Write the state_dict that the object registered as `name` has in a commit; returns what was written.
 
     Raises:
-        UserError: There is no such commit or object, something is at `to` already, or the format cannot hold the state.
+        UserError: There is no such commit or object, something is at `to` already, nothing can be written there, or
+            the format cannot hold the state.
         Corrupt: The commit is damaged.
 
     """
-    if to.exists():
-        raise UserError(f"{to} exists: name another place, or remove it")
+    if to.parts and to.parts[0].endswith(":"):
+        raise UserError(f"{to} is a URI: name a file or folder of this machine, and copy it from there")
+    with _writing(to):
+        if to.exists():
+            raise UserError(f"{to} exists: name another place, or remove it")
     loaded = load(uri, [name], seq=wanted.seq)
     state = loaded[name]
     beside = to.with_name(f".{to.name}.{os.getpid()}")
-    try:
-        _WRITERS[form](state, beside)
-        beside.rename(to)
-    except OSError as error:
-        raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
-    finally:
-        _remove(beside)
+    with _writing(to):
+        try:
+            _WRITERS[form](state, beside)
+            beside.rename(to)
+        finally:
+            _remove(beside)
     count = sum(isinstance(value, Tensor) for value in state.values())
     tensors = f", {count} tensors" if count else ""
     about = {"to": str(to), "name": name, "seq": loaded.commit.seq, "step": loaded.commit.step, "tensors": count}
     return Line(f"{to}: {name} of entry {loaded.commit.seq}, step {loaded.commit.step}{tensors}", about)
+
+
+@contextmanager
+def _writing(to: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
 
 
 def _write_hf(state: Mapping[Any, Any], to: Path) -> None:
@@ -86,10 +97,12 @@ def _write_hf(state: Mapping[Any, Any], to: Path) -> None:
 
 def _write_torch(state: Mapping[Any, Any], to: Path) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(dict(state), to)
+    with to.open("wb") as file:
+        torch.save(dict(state), file)
 
 
 def _write_dcp(state: Mapping[Any, Any], to: Path) -> None:
+    to.mkdir(parents=True)
     with alone():
         save_dcp(dict(state), checkpoint_id=to, no_dist=True)
 

@@ -85,7 +85,7 @@ def _read(source: Path) -> Any:
         raise UserError(f"{source} {_NO_TENSORS if code else 'cannot be read'}: {_first(inner)}") from None
     except pickle.UnpicklingError as error:
         raise UserError(f"{source} {_NO_TENSORS}: {_first(error)}") from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - what readers raise for bytes that are none of theirs is in no list
         raise UserError(f"{source} cannot be read: {_first(error)}") from None
 
 

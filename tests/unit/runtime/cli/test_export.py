@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,20 @@ def test_what_cannot_be_exported_is_reported_and_leaves_nothing(
     assert main(["export", str(root), name, str(root.parent / to)]) == 2
     assert why in capsys.readouterr().err
     assert sorted(path.name for path in root.parent.iterdir()) == ["root", "there"]
+
+
+@pytest.mark.parametrize("form", ["hf", "torch", "dcp"])
+def test_a_place_where_nothing_can_be_written_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    (root.parent / "file").touch()
+    long = "x" * 300
+    for to in (f"{root.parent}/file/out", f"/sys/{form}", f"{root.parent}/{long}", f"s3://bucket/{form}"):
+        assert main(["export", str(root), "model", to, "--format", form]) == 2
+        said = capsys.readouterr().err
+        assert re.match(r"perdure: error: \S+ (cannot be written: [A-Z]|is a URI: )", said), said
+        assert said.count("\n") == 1
+    assert sorted(path.name for path in root.parent.iterdir()) == ["file", "root"]
 
 
 def test_a_commit_is_named_by_its_number_and_a_damaged_one_leaves_nothing(

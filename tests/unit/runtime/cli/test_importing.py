@@ -156,6 +156,22 @@ def test_what_cannot_come_in_is_named_and_the_root_stays_empty(
     assert not (tmp_path / "root" / "log").exists()
 
 
+@pytest.mark.parametrize("name", ["from", "from.safetensors", "from/model.safetensors", "from/.metadata"])
+def test_bytes_that_are_no_checkpoint_or_half_of_one_are_one_line(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "whole", _use_new_zipfile_serialization=False)
+    whole = (tmp_path / "whole").read_bytes()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    source = tmp_path / Path(name).parts[0]
+    for content in (b"", b"junk", b"\xff" * 20, *(whole[:end] for end in range(1, len(whole), 23))):
+        (tmp_path / name).write_bytes(content)
+        assert main(["import", str(source), str(tmp_path / "root"), "model"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"perdure: error: {source} "), said
+        assert said.count("\n") == 1, said
+
+
 def test_a_root_that_has_a_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "from")
     assert main(["import", str(tmp_path / "from"), str(tmp_path / "root"), "model"]) == 0

@@ -77,9 +77,10 @@ def test_equal_shares_weigh_exactly_one() -> None:
     assert {part.weight for parts in batches(SamplingPlan("train", 96, 48), 0, 0, 3) for part in parts} == {1.0}
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    plan = SamplingPlan("train", 100, 10)
-    orders = {tuple(p.order(epoch)[:].tolist()) for p in (plan, replace(plan, seed=1)) for epoch in (0, 1)}
+@pytest.mark.parametrize("samples", [100, SHUFFLED_SAMPLES + 1])
+def test_epochs_and_seeds_have_orders_of_their_own(samples: int) -> None:
+    plan = SamplingPlan("train", samples, 10)
+    orders = {tuple(p.order(epoch)[:100].tolist()) for p in (plan, replace(plan, seed=1)) for epoch in (0, 1)}
     assert len(orders) == 4
 
 
