@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation import kubelet
 from tests.simulation.history import History, Request
+from tests.simulation.operator_process import OperatorProcess
 
 PART = 125
 """Histories of one case, on one core: a test run plays several side by side."""
@@ -48,6 +49,20 @@ def test_a_traceback_in_the_operators_log_fails_the_history() -> None:
     violation = history.play().violation
     assert violation is not None
     assert (violation.check, violation.words) == ("raised", "IndexError('pop from empty list')")
+
+
+def test_a_leaders_picture_is_judged_even_while_no_status_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(Request(0, only=("scale",)))
+
+    def mistake() -> None:
+        history.world.server.policy.refuse_status = "forbidden"
+        monkeypatch.setattr(OperatorProcess, "picture", lambda _: {})
+
+    history.world.after(40.0, mistake)
+    violation = history.play().violation
+    assert violation is not None
+    assert violation.words.endswith("(0: not there)")
+    assert history.world.server.policy.refuse_status, "it was seen only after the faults had stopped"
 
 
 def test_what_a_kubelet_misses_right_after_readiness_is_shown_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,9 @@ QUIET_SECONDS: Final = 3.0
 """Checks are rarer while only time passes."""
 LEADS_SECONDS: Final = 30.0
 """A leader must have worked undisturbed for so long before anything is expected of it."""
+REFUSED_SECONDS: Final = 75.0
+"""A refused status is written again within a minute. No refusal for so long means that nothing is left to write."""
+_FORBIDDEN: Final = "403"
 
 
 class Checks:
@@ -125,6 +128,9 @@ class Checks:
         self._of_write = [one.on_write for one in self._promises if _has(one, Promise.on_write)]
         self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
         self._led_since: float | None = None
+        self._written_since: float | None = None
+        self._refused = -1e9
+        """When a status was last refused."""
         self._looked, self._news = 0.0, True
         self.room_at = 0.0
         """When a job last ended: those that wait for its room may continue from then."""
@@ -185,24 +191,30 @@ class Checks:
         for look in self._of_call:
             look(*call)
 
-    def _on_answer(self, *call: str) -> None:
+    def _on_answer(self, who: str, verb: str, kind: str, name: str, wrong: str) -> None:
+        if kind == JOBS and wrong == _FORBIDDEN:
+            self._refused = self._case.now
         for look in self._of_answer:
-            look(*call)
+            look(who, verb, kind, name, wrong)
 
     def _on_write(self, who: str, verb: str, kind: str, name: str, rests: frozenset[str]) -> None:
         for look in self._of_write:
             look(who, verb, kind, name, rests)
 
     def _poll(self) -> None:
-        if not self._is_led():
-            self._led_since = None
+        now, led = self._case.now, self._is_led()
+        written = led and not self._is_status_refused()
+        self._led_since = (self._led_since or now) if led else None
+        self._written_since = (self._written_since or now) if written else None
+        if not written:
             self._case.prolong_excuses(POLL_SECONDS)
-        elif self._led_since is None:
-            self._led_since = self._case.now
-        led = self._led_since is not None and self._case.now - self._led_since >= LEADS_SECONDS
-        if not led or self._case.now - self._looked >= self._pause():
-            self._look(led=led)
+        led, written = self._is_past(self._led_since), self._is_past(self._written_since)
+        if not written or now - self._looked >= self._pause():
+            self._look(led=led, written=written)
         self._scene.world.after(POLL_SECONDS, self._poll)
+
+    def _is_past(self, since: float | None) -> bool:
+        return since is not None and self._case.now - since >= LEADS_SECONDS
 
     def _pause(self) -> float:
         """Suspicions are checked again at the next opportunity, once there are news."""
@@ -210,21 +222,29 @@ class Checks:
             return QUIET_SECONDS
         return 0.0 if self.suspect else NEWS_SECONDS
 
-    def _look(self, *, led: bool) -> None:
-        self._looked, self._news = self._case.now, not led
+    def _look(self, *, led: bool, written: bool) -> None:
+        self._looked, self._news = self._case.now, not written
         for promise in self._promises:
-            if led:
+            if written or (led and not promise.rests_on_status):
                 promise.look()
             else:
                 promise.silence()
 
     def _is_led(self) -> bool:
-        """Whether a leader works that gets news and can write: status is the first write of a round."""
+        """Whether a leader works that gets news and can write."""
         leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
         deaf = self._scene.world.knobs.watches.silent  # until its resync a leader cannot know
-        if leader is None or deaf or leader.link.cut or self._scene.world.server.policy.refuse_status:
+        if leader is None or deaf or leader.link.cut:
             return False
         return not calls.down and calls.too_many < 0.9 and calls.error < 0.5
+
+    def _is_status_refused(self) -> bool:
+        """Whether a status waits to be written, which is the first write of a round: then nothing else follows either.
+
+        While no status has to change, a lost right to write one excuses nothing.
+        """
+        refuses = self._scene.world.server.policy.refuse_status
+        return bool(refuses) and self._case.now - self._refused < REFUSED_SECONDS
 
 
 def _has(promise: Promise, method: Callable[..., object]) -> bool:

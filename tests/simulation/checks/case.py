@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import status_of
@@ -170,6 +170,9 @@ class Case:
 
 class Promise:
     """A promise to users; checked after every change and fact, and once a second."""
+
+    rests_on_status: ClassVar = True
+    """Whether `look` expects something that follows a status, if only a write."""
 
     def __init__(self, case: Case) -> None:
         self._case = case

@@ -19,6 +19,8 @@ _WATCHED: Final = (JOBS, PODS, NODES, BUDGETS)
 class Picture(Promise):
     """Checked while a leader works."""
 
+    rests_on_status = False
+
     def look(self) -> None:
         leader = self._case.scene.operators.leader()
         if leader is None:

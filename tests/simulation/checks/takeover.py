@@ -56,6 +56,8 @@ _UNSURE: Final = ("status-restored", "relabel", "late-write", "orphan-job")
 class Takeover(Promise):
     """Checked when the operator writes."""
 
+    rests_on_status = False
+
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._troubled: dict[str, float] = {}
