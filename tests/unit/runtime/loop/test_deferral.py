@@ -1,0 +1,545 @@
+"""Copies that go on while training does: what they commit equals what a blocking save commits, whatever the script does
+with its optimizers, and what changes the state behind their backs is found before anything is sealed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from perdure import Session
+from perdure.checkpoint import stage, tensors
+from perdure.checkpoint.background.arena import Arena, Filled
+from perdure.checkpoint.background.proof import PROBATIONS, Proof
+from perdure.checkpoint.background.sealed import read_part, read_seal
+from perdure.checkpoint.compare import Side
+from perdure.checkpoint.load import read_items
+from perdure.checkpoint.upload import Staged
+from perdure.log.position import Position
+from perdure.loop.deferral import CopyMade, Deferral, NoCopy
+from perdure.state.registry import Registry
+from perdure.wire import CommitSelector
+from tests.unit.runtime.records import entries
+from tests.unit.runtime.session.background import Uploads
+
+EVERY = 2
+STEPS = 15
+"""Enough for two saves on probation, at step 6 at the latest, and for others behind them."""
+
+
+class Net(nn.Module):
+    """With buffers and random numbers in its forward, an embedding, and a weight that is never trained."""
+
+    def __init__(self, max_norm: float | None = None) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 4, max_norm=max_norm)
+        self.norm = nn.BatchNorm1d(4)
+        self.inner = nn.Linear(4, 3)
+        self.drop = nn.Dropout(0.2)
+        self.outer = nn.Linear(3, 1)
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        found: Tensor = self.outer(self.drop(self.inner(self.norm(self.words(numbers))))) * self.frozen
+        return found.square().mean()
+
+
+Step = Callable[[int, Tensor], None]
+
+
+@dataclass
+class Script:
+    """What a script registers, and how it trains one batch: its number counts from 1."""
+
+    registered: dict[str, Any]
+    train: Step
+    batches: int = 1
+    """Per step."""
+
+
+def plain(net: Net, optimizer: torch.optim.Optimizer, before: Callable[[int], None] = lambda _: None) -> Script:
+    def train(number: int, batch: Tensor) -> None:
+        before(number)
+        optimizer.zero_grad()
+        net(batch).backward()
+        optimizer.step()
+
+    return Script({"net": net, "optimizer": optimizer}, train)
+
+
+def adam(**options: Any) -> Script:
+    net = Net()
+    return plain(net, torch.optim.AdamW(net.parameters(), lr=0.1, **options))
+
+
+def momentum() -> Script:
+    net = Net()
+    return plain(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+
+
+def accumulating() -> Script:
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+    def train(number: int, batch: Tensor) -> None:
+        (net(batch) / 3).backward()
+        if number % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Script({"net": net, "optimizer": optimizer}, train, batches=3)
+
+
+def scaled() -> Script:
+    """Of the later steps every other one is skipped, because a gradient is infinite: that is the one behind a save."""
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+    def train(number: int, batch: Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(net(batch)).backward()
+        if number > 8 and number % 2:
+            assert net.outer.weight.grad is not None
+            net.outer.weight.grad.fill_(torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return Script({"net": net, "optimizer": optimizer, "scaler": scaler}, train)
+
+
+def closures() -> Script:
+    net = Net()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=2)
+
+    def train(_: int, batch: Tensor) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = net(batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    return Script({"net": net, "optimizer": optimizer}, train)
+
+
+def several() -> Script:
+    """Two networks in turn, as in a GAN, and an average of one."""
+    one, other = Net(), Net()
+    first = torch.optim.Adam(one.parameters(), lr=0.1)
+    second = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    average = torch.optim.swa_utils.AveragedModel(one)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(first, 0.9)
+
+    def train(_: int, batch: Tensor) -> None:
+        for net, optimizer in ((one, first), (other, second)):
+            optimizer.zero_grad()
+            net(batch).backward()
+            optimizer.step()
+        average.update_parameters(one)
+        schedule.step()
+
+    things = {"one": one, "other": other, "first": first, "second": second, "average": average, "schedule": schedule}
+    return Script(things, train)
+
+
+def in_backward() -> Script:
+    """Each parameter has an optimizer that steps as soon as its gradient is there."""
+    net = Net()
+    optimizers = {one: torch.optim.Adam([one], lr=0.1) for one in net.parameters() if one.requires_grad}
+
+    def step(parameter: Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for one in optimizers:
+        one.register_post_accumulate_grad_hook(step)
+    things = {f"optimizer_{number}": one for number, one in enumerate(optimizers.values())}
+    return Script({"net": net, **things}, lambda _, batch: net(batch).backward())
+
+
+def clamped() -> Script:
+    """Weights are clamped behind each step."""
+    net = Net()
+    script = plain(net, torch.optim.Adam(net.parameters(), lr=0.1))
+
+    def train(number: int, batch: Tensor) -> None:
+        script.train(number, batch)
+        with torch.no_grad():
+            net.inner.weight.clamp_(-0.3, 0.3)
+
+    return Script(script.registered, train)
+
+
+def unseen() -> Script:
+    """An optimizer that no hook of torch's sees, as a compiled one."""
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
+    step: Any = torch.optim.Adam.step
+
+    def train(_: int, batch: Tensor) -> None:
+        optimizer.zero_grad()
+        net(batch).backward()
+        step.__wrapped__(optimizer)
+
+    return Script({"net": net, "optimizer": optimizer}, train)
+
+
+def noisy() -> Script:
+    net = Net()
+
+    def before(_: int) -> None:
+        net.inner.weight.data.mul_(1.001)
+
+    return plain(net, torch.optim.SGD(net.parameters(), lr=0.1), before)
+
+
+def seldom() -> Script:
+    """The same, but only after its saves have shown nothing of it."""
+    net = Net()
+
+    def before(number: int) -> None:
+        if number > 9:
+            net.inner.weight.data.mul_(1.001)
+
+    return plain(net, torch.optim.SGD(net.parameters(), lr=0.1), before)
+
+
+def renormed() -> Script:
+    """Its forward changes the weights of its embedding."""
+    net = Net(max_norm=0.5)
+    return plain(net, torch.optim.SGD(net.parameters(), lr=0.5))
+
+
+def perturbed() -> Script:
+    """Sharpness-aware: the weights are others for a second forward pass, and exactly the same again at the step."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def train(_: int, batch: Tensor) -> None:
+        was = {one: one.detach().clone() for one in net.parameters()}
+        net(batch).backward()
+        for one in net.parameters():
+            if one.grad is not None:
+                one.data.add_(one.grad, alpha=0.05)
+        optimizer.zero_grad()
+        net(batch).backward()
+        for one in net.parameters():
+            one.data.copy_(was[one])
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Script({"net": net, "optimizer": optimizer}, train)
+
+
+def swapped() -> Script:
+    """Weights get other memory during each step, and their own again."""
+    net = Net()
+
+    def before(_: int) -> None:
+        own = net.inner.weight.data
+        net.inner.weight.data = own + 1.0
+        with torch.no_grad():
+            net.eval()(torch.arange(4))
+        net.train()
+        net.inner.weight.data = own
+
+    return plain(net, torch.optim.Adam(net.parameters(), lr=0.1), before)
+
+
+HONEST: dict[str, Callable[[], Script]] = {
+    "loop": partial(adam, foreach=False), "foreach": partial(adam, foreach=True), "fused": partial(adam, fused=True),
+    "amsgrad": partial(adam, amsgrad=True), "momentum": momentum, "accumulating": accumulating, "scaled": scaled,
+    "closures": closures, "several": several, "in-backward": in_backward, "clamped": clamped,
+}  # fmt: skip
+LIARS: dict[str, Callable[[], Script]] = {"unseen": unseen, "noisy": noisy, "renormed": renormed}
+EITHER: dict[str, Callable[[], Script]] = {"seldom": seldom, "perturbed": perturbed, "swapped": swapped}
+"""What is found only if it happens while something is copied."""
+
+
+States = dict[int, dict[str, Tensor]]
+
+
+def train(root: Path, make: Callable[[], Script]) -> tuple[list[int], States, Deferral]:
+    """Trains; returns the steps whose copies went on while the script had its batch, and the state of each step as it
+    was when the script got the next batch."""
+    torch.manual_seed(1)
+    deferred: list[int] = []
+    states: States = {}
+    with Session.from_env(str(root)) as session:
+        script = make()
+        session.register(**script.registered)
+        run = session._core.run
+        uploads, deferral = Uploads(session), run.background._effects.deferral
+        numbers = torch.arange(4 * STEPS * script.batches) % 8
+        for _ in session.epochs(1):
+            for number, (batch,) in enumerate(session.loader(TensorDataset(numbers), 4), 1):
+                if session.steps_done not in states:
+                    state = run.state()
+                    states[session.steps_done] = {
+                        name: tensor.detach().clone() for name, tensor in {**state.shared, **state.replicated}.items()
+                    }
+                    deferred += [session.steps_done] if deferral.copies else []
+                script.train(number, batch)
+                if number % script.batches == 0:
+                    session.step()
+                    if uploads.under_way:
+                        uploads.settle()
+    return deferred, states, deferral
+
+
+def committed(root: Path) -> States:
+    """The state in each commit that training has gone on behind."""
+    found: States = {}
+    for entry in entries(root):
+        if entry["kind"] == "Committed" and entry["reason"] == "cadence":
+            side = Side.read(root.as_uri(), CommitSelector(seq=entry["seq"]), {})
+            found[entry["step"]] = read_items(side.store, side.manifest, side.manifest.tensors)
+    return found
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    settings = {"CHECK_SECONDS": "0", "KEEP": "99", "EVERY_STEPS": str(EVERY), "BACKGROUND_BYTES": "0"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PERDURE_{name}", value)
+    yield
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("environ")
+@pytest.mark.parametrize("name", [*HONEST, *LIARS, *EITHER])
+def test_a_commit_holds_the_state_of_its_step(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    deferred, states, deferral = train(tmp_path / "root", {**HONEST, **LIARS, **EITHER}[name])
+    made = committed(tmp_path / "root")
+    assert made
+    for step, found in made.items():
+        assert found.keys() == states[step].keys()
+        assert [one for one, tensor in found.items() if not torch.equal(tensor, states[step][one])] == []
+    said = "change where no optimizer is seen to step" in capfd.readouterr().err
+    if name in LIARS:
+        assert deferred == []
+        assert deferral.proof.refused
+        assert said
+    else:
+        assert deferred
+    if name in HONEST:
+        assert made.keys() & set(deferred)
+        assert not said
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(tmp_path: Path) -> None:
+    """Nothing is wrong with the store or the memory: no failure is counted, and nobody waits before the next try."""
+    deferred: list[int] = []
+    copied: list[int] = []
+    with Session.from_env(str(tmp_path), max_save_failures=1) as session:
+        script = plain(net := Net(), torch.optim.SGD(net.parameters(), lr=0.1))
+        session.register(**script.registered)
+        effects, uploads = session._core.run.background._effects, Uploads(session)
+        effects.deferral.proof = Proof(PROBATIONS)
+        fill, goes_on = effects.copies.fill, threading.Event()
+
+        def halted(*given: Any, **named: Any) -> Filled | str:
+            copied.append(session.steps_done)
+            assert threading.current_thread() is threading.main_thread() or goes_on.wait(30)
+            return fill(*given, **named)
+
+        vars(effects.copies)["fill"] = halted
+        for _ in session.epochs(1):
+            for number, (batch,) in enumerate(session.loader(TensorDataset(torch.arange(40) % 8), 4), 1):
+                if effects.deferral.copies:
+                    deferred.append(session.steps_done)
+                    net.inner.weight.data.add_(1.0)
+                    goes_on.set()
+                script.train(number, batch)
+                session.step()
+                if uploads.under_way:
+                    uploads.settle()
+        assert deferred == [EVERY]
+        assert copied[:2] in ([EVERY, EVERY + 1], [EVERY, EVERY + 2])
+        assert effects.copies.process is not None
+        assert session._core.run.checkpointer.failures == 0
+        assert not session._core.run.schedule.paused
+    assert min(committed(tmp_path)) in copied[1:2]
+
+
+class Halting:
+    """Fills an arena, and stops once half of it is copied, until it may go on."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self.half, self.on = threading.Event(), threading.Event()
+
+    def __call__(self, staged: Staged, *, check: Callable[[], None] = lambda: None) -> Filled | str:
+        def pieces() -> Iterator[memoryview]:
+            read = 0
+            for piece in staged.pieces():
+                yield piece
+                read += len(piece)
+                if read > staged.size // 2 and not self.half.is_set():
+                    self.half.set()
+                    assert self.on.wait(30)
+
+        halting = replace(staged, pieces=pieces)
+        return self.arena.fill(halting, uid="u", run=1, name="a", position=Position(3, 0, {}), check=check)
+
+    def holds(self) -> bytes | None:
+        seal = read_seal(self.arena.fd)
+        return b"".join(map(bytes, read_part(self.arena.fd, seal)[0].blocks())) if seal else None
+
+
+@dataclass
+class Halted:
+    """A copy that stands in the middle."""
+
+    weights: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    deferral: Deferral
+    fill: Halting
+    expected: bytes = field(repr=False)
+    sums: list[int]
+    """Of what is summed up beside it."""
+
+
+@pytest.fixture
+def halted() -> Iterator[Halted]:
+    net = nn.Sequential(*(nn.Linear(2000, 1000, bias=False) for _ in range(6)))  # blocks of 8 MiB each
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    registry = Registry()
+    registry.add("net", net)
+    registry.add("optimizer", optimizer)
+    for one in net.parameters():
+        one.grad = torch.ones_like(one)
+    optimizer.step()
+    deferral, fill = Deferral(registry), Halting()
+    fill.on.set()
+    for _ in range(PROBATIONS):
+        assert isinstance(deferral.copy(stage.stage(registry.state(None), 0, 1), (), fill, trains=True), CopyMade)
+        optimizer.step()
+    assert deferral.proof.holds
+    fill.on.clear()
+    fill.half.clear()
+    staged = stage.stage(registry.state(None), 0, 1)
+    expected = b"".join(map(bytes, staged.blocks()))
+    beside = [*net.parameters(), torch.arange(5.0)]
+    sums = list(map(tensors.checksum, beside))
+    assert deferral.copy(staged, beside, fill, trains=True) is None
+    assert fill.half.wait(30)
+    yield Halted(list(net.parameters()), optimizer, deferral, fill, expected, sums)
+    fill.on.set()
+    deferral.end()
+    fill.arena.close()
+
+
+def test_an_optimizer_that_steps_waits_for_the_copy(halted: Halted) -> None:
+    stepping = threading.Thread(target=halted.optimizer.step)
+    before = [one.clone() for one in halted.weights]
+    stepping.start()
+    assert halted.fill.holds() is None
+    assert all(map(torch.equal, before, halted.weights))
+    halted.fill.on.set()
+    stepping.join(30)
+    assert not any(map(torch.equal, before, halted.weights))
+    found = halted.deferral.found()
+    assert isinstance(found, CopyMade)
+    assert found.sums == halted.sums
+    assert halted.fill.holds() == halted.expected
+
+
+def clamp(halted: Halted) -> None:
+    with torch.no_grad():
+        halted.weights[5].clamp_(-0.01, 0.01)
+
+
+def step_unseen(halted: Halted) -> None:
+    step: Any = torch.optim.SGD.step
+    step.__wrapped__(halted.optimizer)
+
+
+def write_a_row(halted: Halted) -> None:
+    halted.weights[5].data[7] = 1.0
+
+
+def touch(halted: Halted) -> None:
+    """Adds nothing to what is copied already."""
+    with torch.no_grad():
+        halted.weights[0].add_(0.0)
+
+
+@pytest.mark.parametrize("change", [clamp, step_unseen, write_a_row, touch])
+def test_what_changes_the_state_in_the_middle_of_a_copy_leaves_nothing_in_the_arena(
+    halted: Halted, change: Callable[[Halted], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(halted)
+    halted.fill.on.set()
+    why = "parameters or optimizer state have changed while they were copied"
+    assert halted.deferral.found() == NoCopy(why, changed=True)
+    assert halted.fill.holds() is None
+    assert halted.deferral.proof.refused
+    assert "training waits for the copies of its checkpoints" in capsys.readouterr().err
+
+
+def test_a_perturbation_that_is_taken_back_while_something_is_copied_is_seen(halted: Halted) -> None:
+    """As that of SAM: it is the same again when the copy ends, and torch counts none of its writes."""
+    was = [one.detach().clone() for one in halted.weights]
+    for one in halted.weights:
+        one.data.add_(0.1)
+    seen = threading.Event()
+    look = halted.deferral._eye.look
+
+    def looking(*of: Any) -> Any:
+        found = look(*of)
+        seen.set()
+        return found
+
+    vars(halted.deferral._eye)["look"] = looking
+    halted.fill.on.set()
+    assert seen.wait(30)
+    for one, before in zip(halted.weights, was, strict=True):
+        one.data.copy_(before)
+    found = halted.deferral.found()
+    assert isinstance(found, NoCopy)
+    assert found.changed
+    assert halted.fill.holds() is None
+
+
+def test_parameters_that_get_other_memory_are_copied_as_they_were(halted: Halted) -> None:
+    for one in halted.weights:
+        one.data = one.data + 1.0
+    halted.fill.on.set()
+    if isinstance(halted.deferral.found(), CopyMade):
+        assert halted.fill.holds() == halted.expected
+
+
+def test_a_copy_that_cannot_be_made_fails_its_save_and_holds_up_nobody(halted: Halted) -> None:
+    def fails(staged: Staged, *, check: Callable[[], None] = lambda: None) -> str:
+        raise MemoryError
+
+    halted.fill.on.set()
+    halted.deferral.found()
+    state = stage.stage(halted.deferral._registry.state(None), 0, 1)
+    assert halted.deferral.copy(state, (), fails, trains=True) is None
+    halted.optimizer.step()
+    found = halted.deferral.found()
+    assert isinstance(found, NoCopy)
+    assert "no memory was left" in found.why
+    assert not found.changed
+    assert halted.deferral.proof.holds
+
+
+def test_whoever_registers_more_has_to_show_it_again(halted: Halted) -> None:
+    halted.fill.on.set()
+    halted.deferral.forget()
+    assert not halted.deferral.proof.holds
+    assert not halted.deferral.proof.refused
