@@ -14,6 +14,7 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, cast
@@ -318,7 +319,7 @@ class Loader(Source[Any]):
         shares = self._shares(epoch)
         drawn: deque[BatchShard] = deque()
         self._ids = []
-        with torch.device("cpu"):  # the generator for the seed that it draws is on this device
+        with _cpu_by_default():
             ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
             looks, self._postponed = self._is_to_look(epoch) and not self._postponed, False
             first = [probes(self.plan.samples)] if looks else []
@@ -360,7 +361,7 @@ class Loader(Source[Any]):
         if self._looks and not self.evaluates and self._looked_in is not None and self._looked_in == self._seen_in:
             now, seen = changeable(self._dataset), self._seen
             if now != self._form:
-                with torch.device("cpu"):
+                with _cpu_by_default():
                     batches = iter(self._underneath(self._looked_in, [probes(self.plan.samples)]))
                     seen = cast("_Batch", next(batches)).value.fingerprint
             if self._left_as or different(self._seen, seen):
@@ -385,6 +386,12 @@ class Loader(Source[Any]):
             generator=generator,
             **options,
         )
+
+
+def _cpu_by_default() -> AbstractContextManager[object]:
+    """Where a DataLoader draws its seed, by a generator on the CPU. Workers are forked there, and torch's context for a
+    device would double the cost of each of their operations, so it is entered only where another device is set."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

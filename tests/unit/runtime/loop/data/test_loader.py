@@ -97,6 +97,11 @@ def test_iterating_does_not_depend_on_the_default_device() -> None:
     assert found == [8, 8, 5]
 
 
+def test_a_worker_inherits_no_context_of_torchs_that_each_operation_would_pass_through() -> None:
+    inherited = loader(num_workers=1, collate_fn=lambda _: len(torch.overrides._get_current_function_mode_stack()))
+    assert list(inherited) == [0, 0, 0]
+
+
 def test_a_rank_without_a_sample_gets_the_same_structure_with_nothing_in_it() -> None:
     last = [list(loader(17, rank=rank, world=3))[-1] for rank in range(3)]
     assert [batch["square"].shape for batch in last] == [(1, 1), (0, 1), (0, 1)]
