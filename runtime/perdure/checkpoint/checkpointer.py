@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from awscrt.checksums import crc64nvme
 
@@ -32,9 +32,6 @@ from perdure.log.writer import Writer
 from perdure.store import Store
 from perdure.wire import CommitRef
 from perdure.wire.settings import NOBODY, Member
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
@@ -63,16 +60,6 @@ class Checksums:
     """Of what should be."""
     replicas: Mapping[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
     """Of the boxes of sharded tensors that must be equal on several ranks, by these ranks."""
-
-
-@dataclass(frozen=True, eq=False)
-class ComparedTensor:
-    """A tensor, or a box of a sharded one, that must be equal on several ranks."""
-
-    ranks: tuple[int, ...]
-    """Empty for all."""
-    name: str
-    memory: Tensor
 
 
 class FlushedTrace(Protocol):
@@ -149,23 +136,16 @@ class Checkpointer:
 
         Raises UserError if the state cannot be saved, or if the ranks have diverged.
         """
-        return self._timed(state, sums_of)
+        begun = time.monotonic()
+        staged, _ = self._staged(state, lambda _: None, sums_of)
+        self._staging = time.monotonic() - begun
+        self.timings.note({"stage": self._staging})
+        return staged
 
     def stage_now(self) -> Staged:
         """The same for the registered state, with the trace until now written beside it."""
         self._try_to_flush_trace()
         return self.stage(self._read_together())
-
-    def stage_to_copy(self) -> tuple[Staged, Sequence[ComparedTensor]]:
-        """The same, but without the checksums of the tensors that it returns: `compare_copied` compares them."""
-        self._try_to_flush_trace()
-        state = self._read_together()
-        staged = self._timed(state, lambda state: Checksums(other=other_sums(state)))
-        return staged, list(_compared(state)) if self.peers.world > 1 else []
-
-    def compare_copied(self, sums: Checksums, every: Sequence[ChecksumTotal]) -> None:
-        """Raises UserError if the ranks have diverged where they copied; `sums` as for `compare`. Collective."""
-        compare(self.peers, sums, every, self._reported, self.hint)
 
     def stage_and_tell(self, state: RankState, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
         """The same with an extra JSON value of each rank, in one exchange.
@@ -173,13 +153,6 @@ class Checkpointer:
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
         return self._staged(state, tell, lambda state: Checksums(other=other_sums(state)))
-
-    def _timed(self, state: RankState, sum_up: Callable[[RankState], Checksums]) -> Staged:
-        begun = time.monotonic()
-        staged, _ = self._staged(state, lambda _: None, sum_up)
-        self._staging = time.monotonic() - begun
-        self.timings.note({"stage": self._staging})
-        return staged
 
     def _staged(
         self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Checksums]
@@ -422,27 +395,17 @@ def compare(peers: Peers, sums: Checksums, every: Sequence[ChecksumTotal], repor
 
 def sums_of(state: RankState) -> Checksums:
     """Of the tensors that several ranks hold, and of what else should be equal."""
-    compared = list(_compared(state))
-    return named_sums(compared, (tensors.checksum(one.memory) for one in compared), other_sums(state))
-
-
-def _compared(state: RankState) -> Iterator[ComparedTensor]:
+    shared: dict[str, int] = {}
+    replicas: dict[tuple[int, ...], dict[str, int]] = {}
     for name, tensor in state.shared.items():
         if not boxes.is_sharded(tensor):
-            yield ComparedTensor((), name, tensor)
+            shared[name] = tensors.checksum(tensor)
             continue
         holders = boxes.holders(tensor)
         for held in boxes.held(tensor):
             if len(ranks := holders[held.box]) > 1:
-                yield ComparedTensor(ranks, f"{name} at {list(held.box.offset)}", held.memory)
-
-
-def named_sums(compared: Iterable[ComparedTensor], sums: Iterable[int], other: Mapping[str, int]) -> Checksums:
-    """The checksums of these tensors, beside those of what else should be equal."""
-    groups: dict[tuple[int, ...], dict[str, int]] = {}
-    for one, total in zip(compared, sums, strict=True):
-        groups.setdefault(one.ranks, {})[one.name] = total
-    return Checksums(groups.pop((), {}), other, groups)
+                replicas.setdefault(ranks, {})[f"{name} at {list(held.box.offset)}"] = tensors.checksum(held.memory)
+    return Checksums(shared, other_sums(state), replicas)
 
 
 def other_sums(state: RankState) -> dict[str, int]:

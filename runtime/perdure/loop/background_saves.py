@@ -1,9 +1,9 @@
 """Saves in the background: the ranks copy their state at one place, and train on while it is uploaded.
 
 The machine of perdure.checkpoint.background decides. This module tells it what the vote's vector, the uploading process
-and rank 0's requests say, and has its actions carried out by perdure.loop.save_effects. Everything but a copy that goes
-on while training does happens in the main thread: at a request for a batch, a vote, or an exit. Small states are saved
-at once, because a copy and a process would not pay.
+and rank 0's requests say, and has its actions carried out by perdure.loop.save_effects. Everything happens in the main
+thread: at a request for a batch, a vote, or an exit. Small states are saved at once, because a copy and a process would
+not pay.
 
 Called by perdure.session.boundary and by whatever ends a run or changes its ranks.
 """
@@ -50,8 +50,6 @@ class BackgroundSaves:
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
         self._looked_for_room = False
-        self._trains = False
-        """Whether the script gets a batch to train next."""
 
     # The run begins, changes its ranks, and ends.
 
@@ -63,7 +61,6 @@ class BackgroundSaves:
         """This process is now a rank of the newer run."""
         if self._state is None:
             return
-        self._end_copy()
         if not self._idle:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
@@ -78,14 +75,6 @@ class BackgroundSaves:
 
     def _mark(self) -> str:
         return f"{self._run.settings.uid}/{self._run.checkpointer.run}/{self._turns}"
-
-    def stepped(self) -> None:
-        """The script has finished a step: nothing is copied beyond it."""
-        self._effects.deferral.settle()
-
-    def renew(self) -> None:
-        """The script is about to register more, which may change what is registered."""
-        self._effects.deferral.forget()
 
     # What the ranks vote and read.
 
@@ -113,13 +102,11 @@ class BackgroundSaves:
 
     # Where a save may begin.
 
-    def at_hand_out(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
+    def at_hand_out(self, reason: str, save: BlockingSave) -> None:
         """All ranks are at a place where the run may stop. `reason`: why a save is due; empty if none is. Collective.
 
-        `save` makes it if it is to be made at once. `trains`: the script gets a batch to train next. Raises what `save`
-        raises.
+        `save` makes it if it is to be made at once. Raises what it raises.
         """
-        self._trains = trains
         state, progress = self._state, self._run.progress
         if state is None:
             if reason:
@@ -180,7 +167,6 @@ class BackgroundSaves:
             return ""
         begun, refused = time.monotonic(), ""
         try:
-            self._end_copy()
             self._feed(ev.Stops())
             while stands(self._known) and not refused:
                 self._look()
@@ -297,17 +283,12 @@ class BackgroundSaves:
         return save is not None and not pinned and self._effects.position(save) == position
 
     def _look(self) -> None:
-        """Hears what the copy, the uploading process, rank 0's requests and the clock say."""
-        self._end_copy()
+        """Hears what the uploading process, rank 0's requests and the clock say."""
         for event in self._effects.results():
             self._feed(event)
         save = self._known.save
         if save and self._effects.has_become_late(save):
             self._feed(ev.Late(save.name))
-
-    def _end_copy(self) -> None:
-        for event in self._effects.copied():
-            self._feed(event)
 
     # Acting.
 
@@ -320,8 +301,6 @@ class BackgroundSaves:
         match action:
             case ev.Copy():
                 self._copy(action.save)
-            case ev.GatherSums():
-                self._gather_sums(action.save)
             case ev.StartUpload() | ev.KillUploader():
                 self._effects.act_on_process(action)
             case ev.Prepare() | ev.Append() | ev.Abandon():
@@ -337,16 +316,9 @@ class BackgroundSaves:
                 return False
         return True
 
-    def _gather_sums(self, save: ev.Save) -> None:
-        try:
-            self._effects.gather_sums(save)
-        except PerdureError as error:
-            self._feed(ev.NotPrepared(save.name, str(error)))
-            raise
-
     def _copy(self, save: ev.Save) -> None:
         try:
-            events = self._effects.copy(save, trains=self._trains)
+            events = self._effects.copy(save)
         except BaseException as error:
             self._feed(ev.CopyFailed(save.name, f"it could not be copied: {in_words(error)}"))
             raise

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Protocol
 
 from perdure.checkpoint.background import events as ev
@@ -17,7 +16,7 @@ from perdure.checkpoint.background import rank0
 from perdure.checkpoint.background.arena import Filled
 from perdure.checkpoint.background.copies import Copies
 from perdure.checkpoint.background.rank0 import CopiedPart
-from perdure.checkpoint.checkpointer import Checkpointer, Checksums, ComparedTensor, named_sums, whole_of
+from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.schedule import DEAR_SECONDS, CheckpointSchedule
 from perdure.checkpoint.state import Contribution, Saved
 from perdure.console import say
@@ -25,7 +24,6 @@ from perdure.errors import Fenced, StorageError
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.log.position import Position
-from perdure.loop.deferral import CopyMade, Deferral, NoCopy
 from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.requests import Requests
 from perdure.loop.telemetry.events import Event
@@ -85,11 +83,7 @@ class _Copied:
     deadline: float = math.inf
     part: Filled | None = None
     """None while it is copied, and if it could not be."""
-    compared: Sequence[ComparedTensor] = ()
-    """What must be equal on several ranks; empty once it is summed up."""
-    sums: Checksums = field(default_factory=Checksums)
     parts: tuple[CopiedPart, ...] = ()
-    """Of each rank, once all are durable."""
     members: tuple[Member, ...] = ()
     seconds: tuple[Mapping[str, float], ...] = ()
     """Of each rank, so far."""
@@ -101,7 +95,6 @@ class SaveEffects:
     def __init__(self, run: SavingRun) -> None:
         self._run = run
         self.copies = Copies(run.settings.root)
-        self.deferral = Deferral(run.registry)
         self._requests: rank0.CommitRequests | None = None
         """On rank 0: what it asks of the store while training goes on."""
         self._last: _Copied | None = None
@@ -111,12 +104,10 @@ class SaveEffects:
 
     def hand_over(self) -> None:
         """This process is now a rank of the newer run."""
-        self.deferral.forget()
         self._requests = self._last = None
 
     def end(self) -> None:
         """Nothing of it stays behind."""
-        self.deferral.end()
         self.copies.end()
         self._requests = None
 
@@ -129,12 +120,6 @@ class SaveEffects:
             if isinstance(answer, ev.NoAnswer):
                 self._tell_no_answer()
             yield answer
-
-    def copied(self) -> list[ev.Event]:
-        """The outcome of the copy that went on while training did, which this waits for; nothing if there is none."""
-        if not self.deferral.copies or self._last is None:
-            return []
-        return self._copied_as(self._last, self.deferral.found())
 
     def has_become_late(self, save: ev.Save) -> bool:
         """Whether this save's deadline has passed; true once."""
@@ -168,53 +153,36 @@ class SaveEffects:
 
     # The acts.
 
-    def copy(self, save: ev.Save, *, trains: bool) -> list[ev.Event]:
-        """Copies this rank's part. Collective; raises UserError if it cannot be saved.
-
-        `trains`: the script is about to train a batch. Then the copy may go on meanwhile, and `results` tells.
-        """
+    def copy(self, save: ev.Save) -> list[ev.Event]:
+        """Copies this rank's part while training waits. Collective; raises UserError if the ranks have diverged."""
         run, checkpointer = self._run, self._run.checkpointer
         position, begun = run.progress.position(), time.monotonic()
         folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
         self._last = _Copied(save.name, position, folder, begun)
         if self._requests:
             self._requests.beside(checkpointer.discard)
-        fill = partial(self.copies.fill, uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position)
-        staged, compared = checkpointer.stage_to_copy()
-        found = self.deferral.copy(staged, [one.memory for one in compared], fill, trains=trains)
+        found = self.copies.fill(
+            checkpointer.stage_now(), uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position
+        )
+        part = None if isinstance(found, str) else found
         own = {
             "member": asdict(checkpointer.member),
-            "size": staged.size,
+            "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
             "seconds": {"stage": time.monotonic() - begun},
         }
-        every = run.peers.gather("copies what it saves", own)
-        most = max(one["size"] for one in every)
+        every = run.peers.gather("has copied what it saves", own)
+        most = max(one["part"][0] for one in every)
         self._last = replace(
             self._last,
-            compared=compared,
             deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
+            part=part,
+            parts=tuple(CopiedPart(*one["part"]) for one in every),
             members=tuple(Member(**one["member"]) for one in every),
             seconds=tuple(one["seconds"] for one in every),
         )
-        return [] if found is None else self._copied_as(self._last, found)
-
-    def _copied_as(self, copied: _Copied, found: CopyMade | NoCopy) -> list[ev.Event]:
-        match found:
-            case CopyMade(part, sums):
-                self._last = replace(copied, part=part, compared=(), sums=named_sums(copied.compared, sums, {}))
-                return [ev.Sealed(copied.name)]
-            case NoCopy(changed=True):
-                return [ev.CopyChanged(copied.name)]
-        return [ev.Room(usable=False), ev.CopyFailed(copied.name, found.why)]
-
-    def gather_sums(self, save: ev.Save) -> None:
-        """The ranks tell each other the checksums of what they have copied. Collective; raises UserError if they have
-        diverged there."""
-        copied = self._copied(save)
-        part = [copied.part.seal.size, copied.part.seal.checksum] if copied.part else [0, ""]
-        every = self._run.peers.gather("has copied what it saves", [part, whole_of(copied.sums)])
-        self._run.checkpointer.compare_copied(copied.sums, [total for _, total in every])
-        self._last = replace(copied, parts=tuple(CopiedPart(*one) for one, _ in every))
+        if isinstance(found, str):
+            return [ev.Room(usable=False), ev.CopyFailed(save.name, found)]
+        return [ev.Sealed(save.name)]
 
     def act_on_process(self, action: ev.StartUpload | ev.KillUploader) -> None:
         """Has this rank's part uploaded by another process, or ends that."""
@@ -256,28 +224,21 @@ class SaveEffects:
                 run.tell_commit()
                 if self._requests:
                     self._requests.beside(checkpointer.retire)
-            case ev.TellFailed():
-                self._tell_failed(action)
+            case ev.TellFailed(save, why):
+                copied = self._copied(save)
+                reasons = run.peers.gather("tells why a save has failed", why)
+                why = next(filter(None, reasons), "no rank knows why")
+                seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
+                try:
+                    checkpointer.count_failure(copied.position, StorageError(why), seconds)
+                finally:
+                    run.tell_failures()
+                run.schedule.failed(checkpointer.failures, checkpointer.wasted)
             case ev.TellMissed(reason, why):
                 pin, checkpointer.pin = checkpointer.pin, None
                 lost = f", so nothing is pinned as {pin!r}" if pin else ""
                 if run.settings.rank == 0:
                     say(f"no checkpoint of step {run.progress.step} was made ({reason}){lost}: {why}")
-
-    def _tell_failed(self, action: ev.TellFailed) -> None:
-        run, checkpointer, copied = self._run, self._run.checkpointer, self._copied(action.save)
-        told = run.peers.gather("tells why a save has failed", [action.why, action.changed])
-        reasons = [why for why, changed in told if why and not changed]
-        if not reasons and any(changed for _, changed in told):
-            self.deferral.refuse()  # the script is the same on all ranks, and no rank's next save is to be lost
-            return
-        why = next(iter(reasons), "no rank knows why")
-        seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
-        try:
-            checkpointer.count_failure(copied.position, StorageError(why), seconds)
-        finally:
-            run.tell_failures()
-        run.schedule.failed(checkpointer.failures, checkpointer.wasted)
 
     def _saved(self, copied: _Copied, seq: int) -> Saved:
         upload = self.copies.seconds

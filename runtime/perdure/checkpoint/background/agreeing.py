@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perdure.checkpoint.background.committing import begin_commit
-from perdure.checkpoint.background.events import (
-    Abandon,
-    Action,
-    GatherSums,
-    Save,
-    StopFenced,
-    TellCommitted,
-    TellFailed,
-)
+from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
 from perdure.checkpoint.background.state import (
     CommitStage,
     LoggedCommit,
@@ -40,7 +32,7 @@ def heard(state: SavesState, words: Words) -> Step:
     if words.failed >= save.number:
         return _failed(state, save)
     if words.durable >= save.number and not state.everywhere:
-        return then(stay(state, GatherSums(save), everywhere=True), begin_commit(replace(state, everywhere=True)))
+        return begin_commit(replace(state, everywhere=True))
     return stay(state)
 
 
@@ -50,9 +42,7 @@ def _committed(state: SavesState, save: Save, answer: LoggedCommit) -> Step:
 
 
 def _failed(state: SavesState, save: Save) -> Step:
-    state = replace(
-        state, outcome=SaveOutcome(save, why=state.why, changed=state.changed), owed=state.owed or save.reason
-    )
+    state = replace(state, outcome=SaveOutcome(save, why=state.why), owed=state.owed or save.reason)
     return drop(state)
 
 
@@ -74,7 +64,7 @@ def told(state: SavesState) -> Step:
     done, actions = state.outcome, list[Action]()
     if done:
         save = done.save
-        actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why, done.changed))
+        actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why))
         state = replace(state, outcome=None)
     if state.busiest is ArenaUse.FENCED and state.mode is not Mode.LEFT:
         actions.append(StopFenced(state.fenced))

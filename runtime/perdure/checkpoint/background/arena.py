@@ -154,28 +154,17 @@ class Arena:
         if self._thread is not None:
             self._thread.join()
 
-    def fill(
-        self,
-        staged: Staged,
-        *,
-        uid: str,
-        run: int,
-        name: str,
-        position: Position,
-        threads: int = 1,
-        check: Callable[[], None] = lambda: None,
-    ) -> Filled:
+    def fill(self, staged: Staged, *, uid: str, run: int, name: str, position: Position, threads: int = 1) -> Filled:
         """Copy a staged live state, sum it up on the way, and seal it. Returns once training may change the state.
 
-        `threads` copy at once. `check` is called when everything is copied, and raises if that may not be sealed.
-        OSError if there is no memory or no disk for it; after any error the arena holds nothing.
+        `threads` copy at once. OSError if there is no memory or no disk for it; after any error the arena holds
+        nothing.
         """
         self._end_preparing()
         self.unseal()
         sums = _Sums(staged.size)
         _copy(self._write, staged.pieces(), PAGE_BYTES, sums, threads)
         whole, blocks = sums.result()
-        check()
         rest = write_rest(staged, position)
         _put(self.fd, [memoryview(rest)], PAGE_BYTES + staged.size)
         place = (position.step, staged.rank, staged.world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,20 +86,8 @@ class Copies:
         self.process = process
         return arena
 
-    def fill(
-        self,
-        staged: Staged,
-        *,
-        uid: str,
-        run: int,
-        name: str,
-        position: Position,
-        check: Callable[[], None] = lambda: None,
-    ) -> Filled | str:
-        """Copy this rank's part; or why that is impossible. `check` raises if what is copied may not be sealed.
-
-        From any thread, while no other one uses this.
-        """
+    def fill(self, staged: Staged, *, uid: str, run: int, name: str, position: Position) -> Filled | str:
+        """Copy this rank's part while training waits; or why that is impossible."""
         if self._arena is None:
             return "this rank has no memory for a copy"
         missing = self._arena.missing(staged)
@@ -108,7 +96,7 @@ class Copies:
             self._largest = staged.size
             return f"{in_bytes(missing)} of memory are missing for a copy"
         try:
-            return self._arena.fill(staged, uid=uid, run=run, name=name, position=position, check=check)
+            return self._arena.fill(staged, uid=uid, run=run, name=name, position=position)
         except OSError as error:
             self._give_up(f"this rank's part cannot be copied ({error})")
             return f"this rank's part cannot be copied: {error}"

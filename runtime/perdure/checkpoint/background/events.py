@@ -136,13 +136,6 @@ class CopyFailed:
 
 
 @dataclass(frozen=True)
-class CopyChanged:
-    """The state has changed while this rank's part was copied, and the copying thread no longer writes."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Durable:
     """This uploader has this rank's part and its index object in the store."""
 
@@ -229,8 +222,8 @@ class CommitFenced:
 
 Event = (
     Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves | Ends | Room | Sealed | CopyFailed
-    | CopyChanged | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared
-    | Appended | NoAnswer | CommitFenced
+    | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared | Appended | NoAnswer
+    | CommitFenced
 )  # fmt: skip
 
 
@@ -239,8 +232,7 @@ Event = (
 
 @dataclass(frozen=True)
 class Copy:
-    """Has this rank's part copied into the arena and sealed; training may go on meanwhile. The save's deadline
-    begins."""
+    """Main thread: copies this rank's part into the arena and seals it. The save's deadline begins."""
 
     save: Save
 
@@ -258,13 +250,6 @@ class KillUploader:
     """Kills and reaps this uploader."""
 
     uploader: int
-
-
-@dataclass(frozen=True)
-class GatherSums:
-    """Main thread: the ranks tell each other the checksums of what they have copied. On all ranks."""
-
-    save: Save
 
 
 @dataclass(frozen=True)
@@ -306,8 +291,6 @@ class TellFailed:
     save: Save
     why: str
     """Empty if another rank knows."""
-    changed: bool = False
-    """Whether nothing is wrong here, but the state has changed while this rank copied it."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +346,6 @@ class Left:
 
 
 Action = (
-    Copy | StartUpload | KillUploader | GatherSums | Prepare | Append | Abandon | TellCommitted | TellFailed
-    | TellMissed | Stream | RefuseHandover | StopFenced | Close | GiveUp | Left
+    Copy | StartUpload | KillUploader | Prepare | Append | Abandon | TellCommitted | TellFailed | TellMissed | Stream
+    | RefuseHandover | StopFenced | Close | GiveUp | Left
 )  # fmt: skip

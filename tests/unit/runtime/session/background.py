@@ -254,7 +254,7 @@ def without_process(root: str) -> dict[str, Any]:
 def differing(root: str) -> dict[str, Any]:
     """Fails because rank 1 differs, and reports its remains in this process."""
     try:
-        train(root, differs_at=2, wait_at=4)
+        train(root, differs_at=8)
     except UserError as error:
         files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
         return {

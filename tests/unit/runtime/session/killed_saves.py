@@ -14,7 +14,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from perdure.checkpoint.background import events as ev
-from perdure.checkpoint.background.proof import PROBATIONS, Proof
 from perdure.loop.background_saves import BackgroundSaves, BlockingSave
 from perdure.session.session import Session
 from tests.support.undrawn import Script
@@ -26,7 +25,7 @@ STEP_SECONDS = 0.01
 
 def disturb(moment: str, whom: str, number: int) -> None:
     """At one moment of its first save, "before Copy" or "after Append", this rank sends a signal to itself ("trainer")
-    or to the process that uploads for it. "during Copy": while the copy goes on beside its training."""
+    or to the process that uploads for it."""
     act, sent = BackgroundSaves._act, list[int]()
 
     def send(saves: BackgroundSaves) -> None:
@@ -35,26 +34,16 @@ def disturb(moment: str, whom: str, number: int) -> None:
             sent.append(pid)
             os.kill(pid, number)
 
-    begin = BackgroundSaves.begin
-
-    def proven(self: BackgroundSaves, *given: Any) -> None:
-        begin(self, *given)
-        self._effects.deferral.proof = Proof(PROBATIONS)
-
     def disturbed(self: BackgroundSaves, action: ev.Action, save: BlockingSave | None) -> bool:
         if moment == f"before {type(action).__name__}":
             send(self)
         done = act(self, action, save)
         if moment == f"after {type(action).__name__}":
             send(self)
-        if moment == f"during {type(action).__name__}" and self._effects.deferral.copies:
-            send(self)
         return done
 
     vars_of: Any = BackgroundSaves
     vars_of._act = disturbed
-    if moment.startswith("during"):
-        vars_of.begin = proven
 
 
 def main(root: str, epochs: int) -> None:

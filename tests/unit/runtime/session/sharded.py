@@ -25,7 +25,6 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import TensorDataset
 
 import perdure
-from perdure.checkpoint.background.proof import PROBATIONS, Proof
 from perdure.live import liveness
 from perdure.loop.leaving import Exit
 from perdure.session.functions import restore
@@ -163,28 +162,22 @@ def train(
     epochs: int = 1,
     restores: bool = False,
     differs_at: int = 0,
-    proven: bool = False,
 ) -> dict[str, Any]:
-    """Trains to the end, or leaves when it is asked to. `restores`: only restores, and trains nothing. `proven`: copies
-    go on while training does from the first save on."""
+    """Trains to the end, or leaves when it is asked to. `restores`: only restores, and trains nothing."""
     torch.set_num_threads(1)
     steps: dict[int, Any] = {}
     saved: dict[int, Any] = {}
     seen: list[list[list[int]]] = []
-    deferred: set[int] = set()
     with Session.from_env(root) as session:
         net = sharded(how, session.world, wide)
         steps_by = OPTIMIZERS[optimizer]([one for one in net.parameters() if one.requires_grad])
         session.register(model=net, optimizer=steps_by)
         restore(session)
         begun = whole(net, steps_by)
-        deferral = session._core.run.background._effects.deferral
-        deferral.proof = Proof(PROBATIONS) if proven else Proof()
         with suppress(Exit):
             for _ in () if restores else session.epochs(epochs):
                 mesh = net.blocks[0].a.weight.device_mesh["dp"] if how == "tp" else None
                 for (words,) in session.loader(dataset(), BATCH, mesh=mesh):
-                    deferred |= {session.steps_done} if deferral.copies else set()
                     loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
                     norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net)]
@@ -207,7 +200,6 @@ def train(
             "steps": steps,
             "seen": seen,
             "own": own(net, steps_by) if not restores else {},
-            "deferred": sorted(deferred),
             "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
         }
 

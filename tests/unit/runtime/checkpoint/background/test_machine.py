@@ -78,7 +78,7 @@ def test_a_save_from_its_hand_out_to_its_entry_in_the_log() -> None:
         (on.Durable(NAME, 1), ()),
         (on.Released(NAME, 1), ()),
         (on.HandOut(8), ()),
-        (on.Agreed(Words(durable=1)), (on.GatherSums(SAVE), on.Prepare(SAVE))),
+        (on.Agreed(Words(durable=1)), (on.Prepare(SAVE),)),
         (on.Prepared(NAME), (on.Append(SAVE, final=False),)),
         (on.NoAnswer(NAME), (on.Append(SAVE, final=False, again=True),)),
         (on.Appended(NAME, 9), ()),
@@ -136,22 +136,6 @@ def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
     again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
     assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "refused"), again)
     assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "refused"),)
-
-
-def test_a_copy_that_has_changed_is_of_no_use_to_any_rank_and_is_told_apart() -> None:
-    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
-    changed = after(copying, on.CopyChanged(NAME))
-    assert words(changed) == FAILED
-    told = after(changed, on.Agreed(FAILED))
-    again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
-    assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "it changed while it was copied", changed=True), again)
-    assert not after(told, on.HandOut(9)).changed
-
-
-def test_a_copy_that_has_changed_after_its_deadline_was_late() -> None:
-    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
-    told = after(copying, on.Late(NAME), on.CopyChanged(NAME), on.Agreed(FAILED))
-    assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "not uploaded by its deadline"),)
 
 
 def test_the_uploader_of_a_save_that_failed_elsewhere_is_killed() -> None:
@@ -258,7 +242,7 @@ def test_an_aborted_hand_over_costs_nothing() -> None:
         (leaves(NOBODY, 25.0, same=True), ()),
         (leaves(NOBODY, 15.0, whole=None), ()),
         (leaves(NOBODY, 5.0, whole=None), (on.Abandon(SAVE), on.KillUploader(1), on.Left())),
-        (leaves(DURABLE, 5.0), (on.GatherSums(SAVE), on.Prepare(SAVE))),
+        (leaves(DURABLE, 5.0), (on.Prepare(SAVE),)),
         (leaves(FAILED, 25.0), (on.Abandon(SAVE), on.KillUploader(1), on.TellFailed(SAVE, ""),
                                 on.Stream("leaving", final=True))),
     ],
@@ -270,8 +254,7 @@ def test_the_ranks_decide_by_time_what_they_leave_with(event: on.Leaves, expecte
 def test_what_was_held_is_uploaded_again_if_the_whole_save_fails() -> None:
     held = after(uploading(), leaves(NOBODY, 25.0), on.UploaderEnded(1), on.Streamed(False))
     assert asked(held, leaves(NOBODY, 12.0)) == (on.StartUpload(SAVE, 2),)
-    again = after(held, leaves(NOBODY, 12.0), on.Durable(NAME, 2))
-    assert asked(again, leaves(DURABLE, 5.0)) == (on.GatherSums(SAVE), on.Prepare(SAVE))
+    assert asked(after(held, leaves(NOBODY, 12.0), on.Durable(NAME, 2)), leaves(DURABLE, 5.0)) == (on.Prepare(SAVE),)
     state = after(held, leaves(NOBODY, 12.0), on.Durable(NAME, 2), leaves(DURABLE, 5.0))
     assert asked(state, on.Prepared(NAME)) == (on.Append(SAVE, final=True),)
 
