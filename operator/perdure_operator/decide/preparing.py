@@ -41,7 +41,15 @@ from perdure_operator.decide.intents import fall_back, leave_at_once, limited, m
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed
 from perdure_operator.decide.signals import signals_of_nodes
-from perdure_operator.decide.sizing import give_up_growing, grows_later, lasts, most_with, size_of, wanted_size
+from perdure_operator.decide.sizing import (
+    give_up_growing,
+    grows_later,
+    growth_seconds,
+    lasts,
+    most_with,
+    size_of,
+    wanted_size,
+)
 from perdure_operator.decide.standby_pool import give_back
 from perdure_operator.decide.succession import Succession, keep, state_leaves_until, succession
 from perdure_operator.decide.waiting import await_leavers, not_ready, why_ready_no_more
@@ -218,9 +226,20 @@ def _goes_on_with(
     elif intent.disruption is Disruption.SIZE_CHANGE and not roles.leaves:
         draft, due = lasts(draft, size if size > have else 0)
         due = due or (size > 0 and _cannot_train_on(draft, current, intent))
+    elif all_by := _awaits_all_until(draft, intent):
+        draft, due = draft.wake(all_by), False
     else:
         due = size > 0 and (size >= have or (until is not None and draft.now >= until))
     return draft.wake(begins), due and draft.now >= begins
+
+
+def _awaits_all_until(draft: Draft, intent: Intent) -> datetime | None:
+    """Until when a fixed size that grows awaits all new members though some could replace the old ones, which leave
+    only because they were made from another template; None if that time is over, or in any other case."""
+    spec = draft.snapshot.spec
+    until = later(intent.since, growth_seconds(spec, offered=False))
+    waits = spec.elastic is None and intent.disruption is Disruption.SIZE_CHANGE and draft.now < until
+    return until if waits else None
 
 
 def _cannot_train_on(draft: Draft, current: CurrentRun, intent: Intent) -> bool:

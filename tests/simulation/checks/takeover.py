@@ -117,7 +117,7 @@ class Takeover(Promise):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
-            allowed = (*sizes(job["spec"]), _kept_size(job, before))
+            allowed = (*sizes(job["spec"]), self._kept_size(job, before))
             if int(new["run"]) not in known and len(new["members"]) not in allowed:
                 yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
@@ -133,6 +133,18 @@ class Takeover(Promise):
             and not current(after).get("outcomes")
         ):
             yield from self._falls(job, now)
+
+    def _kept_size(self, job: Json, before: Json) -> int:
+        """A job of a fixed size that is to grow keeps its run's size in a move for another reason, once a larger run
+        was offered in vain, or once its members of an earlier template have awaited all new ones for long enough;
+        otherwise 0."""
+        why, have = intent(before), len(plan_of(before).get("members") or ())
+        if job["spec"].get("elastic") or have > wanted(job["spec"]):
+            return 0
+        if why.get("disruption") != "SizeChange" or upcoming(before).get("attempts"):
+            return have
+        waited = self._case.now - seconds_of(why["since"])
+        return have if waited >= int(job["spec"].get("startTimeoutSeconds") or 600) - CLOCK_SECONDS else 0
 
     def _falls(self, job: Json, leaving: Json) -> Iterator[tuple[str, str]]:
         """All leave only if standbys have had their time, or something obstructed them."""
@@ -194,11 +206,3 @@ def _is_well(node: Json) -> bool:
     spec = node.get("spec") or {}
     going = spec.get("unschedulable") or spec.get("taints") or terminating(node) or announces(node)
     return is_ready(node) and not going
-
-
-def _kept_size(job: Json, before: Json) -> int:
-    """A job of a fixed size that is to grow keeps its run's size in a move for another reason, or once a larger run was
-    offered in vain; otherwise 0."""
-    grows = intent(before).get("disruption") == "SizeChange" and not upcoming(before).get("attempts")
-    have = len(plan_of(before).get("members") or ())
-    return 0 if grows or job["spec"].get("elastic") or have > wanted(job["spec"]) else have

@@ -310,6 +310,17 @@ class TestAFixedSizeWithoutRoom:
         here = self._raised().ended(1, ExitKind.FAILED, error=killed()).settle().after(2).settle()
         assert _numbers(here.run_plan) == ["0", "2"]
 
+    def test_members_of_an_earlier_template_train_until_all_new_ones_are_there_or_have_had_their_time(self) -> None:
+        """Seed 1200405: the first of the new ones took over alone, and the others were deleted."""
+        here = _job(start_timeout_seconds=TIMEOUT).spec(elastic=None).running(2).spec(replicas=4)
+        here = here.having(template_hash="t2").settle().after(1).settle()
+        for number in range(6):
+            here = here.pod(number, root="s3://bucket/a http://store")
+        here = _up(here, 2, 3).settle()
+        assert stage_of(here.now) is stage_of(here.after(TIMEOUT - 2).settle().now) is Stage.PREPARING
+        assert _numbers(_up(here, 4, 5).settle().run_plan) == ["2", "3", "4", "5"]
+        assert _numbers(here.after(TIMEOUT - 1).settle().run_plan) == ["2", "3"]
+
 
 class TestARunWhoseSizeIsNoneAnyMore:
     """Five members train, and an edit leaves 2, 4 and 6: six are wanted, and none finds room."""
