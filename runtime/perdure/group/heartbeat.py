@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -150,8 +150,8 @@ class Heartbeat:
         seconds, longest = self._standstill.at(place, time.monotonic()), self._silence.longest
         try:
             self._store = self._store or reach(self._settings)  # the script's own may wait for something else
-            self._store.set(f"pulse/{self._settings.rank}", Beat(self._number, seconds, place).encode())
-            found = bytes(self._store.get(f"pulse/{self._peer}"))
+            self._store.set(_key(self._settings.rank), Beat(self._number, seconds, place).encode())
+            found = bytes(self._store.get(_key(self._peer)))
             if longest is not None and self._standstill.is_to_look(time.monotonic(), longest):
                 self._say_where_all_stand(self._store)
         except (RuntimeError, OSError):  # dist's own errors are RuntimeErrors
@@ -162,7 +162,19 @@ class Heartbeat:
             self._silence.heard(time.monotonic())
 
     def _say_where_all_stand(self, store: Store) -> None:
-        keys = {rank: f"pulse/{rank}" for rank in range(self._settings.world)}
-        beats = {rank: decode(bytes(store.get(key)).decode()) for rank, key in keys.items() if store.check([key])}
+        beats = {rank: decode(pulse.decode()) for rank, pulse in pulses(store, range(self._settings.world)).items()}
         if line := self._standstill.line(beats, time.monotonic()):
             warn(line)
+
+
+def pulses(store: Store, ranks: Iterable[int]) -> dict[int, bytes]:
+    """The newest beat of each of these ranks that has sent one, in two calls once all have: any rank may read it."""
+    keys = {rank: _key(rank) for rank in ranks}
+    if keys and not store.check(list(keys.values())):
+        keys = {rank: key for rank, key in keys.items() if store.check([key])}
+    found = store.multi_get(list(keys.values())) if keys else []
+    return dict(zip(keys, map(bytes, found), strict=True))
+
+
+def _key(rank: int) -> str:
+    return f"pulse/{rank}"

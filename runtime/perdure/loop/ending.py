@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from perdure.errors import PeerLost
 from perdure.group.gloo import peer_lost
+from perdure.group.heartbeat import pulses
 from perdure.group.rendezvous import reach
 from perdure.loop.run import Run
 
@@ -120,10 +121,10 @@ class _Silence:
         self._heard: dict[int, tuple[bytes, float]] = {}
 
     def check(self, ranks: Iterable[int]) -> None:
-        now = time.monotonic()
+        now, ranks = time.monotonic(), list(ranks)
+        found = pulses(self._store, ranks)
         for rank in ranks:
-            key = f"pulse/{rank}"
-            pulse = bytes(self._store.get(key)) if self._store.check([key]) else b""
+            pulse = found.get(rank, b"")
             before, since = self._heard.get(rank, (b"", now))
             self._heard[rank] = (pulse, since if pulse == before else now)
             if now - self._heard[rank][1] > SILENCE_SECONDS:
