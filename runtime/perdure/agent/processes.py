@@ -217,6 +217,7 @@ class Children:
                 child.until = until
                 self.aside.append(child)
         self.members.clear()
+        self.clearing = False
 
     def _end_aside(self) -> None:
         """Reap processes that were set aside, and kill those whose time is up."""

@@ -36,15 +36,18 @@ from perdure.agent.state import (
     Ask,
     AskForSave,
     AssignmentRead,
+    Cleared,
     CommitImage,
     Event,
     Finish,
     ForgetImages,
     Kill,
+    MakesWay,
     MarkWarm,
     OfferAssignment,
     PrintLine,
     ProcessEnded,
+    ReportReceived,
     SigtermReceived,
     Start,
     Tick,
@@ -270,11 +273,17 @@ class Agent:
         ranks = f"rank {train.rank}" if processes == 1 else f"ranks {train.rank} to {last}"
         self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
         self._children.make_room(self._state.settings.teardown)
+        self._forget_last_trainer()
         self._images.next_trainer(processes)
         if self._images.trouble:
             self._log.say(self._images.trouble)
         for local_rank in range(processes):
             self._start_process(train, local_rank)
+
+    def _forget_last_trainer(self) -> None:
+        """Drop queued events of its processes: their ranks may be the next trainer's too."""
+        of_processes = ReportReceived | MakesWay | ProcessEnded | Cleared
+        self._events = deque(event for event in self._events if not isinstance(event, of_processes))
 
     def _start_process(self, train: Train, local_rank: int) -> None:
         rank = train.rank + local_rank

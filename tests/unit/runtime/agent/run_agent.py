@@ -1,21 +1,23 @@
 """Runs an agent with settings of a test: run_agent.py SETTINGS-JSON FOLDER COMMAND...
 
 Beside the agent's own: `modules` for a zygote that imports these, and its `answer_seconds`; `looks_late` for a machine
-so busy that each trainer has ended before the agent goes on.
+so busy that each trainer has ended before the agent goes on, and `ends_as_it_makes_way` for one so busy that a trainer
+that only has its interpreter to shut down has ended before the agent looks again.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from perdure.agent.launch import Exec, Launcher, Started
 from perdure.agent.paths import Paths
+from perdure.agent.processes import Children
 from perdure.agent.program import Program, read_program
 from perdure.agent.shell import Agent
-from perdure.agent.state import AgentSettings
+from perdure.agent.state import AgentSettings, MakesWay, ReportReceived
 from perdure.agent.zygote import Zygote
 from perdure.wire import Completion
 
@@ -28,6 +30,15 @@ class LateExec(Exec):
         started = super().start(command, environment, report, stderr)
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
         return started
+
+
+class LateChildren(Children):
+    def pump(self) -> Iterator[ReportReceived | MakesWay]:
+        for event in super().pump():
+            if isinstance(event, MakesWay):
+                pid = next(child.pid for child in self.members if child.rank == event.rank)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            yield event
 
 
 def settings_of(given: dict[str, Any]) -> AgentSettings:
@@ -50,5 +61,8 @@ if __name__ == "__main__":
     root = Path(folder)
     paths = Paths(root / "assignment", root / "termination-log", root / "state", root / "cgroup")
     settings = json.loads(given)
-    launcher = launcher_of(settings, command)
-    sys.exit(Agent(command, paths, settings_of(settings), os.environ, launcher).run())
+    launcher, late = launcher_of(settings, command), settings.pop("ends_as_it_makes_way", False)
+    agent = Agent(command, paths, settings_of(settings), os.environ, launcher)
+    if late:
+        agent._children = LateChildren(paths.cgroups, launcher)
+    sys.exit(agent.run())

@@ -51,6 +51,19 @@ def test_a_newer_run_starts_in_the_same_pod_once_the_old_one_has_left_nothing(tm
         assert (outcome.run, outcome.rank, status) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("rank", [0, 1], ids=["in the same rank", "in another rank"])
+def test_a_trainer_that_ends_as_it_makes_way_is_not_taken_for_the_next_one(tmp_path: Path, rank: int) -> None:
+    """Its end was noticed in the same look in which the next trainer was started."""
+    with Member(tmp_path, *TRAINER, "makes_way", ends_as_it_makes_way=True) as member:
+        member.assign(RUN1)
+        member.told("training")
+        member.assign(replace(RUN2, rank=rank))
+        assert member.told("training") == 2
+        member.assign(Leave(3, seconds=60))
+        outcome, status = member.outcome()
+        assert (outcome.outcome, outcome.run, outcome.rank, status) == (ExitKind.CHECKPOINTED, 2, rank, 0)
+
+
 def test_a_traceback_on_stderr_becomes_the_tail_of_the_error(tmp_path: Path) -> None:
     with Member(tmp_path, *TRAINER, "raising") as member:
         member.assign(RUN1)

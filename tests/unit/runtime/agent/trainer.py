@@ -26,6 +26,7 @@ from perdure.wire.channel import (
     read_save_request,
     vote_acknowledged,
     write_report,
+    write_unwound,
 )
 
 RUN = int(os.environ[Env.RUN])
@@ -61,6 +62,11 @@ def save() -> None:
 def drained() -> None:
     train()
     save()
+
+
+def makes_way() -> None:
+    drained()
+    write_unwound(int(os.environ[Env.REPORT_FD]))
 
 
 class Slow:
