@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,9 @@ INCOMING = ".incoming"
 """The folder for temporary files. Files that a killed process leaves here are never listed."""
 NAME_CHARACTERS: Final = 200
 """So many of a key are in the name of its temporary file, which may have 255."""
+
+PLACING_TRIES: Final = 100
+"""Each but the last has met a deletion that removed the folder between two calls."""
 
 _STAYS: Final = {
     errno.EACCES: "this process (uid {uid}) may not: change the folder's owner or mode, or the pod's fsGroup",
@@ -66,14 +70,14 @@ class FileStore:
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         path = self._path(key)
         with self._failing_as("write", path), self._written_beside([memoryview(data)], path) as temporary:
-            _move(temporary, path, if_absent=if_absent)
+            self._place(temporary, path, if_absent=if_absent)
 
     def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:
         path = self._path(key)
         with self._failing_as("write", path), self._written_beside(blocks, path) as temporary:
             if (found := temporary.stat().st_size) != size:
                 raise StorageError(f"cannot write {path}: {found} bytes came instead of {size}")
-            _move(temporary, path, if_absent=if_absent)
+            self._place(temporary, path, if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         with self._opened(key) as file:
@@ -143,8 +147,7 @@ class FileStore:
 
     @contextmanager
     def _written_beside(self, blocks: Iterable[memoryview], path: Path) -> Iterator[Path]:
-        """Writes a temporary file for `path`, synced, whose folder exists. Syncs the folder at the end."""
-        self._make_folder(path.parent)
+        """Writes a temporary file for `path`, synced."""
         self._make_folder(self._folder / INCOMING)
         temporary = self._folder / INCOMING / _name_for(path.relative_to(self._folder).as_posix())
         try:
@@ -158,6 +161,17 @@ class FileStore:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _place(self, temporary: Path, path: Path, *, if_absent: bool) -> None:
+        """Gives the file its name, synced, in a folder that a deletion may remove as empty until then."""
+        for tries_left in reversed(range(PLACING_TRIES)):
+            try:
+                self._make_folder(path.parent)
+                _move(temporary, path, if_absent=if_absent)
+                break
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
         _sync_folder(path.parent)
 
     def _make_folder(self, folder: Path) -> None:
@@ -169,7 +183,12 @@ class FileStore:
         if there and (folder in self._synced or not folder.is_relative_to(self._folder) or folder == self._folder):
             return
         self._make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # a deletion has removed it since
+                if not stat.S_ISDIR(folder.stat().st_mode):
+                    raise
         _sync_folder(folder.parent)
         self._synced.add(folder)
 
