@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ACCESS: Final = "perdure"
 SECRET: Final = "perdure-secret"
 REGION: Final = "us-east-1"
-START_SECONDS: Final = 20
+START_SECONDS: Final = 60
 
 
 def versitygw() -> Path:

@@ -119,12 +119,12 @@ class TestOutlet:
         outlet = Outlet(log_pipe[1])
         outlet.write(b"x" * 100_000)
         with ThreadPoolExecutor(1) as pool:
-            flushing = pool.submit(outlet.flush, 10)
+            flushing = pool.submit(outlet.flush, 60)
             text = b""
             while len(text) < 100_000:
-                assert select.select([log_pipe[0]], [], [], 10)[0], "the last words have not come"
+                assert select.select([log_pipe[0]], [], [], 60)[0], "the last words have not come"
                 text += os.read(log_pipe[0], 1 << 20)
-            flushing.result(timeout=10)
+            flushing.result(timeout=60)
 
     def test_a_reader_that_is_gone_is_no_error(self) -> None:
         reader, writer = os.pipe()

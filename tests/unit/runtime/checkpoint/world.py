@@ -44,7 +44,7 @@ class _Meeting:
             texts = self._rounds[number]
             texts[rank] = text
             self._changed.notify_all()
-            self._changed.wait_for(lambda: len(texts) == self._world or self._gone, timeout=20)
+            self._changed.wait_for(lambda: len(texts) == self._world or self._gone, timeout=60)
             if len(texts) < self._world:
                 raise PeerLost("another rank is gone")
             return [texts[each] for each in range(self._world)]

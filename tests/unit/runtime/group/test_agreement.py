@@ -19,7 +19,7 @@ from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.group.pace import MOST_CALLS, Pace
 
 STEP, POLL, SAVE, END, _ = CheckpointCall
-SECONDS = 20.0
+SECONDS = 60.0
 INTERVAL = 0.05
 FAST, USUAL, SLOW = 0.002, 0.02, 1.0
 

@@ -594,7 +594,7 @@ def test_two_writers_raced_on_a_folder_have_one_winner_per_number(tmp_path: Path
 
 def race(store: Store, runs: list[int]) -> set[int]:
     """Each run opens over the others and commits until it is fenced or done; returns the fenced ones."""
-    start = threading.Barrier(len(runs), timeout=20)
+    start = threading.Barrier(len(runs), timeout=60)
 
     def act(run: int) -> bool:
         start.wait()

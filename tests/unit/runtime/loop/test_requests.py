@@ -15,7 +15,7 @@ from perdure.loop.asking import ExitFile
 from perdure.loop.requests import Requests
 from perdure.wire.channel import Request, write_request
 
-SECONDS = 20
+SECONDS = 60
 
 
 @pytest.fixture

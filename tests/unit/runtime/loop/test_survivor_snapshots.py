@@ -26,7 +26,7 @@ from perdure.wire.channel import Imaged, Imaging
 from perdure.wire.settings import Settings
 from tests.unit.runtime.session.scenarios import Seen, dealt
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Told:

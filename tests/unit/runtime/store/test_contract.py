@@ -159,7 +159,7 @@ def test_of_several_conditional_puts_at_once_exactly_one_wins(store: Store) -> N
         winners: list[bytes] = []
 
         def write(content: bytes, key: str, winners: list[bytes]) -> None:
-            start.wait(timeout=20)
+            start.wait(timeout=60)
             try:
                 store.put(key, content, if_absent=True)
             except KeyExists:

@@ -172,7 +172,7 @@ def expiring() -> Iterator[ThreadingHTTPServer]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def at(server: ThreadingHTTPServer, folder: Path | None = None) -> Store:

@@ -86,7 +86,7 @@ def answering(status: int, body: bytes) -> Iterator[tuple[Store, ThreadingHTTPSe
             yield open_store("s3://bucket/root", environ | {Env.S3_PATH_STYLE: "true"}), server
         finally:
             server.shutdown()
-            thread.join(timeout=10)
+            thread.join(timeout=60)
 
 
 @pytest.fixture(autouse=True)

@@ -220,7 +220,7 @@ def served_by(handler: type[BaseHTTPRequestHandler]) -> Iterator[tuple[Store, Th
             yield open_store("s3://bucket/root", environ | {Env.S3_PATH_STYLE: "true"}), server
         finally:
             server.shutdown()
-            thread.join(timeout=10)
+            thread.join(timeout=60)
 
 
 @contextmanager

@@ -162,7 +162,7 @@ class TestReports:
             while not text.endswith(b"\n"):
                 assert select.select([reader], [], [], 10)[0], "the ending has not come"
                 text += os.read(reader, 65536)
-            writing.result(timeout=10)
+            writing.result(timeout=60)
         assert read_report(text.lstrip(b"x")) == ending
 
     def test_an_ending_does_not_wait_for_ever(self, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:

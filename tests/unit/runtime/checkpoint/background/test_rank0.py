@@ -21,7 +21,7 @@ from tests.unit.runtime.checkpoint.world import load_solo, opened, position, sam
 
 FOLDER = "data/1/10-00000000000000aa/"
 NAME = "00000000000000aa"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 def uploaded(store: Store) -> CopiedPart:
