@@ -56,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
     run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
     run.add_argument("--no-eviction-requests", action="store_true", help="answer none, also where Kubernetes has them")
+    run.add_argument("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics there; else nowhere")
+    run.add_argument("--metrics-certificate", metavar="FOLDER", help="tls.crt and tls.key; else one is made in memory")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -97,6 +99,8 @@ def _run(arguments: argparse.Namespace) -> int:
         signals=signals,
         node_claims=arguments.node_claims,
         evictions=not arguments.no_eviction_requests,
+        metrics_port=arguments.metrics_port,
+        metrics_certificate=Path(arguments.metrics_certificate) if arguments.metrics_certificate else None,
     )
     return 0 if asyncio.run(operator.run(options)) else 1
 
@@ -184,6 +188,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: give a number from 1 to 65535")
     return value
 
 

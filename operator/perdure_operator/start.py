@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-EXTRA: Final = frozenset({"aiohttp", "kopf", "kubernetes", "pydantic", "yaml"})
+EXTRA: Final = frozenset({"aiohttp", "cryptography", "kopf", "kubernetes", "prometheus_client", "pydantic", "yaml"})
 """What the extra `operator` brings."""
 
 

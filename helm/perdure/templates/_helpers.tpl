@@ -12,3 +12,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
+
+{{- /* The Secret that is mounted for metrics; empty if none is. */ -}}
+{{- define "perdure.certificate" -}}
+{{- if .Values.metrics.enabled }}{{ .Values.metrics.certificateSecret }}{{ end -}}
+{{- end -}}

@@ -115,6 +115,17 @@ class HistoryEntry(TolerantModel):
     """When it became the current run."""
 
 
+class EarlierTakeovers(TolerantModel):
+    """How many runs that history no longer lists took over in each way."""
+
+    live: int = 0
+    """Between two batches, without a stop."""
+    in_place: int = 0
+    """Staying members saved and restarted in their pods."""
+    recreate: int = 0
+    """All members saved and left."""
+
+
 class Assigned(TolerantModel):
     """One member of a run's plan: the pod by name and uid, and the rank of its first process."""
 
@@ -567,6 +578,8 @@ class TrainingJobStatus(TolerantModel):
     """How the newest run took over from the one before it."""
     history: tuple[HistoryEntry, ...] = ()
     """The newest 20 runs, oldest first."""
+    earlier_takeovers: EarlierTakeovers = EarlierTakeovers()
+    """The runs before those, counted, so that counters of metrics go on."""
     failures: Failures = Failures()
     """Budgets used up so far."""
     start_time: datetime | None = None

@@ -141,6 +141,10 @@ class Election:
         """Whether no other process can lead yet. Ask right before each write."""
         return self.leading and self._monotonic() - self._renewed < _FENCE * self._settings.period
 
+    def age(self) -> float | None:
+        """Seconds since the newest successful renewal was sent; None for a process that does not lead."""
+        return self._monotonic() - self._renewed if self.leading else None
+
     async def lead(self) -> None:
         """Wait until this process is the leader."""
         pause = _FIRST_PAUSE

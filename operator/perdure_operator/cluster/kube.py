@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ class KubeApi:
         self._transport = transport
         self._timeout = timeout
         self._clock = clock or ServerClock()
+        self.requests = Counter[tuple[str, str]]()
+        """Requests by method and status; the status is "none" where no answer came."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -235,6 +238,17 @@ class KubeApi:
             options["gracePeriodSeconds"] = grace
         await self._call("DELETE", _path(resource, namespace, name), body=options)
 
+    async def review(self, resource: Resource, body: Json) -> Json:
+        """Send a review (TokenReview, SubjectAccessReview) and return it with its status. Raises ApiError.
+
+        A review is stored nowhere, so it has neither name nor uid.
+        """
+        what, path = f"POST {_path(resource, None)}", _path(resource, None)
+        async with _bounded(what, self._timeout):
+            answer = await self._send("POST", path, self._timeout, body=body)
+            data = await answer.read()
+        return _body(what, int(answer.status), data, answer.headers)
+
     async def _call(
         self,
         method: str,
@@ -266,7 +280,12 @@ class KubeApi:
         await self._transport.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._transport.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         sent = self._clock.monotonic()
-        answer = await self._transport.call_api(method, url, headers, body, _request_timeout=seconds)
+        code = "none"
+        try:
+            answer = await self._transport.call_api(method, url, headers, body, _request_timeout=seconds)
+            code = str(answer.status)
+        finally:
+            self.requests[method, code] += 1
         self._clock.heard(answer.headers.get("Date"), sent=sent)
         return answer
 

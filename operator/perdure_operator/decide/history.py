@@ -14,7 +14,7 @@ from typing import Any, Final
 from perdure.wire import Beginning, ExitKind, HandoverRecord, HandoverWord, Outcome, Rescue, SkippedCommit
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import HistoryEntry, RunPlan, Takeover
+from perdure_operator.api.status import EarlierTakeovers, HistoryEntry, RunPlan, Takeover
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.outcomes import never_takes_over
 
@@ -46,7 +46,18 @@ def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, wh
         **({name: getattr(upcoming, name) for name in COST} if upcoming else {}),
         time=draft.now,
     )
-    return draft.update(history=(*draft.status.history, entry)[-RUNS_KEPT:], how=how)
+    entries = (*draft.status.history, entry)
+    dropped = _counted(draft.status.earlier_takeovers, entries[:-RUNS_KEPT])
+    return draft.update(history=entries[-RUNS_KEPT:], earlier_takeovers=dropped, how=how)
+
+
+def _counted(before: EarlierTakeovers, dropped: tuple[HistoryEntry, ...]) -> EarlierTakeovers:
+    """The counts with these entries. What nobody reported until now is counted nowhere."""
+    ways = {Takeover.LIVE: "live", Takeover.IN_PLACE: "in_place", Takeover.RECREATE: "recreate"}
+    for entry in dropped:
+        if way := ways.get(entry.how):
+            before = before.model_copy(update={way: getattr(before, way) + 1})
+    return before
 
 
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:

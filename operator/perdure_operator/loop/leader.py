@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
+from perdure_operator.metrics.counted import Echoes, Frozen, OperatorFacts
 
 logger = logging.getLogger(__name__)
 
@@ -72,20 +73,45 @@ class Leader:
         self.queue = Queue(monotonic=clocks.monotonic, started=False)
         self._election = Election(self.api, self.lease, self.identity, monotonic=clocks.monotonic, sleep=clocks.sleep)
         self._observer = Observer(self.api, self.cache, namespace=self.namespace, node_claims=self.node_claims)
+        self.echoes = Echoes()
         actor = Actor(
             self.api,
             self.cache,
             instance=self.identity,
             still_leading=self._election.still_leading,
             number=lambda: f"{int(clocks.chance() * 2**64):016x}",
+            on_status=lambda job, version: self.echoes.wrote(job, version, clocks.monotonic()),
         )
         self._orphans = Orphans(self.api, self.cache, actor)
-        self._worker = Worker(self.queue, self._observer, actor, self._orphans, jitter=clocks.chance)
+        self._worker = Worker(
+            self.queue, self._observer, actor, self._orphans, jitter=clocks.chance, monotonic=clocks.monotonic
+        )
 
     @property
     def leading(self) -> bool:
         """Whether this process leads, for the health endpoint."""
         return self._election.still_leading()
+
+    def freeze(self, requests: Mapping[tuple[str, str], int]) -> Frozen:
+        """What metrics show now. Only the leader shows jobs, once it has read all of them."""
+        self.echoes.forget_all_but(job.key for job in self.cache.jobs())
+        due, oldest = self.queue.overdue()
+        counts, leading = self._worker.counts, self.leading
+        facts = OperatorFacts(
+            leading=leading,
+            lease_age=self._election.age(),
+            queue_due=due,
+            queue_oldest=oldest,
+            rounds_running=self.queue.running,
+            outcomes=dict(counts.outcomes),
+            writes=dict(counts.writes),
+            buckets=tuple(counts.buckets),
+            round_seconds=counts.seconds,
+            watch_lag=self.echoes.oldest(self.clocks.monotonic()),
+            requests=dict(requests),
+        )
+        shows = leading and self._synced.is_set()
+        return Frozen(facts, tuple(self.cache.jobs()) if shows else None)
 
     def start(self) -> None:
         """Stand for election, in the background."""
@@ -143,6 +169,7 @@ class Leader:
     async def _sync(self) -> None:
         self.queue.start()
         changes = await self._observer.sync()
+        self.echoes.forget_all_but(job.key for job in self.cache.jobs())
         self._look_at({job for change in changes for job in affected_jobs(self.cache, change)})
 
     def _look_at(self, jobs: set[Key]) -> None:

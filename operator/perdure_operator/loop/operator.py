@@ -6,18 +6,25 @@ Every replica watches, so that a new leader starts with a warm cache. Called by 
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import kopf
 
 from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster import election, kube
+from perdure_operator.cluster.kube import KubeApi
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.loop import evictions, guard, install, loop_lag, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader
+
+SideWork = Callable[[], Coroutine[Any, Any, None]]
+"""Work that runs beside the watch until the operator stops."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,10 @@ class OperatorOptions:
     """Whether the operator may read Karpenter's NodeClaims."""
     evictions: bool = True
     """Whether to answer Evictions if the API server serves them."""
+    metrics_port: int | None = None
+    """Where metrics are served; None: nowhere."""
+    metrics_certificate: Path | None = None
+    """A folder with tls.crt and tls.key; None: the process makes a certificate itself."""
 
 
 async def run(options: OperatorOptions) -> bool:
@@ -60,7 +71,10 @@ async def run(options: OperatorOptions) -> bool:
         events = watch.Watch(leader.cache, leader.queue)
         guard.install(events.hand_over)
         watch.register(registry, events, evictions=responds)
-        _hook(registry, leader, options.kubeconfig)
+        beside: list[SideWork] = [loop_lag.report]
+        if options.metrics_port is not None:
+            beside.append(_metrics(api, leader, options.metrics_port, options.metrics_certificate))
+        _hook(registry, leader, options.kubeconfig, beside)
         await kopf.operator(
             registry=registry,
             settings=watch.settings(),
@@ -72,18 +86,28 @@ async def run(options: OperatorOptions) -> bool:
         return not leader.failed
 
 
-def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None) -> None:
-    """Register kopf's start, stop, login and health check."""
+def _metrics(api: KubeApi, leader: Leader, port: int, folder: Path | None) -> SideWork:
+    """What serves metrics. Raises UserError if the port or the certificate cannot be used."""
+    # Prometheus' client and cryptography take a tenth of a second and 10 MB: only where they are wanted.
+    from perdure_operator.metrics import access, certificate, exposition, server  # noqa: PLC0415
 
-    looks: list[asyncio.Task[None]] = []
+    contexts = certificate.FromFiles(folder) if folder else certificate.SelfMade([socket.gethostname(), "localhost"])
+    collect = exposition.collector(lambda: leader.freeze(api.requests))
+    return partial(server.serve, server.listen(port), contexts, access.Gate(api), collect)
+
+
+def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None, beside: Sequence[SideWork]) -> None:
+    """Register kopf's start, stop, login and health check. `beside` runs from the start until the stop."""
+
+    tasks: list[asyncio.Task[None]] = []
 
     async def start(**_: Any) -> None:
         leader.start()
-        looks.append(asyncio.create_task(loop_lag.report(), name="loop lag"))
+        tasks.extend(asyncio.create_task(one()) for one in beside)
 
     async def stop(**_: Any) -> None:
-        for look in looks:
-            look.cancel()
+        for task in tasks:
+            task.cancel()
         await leader.stop()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:

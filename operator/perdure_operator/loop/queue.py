@@ -56,6 +56,15 @@ class Queue:
                 except TimeoutError:
                     continue
 
+    @property
+    def running(self) -> int:
+        """The number of jobs that workers hold."""
+        return self._schedule.busy
+
+    def overdue(self) -> tuple[int, float]:
+        """How many jobs are due and held by no worker, and for how many seconds the first of them has been."""
+        return self._schedule.overdue(self._monotonic())
+
     def done(self, job: Key) -> None:
         """Report that the round succeeded."""
         self._schedule.done(job)

@@ -60,6 +60,16 @@ class Schedule(Generic[K]):
             if key not in self._busy:
                 self._push(key, at)
 
+    @property
+    def busy(self) -> int:
+        """The number of keys that are worked on."""
+        return len(self._busy)
+
+    def overdue(self, now: float) -> tuple[int, float]:
+        """How many idle keys are due, and for how many seconds the first of them has been."""
+        waits = [now - at for key, at in self._due.items() if at <= now and key not in self._busy]
+        return len(waits), max(waits, default=0.0)
+
     def next_at(self) -> float | None:
         """When the next idle key is due; None if none waits."""
         self._skip()

@@ -14,9 +14,10 @@ import kopf
 from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import key_of
+from perdure_operator.cluster.read.records import key_of, version_of
 from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.queue import Queue
+from perdure_operator.metrics.counted import Echoes
 
 SELECTOR_KEY: Final = ("v1", "pods")
 """The documented string form 'v1/pods' silently selects nothing in kopf 1.45.2."""
@@ -29,13 +30,16 @@ logger = logging.getLogger(__name__)
 class Watch:
     """Handles watch events."""
 
-    def __init__(self, cache: Cache, queue: Queue) -> None:
+    def __init__(self, cache: Cache, queue: Queue, echoes: Echoes | None = None) -> None:
         self._cache = cache
         self._queue = queue
+        self._echoes = echoes or Echoes()
 
     def take_in(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """Handle one event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
         change = self._cache.delete(resource, raw) if kind == "DELETED" else self._cache.apply(resource, raw)
+        if resource == JOBS:
+            self._echoes.showed(key_of(raw), version_of(raw), deleted=kind == "DELETED")
         # None: a later version is known already, perhaps from the answer to our own write.
         if change is not None and self._queue.started:
             for job in sorted(affected_jobs(self._cache, change)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,7 @@ from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
+from perdure_operator.metrics.counted import RoundCounts, RoundOutcome
 from perdure_operator.state.decision import Decision, DeletePod
 from perdure_operator.state.snapshot import Snapshot
 
@@ -43,12 +45,15 @@ class Worker:
         orphans: Orphans,
         *,
         jitter: Callable[[], float] = random.random,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
         self._observer = observer
         self._actor = actor
         self._orphans = orphans
         self._jitter = jitter
+        self._monotonic = monotonic
+        self.counts = RoundCounts()
         self._writing: dict[Key, int] = {}
 
     async def run(self) -> None:
@@ -59,10 +64,11 @@ class Worker:
 
     async def work(self, job: Key) -> None:
         """Run one round of a job from the queue."""
-        where = "/".join(job)
+        where, began, outcome = "/".join(job), self._monotonic(), RoundOutcome.ERROR
         try:
             decision = await self._round(job)
         except Conflict as error:
+            outcome = RoundOutcome.CONFLICT
             self._retry(
                 job,
                 logging.DEBUG,
@@ -71,6 +77,7 @@ class Worker:
                 error,
             )
         except (ApiError, UserError) as error:
+            outcome = RoundOutcome.REFUSED
             wait = error.retry_after if isinstance(error, ApiError) else None
             message = "trainingjob %s: this round did not do all its work, the next one goes on: %s"
             self._retry(job, logging.WARNING, message, where, error, at_least=wait or 0.0)
@@ -78,7 +85,10 @@ class Worker:
             message = "trainingjob %s: an error in the operator ended this round, other jobs are not affected"
             self._retry(job, logging.ERROR, message, where, trace=True)
         else:
+            outcome = RoundOutcome.WROTE if decision is not None and _writes(decision) else RoundOutcome.UNCHANGED
             self._after(job, decision)
+        finally:
+            self.counts.ended(outcome, self._monotonic() - began)
 
     async def _round(self, job: Key) -> Decision | None:
         snapshot = await self._observer.observe(job)
@@ -94,6 +104,7 @@ class Worker:
             await self._actor.act(snapshot, decision, self._observer.memory(snapshot.uid))
             deleted = any(isinstance(action, DeletePod) for action in decision.actions)
             self._observer.written(job, snapshot.uid, deleted=deleted)
+            self.counts.writes.update(_kinds(decision))
         return decision
 
     def _after(self, job: Key, decision: Decision | None) -> None:
@@ -118,6 +129,10 @@ class Worker:
         self._observer.distrust(job)
         delay = self._queue.failed(job, at_least=at_least)
         logger.log(level, message + " (next round in %.1f s)", *values, delay, exc_info=trace)
+
+
+def _kinds(decision: Decision) -> list[str]:
+    return ["Status"] * (decision.status is not None) + [action.kind for action in decision.actions]
 
 
 def _writes(decision: Decision) -> bool:

@@ -56,8 +56,9 @@ class Actor:
         clock: Callable[[], datetime] | None = None,
         still_leading: Callable[[], bool] = lambda: True,
         number: Callable[[], str] = lambda: secrets.token_hex(8),
+        on_status: Callable[[Key, int], None] = lambda *_: None,
     ) -> None:
-        """`number` makes the names of events unique."""
+        """`number` makes the names of events unique. `on_status` learns the version of each written status."""
         self._api = api
         self._cache = cache
         self._instance = instance
@@ -65,6 +66,7 @@ class Actor:
         self._writes = Writes(api, cache, self._clock)
         self._still_leading = still_leading
         self._number = number
+        self._on_status = on_status
         self._deduplicator = EventDeduplicator()
 
     async def act(self, job: Snapshot, decision: Decision, memory: Memory) -> None:
@@ -121,6 +123,7 @@ class Actor:
             written = await self._api.replace_status(JOBS, job.namespace, job.name, body)
         except NotFound as error:
             raise Conflict(str(error)) from None
+        self._on_status((job.namespace, job.name), version_of(written))
         self._cache.apply(JOBS, written)
 
     async def _carry_out_all(self, work: Round, actions: Sequence[Action]) -> None:

@@ -13,7 +13,17 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
-from perdure_operator.cluster.protocol import PODS, ApiError, Conflict, Forbidden, Invalid, Json, OnChange, Unavailable
+from perdure_operator.cluster.protocol import (
+    PODS,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    OnChange,
+    Resource,
+    Unavailable,
+)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[KubeApi], Awaitable[Any]]
@@ -231,3 +241,45 @@ async def _error_of_a_patch(status: int, body: dict[str, Any], headers: dict[str
     return await _error_of(
         refuse, lambda api: api.patch(PODS, "ns", "p", [{"op": "test", "path": "/metadata/uid", "value": "u"}])
     )
+
+
+REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
+
+
+def test_a_review_is_posted_and_comes_back_though_it_has_no_name() -> None:
+    seen: list[tuple[str, str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        seen.append((request.method, request.path, body))
+        return web.json_response(body | {"metadata": {}, "status": {"authenticated": True}}, status=201)
+
+    async def call(api: KubeApi) -> None:
+        assert (await api.review(REVIEWS, {"spec": {"token": "t"}}))["status"] == {"authenticated": True}
+
+    asyncio.run(_ask(answer, call))
+    assert seen == [("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "t"}})]
+
+
+def test_a_refused_review_is_an_error() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": "no right", "reason": "Forbidden"}, status=403)
+
+    assert isinstance(asyncio.run(_error_of(refuse, lambda api: api.review(REVIEWS, {}))), Forbidden)
+
+
+def test_requests_are_counted_by_verb_and_status_and_those_without_an_answer_too() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/p"):
+            return web.json_response({"message": "none"}, status=404)
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def call(api: KubeApi) -> None:
+        for ask in (api.get(PODS, "ns", "p"), api.get(PODS, "ns", "p"), api.create(PODS, "ns", {})):
+            with pytest.raises(ApiError):
+                await ask
+        assert api.requests == {("GET", "404"): 2, ("POST", "none"): 1}
+
+    asyncio.run(_ask(answer, call))

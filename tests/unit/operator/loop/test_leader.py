@@ -83,3 +83,28 @@ def test_a_leader_whose_lease_another_has_taken_ends_and_says_so(caplog: pytest.
     assert asyncio.run(scene()).failed
     ended = "this operator process ends, and its pod starts another: lease system/perdure-operator is held by two"
     assert caplog.messages[-1] == ended
+
+
+def test_only_a_leader_that_has_read_all_jobs_shows_them_to_metrics() -> None:
+    cluster = MemoryCluster()
+    asyncio.run(cluster.create(JOBS, "ns", job()))
+
+    async def scene() -> None:
+        settled = asyncio.Event()
+        leader = Leader(cluster, LeaseSettings(namespace="system", seconds=15), "one", workers=0, settle=settled.set)
+        await leader._observer.sync()  # as a follower's watch fills its cache
+        before = leader.freeze({("GET", "200"): 3})
+        leader.start()
+        async with asyncio.timeout(10):
+            await settled.wait()
+        after = leader.freeze({})
+        await leader.stop()
+        assert (before.facts.leading, before.facts.lease_age, before.jobs) == (False, None, None)
+        assert before.facts.requests == {("GET", "200"): 3}
+        assert after.jobs is not None
+        assert [one.key for one in after.jobs] == [("ns", "digits")]
+        assert after.facts.leading
+        assert after.facts.lease_age is not None
+        assert leader.freeze({}).jobs is None
+
+    asyncio.run(scene())

@@ -159,3 +159,15 @@ def test_the_work_for_one_key_does_not_grow_with_the_number_of_keys() -> None:
         return Counted.looks / keys
 
     assert looks(2_000) == looks(20)
+
+
+def test_overdue_keys_are_counted_from_the_first_that_is_due_and_those_worked_on_are_not() -> None:
+    schedule = Schedule[str]()
+    for key, at in (("a", 1), ("b", 3), ("c", 9), ("later", 100)):
+        schedule.add(key, at)
+    assert schedule.overdue(0) == (0, 0.0)
+    assert schedule.overdue(10) == (3, 9.0)
+    assert schedule.pop(10) == "a"
+    schedule.add("a", 2)
+    assert (schedule.overdue(10), schedule.busy) == ((2, 7.0), 1)
+    assert schedule.pop(10) == "b"  # looking has changed no turn

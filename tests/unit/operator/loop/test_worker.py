@@ -14,6 +14,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource, Unavailable
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS
+from perdure_operator.metrics.counted import RoundOutcome
 from perdure_operator.state.decision import CheckTemplate, Decision, DeletePod
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.stage import KEY, Stage
@@ -227,3 +228,23 @@ def test_after_a_write_without_an_answer_the_job_is_read_live(monkeypatch: pytes
     stage = Stage(Silent())
     stage.apply()
     assert late_pod_is_seen_after(stage, lambda: (round_of(stage), round_of(stage)))  # a dry run, then a status
+
+
+def test_rounds_and_their_writes_are_counted_by_how_they_ended() -> None:
+    cluster = DeafCluster()
+    stage = Stage(cluster)
+    stage.apply()
+    stage.start()
+    counts = stage.worker.counts
+    wrote = counts.outcomes[RoundOutcome.WROTE]
+    assert wrote > 0
+    assert counts.writes["Status"] > 0
+    assert counts.writes["CreatePod"] == 2
+    round_of(stage)
+    cluster.down = True
+    stage.observer.distrust(KEY)  # so that the next round reads the pods live
+    round_of(stage)
+    assert counts.outcomes[RoundOutcome.WROTE] == wrote
+    assert counts.outcomes[RoundOutcome.REFUSED] == 1
+    assert counts.outcomes[RoundOutcome.UNCHANGED] >= 1
+    assert sum(counts.buckets) == counts.outcomes.total()

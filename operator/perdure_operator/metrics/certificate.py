@@ -1,0 +1,144 @@
+"""The server's TLS context: from the files of a mounted Secret, or with a certificate that this process makes itself.
+
+The key that it makes never leaves memory: OpenSSL reads it from an anonymous file. Both kinds are renewed while the
+process runs. Used by `server`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from perdure.errors import UserError
+
+LIFE: Final = timedelta(days=90)
+BACKDATED: Final = timedelta(hours=1)
+"""A scraper's clock may be behind ours."""
+LOOK_SECONDS: Final = 60.0
+"""A Secret's files are looked at this often at most."""
+
+logger = logging.getLogger(__name__)
+
+
+class Contexts(Protocol):
+    """A source of TLS contexts."""
+
+    def current(self) -> ssl.SSLContext:
+        """The context for the next connection. Raises nothing."""
+
+
+class SelfMade:
+    """A certificate for these names, signed by its own key. A new one replaces it when half of its life is over."""
+
+    def __init__(self, names: Sequence[str], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._names = tuple(names)
+        self._now = now
+        self._make()
+
+    def current(self) -> ssl.SSLContext:
+        """See Contexts."""
+        if self._now() >= self._renew_at:
+            self._make()
+        return self._context
+
+    def _make(self) -> None:
+        now = self._now()
+        self._context = _context(*make(self._names, now))
+        self._renew_at = now + LIFE / 2
+
+
+class FromFiles:
+    """tls.crt and tls.key of a folder, read again when the kubelet has changed them."""
+
+    def __init__(self, folder: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Raises UserError if they cannot be used."""
+        self._folder = folder
+        self._monotonic = monotonic
+        try:
+            self._context, self._state = self._read(), self._stat()
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder}: tls.crt and tls.key are no usable certificate: {error}") from None
+        self._looked = monotonic()
+
+    def current(self) -> ssl.SSLContext:
+        """See Contexts. Files that cannot be used change nothing, and are a line in the log."""
+        now = self._monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        return self._context
+
+    def _look(self) -> None:
+        try:
+            state = self._stat()
+            if state != self._state:
+                self._state = state  # a wrong pair is reported once
+                self._context = self._read()
+        except (OSError, ValueError) as error:
+            words = "%s: the new tls.crt and tls.key cannot be used, so metrics keep the certificate before: %s"
+            logger.warning(words, self._folder, error)
+
+    def _stat(self) -> tuple[int, ...]:
+        found = [(self._folder / name).stat() for name in ("tls.crt", "tls.key")]
+        return tuple(part for one in found for part in (one.st_mtime_ns, one.st_ino, one.st_size))
+
+    def _read(self) -> ssl.SSLContext:
+        return _loaded(str(self._folder / "tls.crt"), str(self._folder / "tls.key"))
+
+
+def make(names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
+    """A certificate and its key, both PEM, valid for LIFE from `now`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "perdure-operator metrics")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + LIFE)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), private
+
+
+def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    with ExitStack() as files:
+        paths = []
+        for content in (certificate, key):
+            fd = os.memfd_create("perdure-metrics")
+            files.callback(os.close, fd)
+            os.write(fd, content)
+            paths.append(f"/proc/self/fd/{fd}")
+        return _loaded(*paths)
+
+
+def _loaded(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password=_no_password)
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask on the terminal for the password of an encrypted key."""
+    raise ValueError("the key is encrypted: give one without a password")
