@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from perdure.errors import UserError
 from perdure_operator.metrics.access import PATH, Access, Gate
@@ -46,7 +46,7 @@ class Body:
     gzipped: bool = False
 
 
-Collect = Callable[[bool], Awaitable[Body]]
+Collect = Callable[[bool], Coroutine[Any, Any, Body]]
 """Collects one scrape, gzipped if True."""
 
 

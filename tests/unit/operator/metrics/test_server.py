@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +20,7 @@ from perdure_operator.metrics.certificate import SelfMade
 from perdure_operator.metrics.server import (
     HEADER_BYTES,
     Body,
+    Collect,
     Limits,
     RequestRefused,
     ScrapeRequest,
@@ -75,9 +76,7 @@ class Scrapes:
 
 
 @asynccontextmanager
-async def serving(
-    limits: Limits, collect: Callable[[bool], Awaitable[Body]], api: ApiServer | None = None
-) -> AsyncIterator[int]:
+async def serving(limits: Limits, collect: Collect, api: ApiServer | None = None) -> AsyncIterator[int]:
     listener = listen(0)
     port = listener.getsockname()[1]
     task = asyncio.create_task(serve(listener, SERVED, Gate(api or ApiServer()), collect, limits=limits))
