@@ -6,6 +6,7 @@ Nothing half-written is left under the name that was asked for: it is written be
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save as save_dcp
 
 from perdure.checkpoint.inspect import Line
@@ -55,7 +58,7 @@ def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) 
             raise UserError(f"{to} exists: name another place, or remove it")
     loaded = load(uri, [name], seq=wanted.seq)
     state = loaded[name]
-    beside = to.with_name(f".{to.name}.{os.getpid()}")
+    beside = to.with_name(f".perdure-export.{os.getpid()}")  # not longer for a long name
     with _writing(to):
         try:
             _WRITERS[form](state, beside)
@@ -72,8 +75,20 @@ def export(uri: str, wanted: CommitSelector, name: str, to: Path, form: Format) 
 def _writing(to: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise UserError(f"{to} cannot be written: {error.strerror or error}") from None
+    except (OSError, RuntimeError, SafetensorError, CheckpointException) as error:
+        cause = _system_error(error)
+        if cause is None:
+            raise
+        raise UserError(f"{to} cannot be written: {cause.strerror or cause}") from None
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """The system's error behind one of the libraries that write: a full disk, say."""
+    if isinstance(error, CheckpointException):
+        error = next(failure for failure, _ in error.failures.values())
+    if isinstance(error, SafetensorError) and (number := re.search(r"\(os error (\d+)\)", str(error))):
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    return next((one for one in (error, error.__context__) if isinstance(one, OSError)), None)
 
 
 def _write_hf(state: Mapping[Any, Any], to: Path) -> None:

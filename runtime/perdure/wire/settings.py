@@ -253,10 +253,7 @@ def _floor(environ: Mapping[str, str]) -> CommitRef | None:
 
 def _resume_from(environ: Mapping[str, str], given: Mapping[str, Any] | None, own: str) -> ResumeFrom | None:
     text = environ.get(Env.FROM)
-    try:
-        found = json.loads(text) if text else given
-    except ValueError:
-        raise UserError(f'{Env.FROM} is {text!r}: give a JSON object such as {{"epoch": 3}}') from None
+    found = _object(Env.FROM, text, '{"epoch": 3} or {"uri": "s3://bucket/other"}') if text else given
     if found is None:
         return None
     wish = read_resume_from(found)
@@ -264,6 +261,16 @@ def _resume_from(environ: Mapping[str, str], given: Mapping[str, Any] | None, ow
     if other == own and not wish.wanted.given:
         raise UserError(f"resume_from: {other} is this training's own root: name a commit of it, by epoch say")
     return replace(wish, uri=None if other == own else other)
+
+
+def _object(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{name} is {text!r}: give a JSON object such as {example}")
+    return found
 
 
 def _handover(environ: Mapping[str, str]) -> Handover | None:

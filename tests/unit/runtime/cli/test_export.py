@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,33 @@ def test_a_place_where_nothing_can_be_written_is_named(
         assert re.match(r"perdure: error: \S+ (cannot be written: [A-Z]|is a URI: )", said), said
         assert said.count("\n") == 1
     assert sorted(path.name for path in root.parent.iterdir()) == ["file", "root"]
+
+
+@pytest.mark.parametrize("form", ["hf", "torch", "dcp"])
+def test_an_export_that_fills_the_disk_is_one_line_and_leaves_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    with largest_file(64):
+        status = main(["export", str(root), "model", str(root.parent / "out"), "--format", form])
+    said = capsys.readouterr().err
+    assert (status, said) == (2, f"perdure: error: {root.parent / 'out'} cannot be written: File too large\n")
+    assert [path.name for path in root.parent.iterdir()] == ["root"]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Until the end of the block no file of this process can grow beyond this many bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_name_as_long_as_the_system_allows_is_written(root: Path) -> None:
+    assert main(["export", str(root), "model", str(root.parent / ("x" * 255))]) == 0
+    assert len(load_file(root.parent / ("x" * 255) / "model.safetensors")) > 1
 
 
 def test_a_commit_is_named_by_its_number_and_a_damaged_one_leaves_nothing(

@@ -145,9 +145,17 @@ def test_a_root_that_is_named_as_another_one_is_still_its_own() -> None:
     assert read_settings({}, "/own", {"uri": "/other"}).resume_from == ResumeFrom(CommitSelector(), "file:///other")
 
 
-@pytest.mark.parametrize("text", ["{", '{"epochs": 3}', "[]", '{"epoch": -1}'])
-def test_a_place_to_begin_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"PERDURE_FROM is|resume_from is|epoch is -1"):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"epochs": 3}', r"resume_from is \{'epochs': 3\}: give one of epoch, step, seq, pin, and uri"),
+        ('{"epoch": -1}', "epoch is -1"),
+        ('{"uri": 5}', "uri is 5: give a folder or s3://bucket/prefix"),
+        *((text, "PERDURE_FROM is .*: give a JSON object such as .*uri") for text in ("{", "[]", "5", "null", "s3://b")),
+    ],
+)
+def test_a_place_to_begin_that_makes_no_sense_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
         read_settings({Env.FROM: text})
 
 
