@@ -37,9 +37,10 @@ class Beat:
 
 
 def decode(text: str) -> Beat:
-    """A beat from the store."""
-    number, seconds, place = text.split(" ", 2)
-    return Beat(int(number), int(seconds), place)
+    """A beat from the store. Ranks of an earlier version write the number alone."""
+    number, _, rest = text.partition(" ")
+    seconds, _, place = rest.partition(" ")
+    return Beat(int(number), int(seconds or 0), place)
 
 
 class Standstill:

@@ -52,10 +52,10 @@ def wait_for_all(run: Run) -> None:
 def _wait_by_keys(run: Run) -> None:
     store = _store(run)
     store.set(_key(run.rank), DONE)
-    silence = _Silence(store)
+    silence = Silence(store)
     waiting = set(range(run.world))
     while waiting := {rank for rank in waiting if not _is_done(store, rank)}:
-        silence.check(waiting)
+        silence.check(waiting, time.monotonic())
         time.sleep(LOOK_SECONDS)
 
 
@@ -113,15 +113,16 @@ def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
                 raise
 
 
-class _Silence:
-    """How long each rank that still works has been silent."""
+class Silence:
+    """How long each rank that still works has been silent. The caller passes every time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._heard: dict[int, tuple[bytes, float]] = {}
 
-    def check(self, ranks: Iterable[int]) -> None:
-        now, ranks = time.monotonic(), list(ranks)
+    def check(self, ranks: Iterable[int], now: float) -> None:
+        """PeerLost if one of these ranks has sent no new heartbeat for too long, or none at all since the first call."""
+        ranks = list(ranks)
         found = pulses(self._store, ranks)
         for rank in ranks:
             pulse = found.get(rank, b"")

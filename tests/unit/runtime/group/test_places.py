@@ -26,6 +26,10 @@ def test_a_beat_is_read_as_it_was_written(beat: Beat) -> None:
     assert decode(beat.encode()) == beat
 
 
+def test_a_beat_of_an_earlier_version_has_no_place() -> None:
+    assert decode("7") == Beat(7)
+
+
 def test_a_rank_looks_once_it_has_stood_at_one_place_for_long_and_then_now_and_then() -> None:
     still = standing()
     assert not still.is_to_look(LATER - 1, 0)

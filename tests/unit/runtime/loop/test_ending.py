@@ -58,6 +58,28 @@ def test_a_rank_that_has_failed_counts_as_lost_while_the_launcher_lives(tmp_path
         ending.wait_for_all(run)
 
 
+def test_a_rank_whose_heartbeat_stops_after_the_training_is_lost() -> None:
+    store = HashStore()
+    silence, late = ending.Silence(store), ending.SILENCE_SECONDS + 1
+    store.set("pulse/0", "1 0 ")
+    store.set("pulse/1", "1 0 ")
+    silence.check([0, 1], 0)
+    store.set("pulse/0", "2 0 ")
+    silence.check([0, 1], late - 1)
+    silence.check([0], late)
+    with pytest.raises(PeerLost, match="rank 1 was not heard for 300 s after the training"):
+        silence.check([0, 1], late)
+    store.set("pulse/1", "2 0 ")
+    silence.check([0, 1], late)
+
+
+def test_so_is_one_that_was_never_heard() -> None:
+    silence = ending.Silence(HashStore())
+    silence.check([1], 0)
+    with pytest.raises(PeerLost, match="rank 1 was not heard"):
+        silence.check([1], ending.SILENCE_SECONDS + 1)
+
+
 def connecting(*answers: Exception | Store) -> Callable[[], Store]:
     """What gives or raises them, one after the other."""
     left = iter(answers)
