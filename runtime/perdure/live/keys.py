@@ -18,6 +18,7 @@ from perdure.group.gloo import peer_lost
 from perdure.group.rendezvous import Deadline, StoreAddress, connect_again, look_for_keys, open_place
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.log.entry import ENTRY_BYTES
+from perdure.state.parameter_layouts import first_difference
 from perdure.wire import Handover, HandoverWord
 from perdure.wire.settings import NOBODY, Member
 
@@ -85,7 +86,7 @@ class StoreKeys:
     def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
         """Publish that this party is warm, and wait until all are.
 
-        `warm` describes this party's models, optimizers and versions; all parties must have the same. `writer` is the
+        `warm` describes this party's models, optimizers and versions in lines; all parties must have the same. `writer` is the
         mark of the newer run's log entries, given on its rank 0. `member` is this party's pod and node.
 
         Raises UserError if another party has other models, optimizers or versions.
@@ -99,10 +100,10 @@ class StoreKeys:
             for other in self._attempt.parties:
                 key = f"warm/{other.number}"
                 look_for_keys(self.store, [key], deadline, f"{_name(other)} has not come", every=WARM_POLL_SECONDS)
-                if json.loads(bytes(self.store.get(key))) != mine:
+                if (theirs := json.loads(bytes(self.store.get(key)))) != mine:
                     raise UserError(
-                        f"{_name(other)} has other models, optimizers or versions than {_name(self._party)}: start "
-                        f"newcomers with the same image and script"
+                        f"{_name(other)} has other models, optimizers or versions than {_name(self._party)}: "
+                        f"{_difference(theirs, mine)}start newcomers with the same image and script"
                     )
 
     @property
@@ -203,6 +204,14 @@ def open_keys(block: Handover, attempt: Attempt, party: Party, give_up: Callable
     place = StoreAddress((host, int(port)), party.decides, block.token, block.token, who)
     limit = timedelta(seconds=max(1, block.limit))
     return StoreKeys(open_place(place, limit, Deadline(block.limit, give_up)), attempt, party, place)
+
+
+def _difference(theirs: Any, mine: Sequence[Any]) -> str:
+    """The first lines that differ in what two parties of the same FORMAT hold."""
+    if not isinstance(theirs, list) or theirs[:1] != [FORMAT]:
+        return ""
+    found = first_difference(theirs[1].split("\n"), mine[1].split("\n"))
+    return f"it has {found[0]}, and not {found[1]}: " if found else ""
 
 
 def _name(party: Party) -> str:

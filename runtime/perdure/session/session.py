@@ -139,14 +139,14 @@ class Session:
     def wrap(self, model: nn.Module, **options: Any) -> nn.Module:
         """The model as training calls it: through DistributedDataParallel if there are several ranks.
 
-        `options` go to DistributedDataParallel. Your model is the wrapper's `module`. UserError for a model that is
-        sharded: it averages its gradients by itself.
+        `options` go to DistributedDataParallel. Your model is the wrapper's `module`. UserError for a sharded model,
+        which averages its gradients by itself, and on every rank if they train parameters of other shapes or strides.
         """
         refuse_sharded(model)
         core = self._core
         replica = wrapping.Replica(model, deterministic=core.deterministic, options=options)
         if not core.run.joining:
-            replica.adapt(core.run.world)
+            replica.adapt(core.run.world, peers=core.run.peers)
         core.run.replicas.append(replica)
         return replica
 

@@ -106,10 +106,13 @@ class Module:
         """Whether several ranks compute parts of one batch."""
         return is_tensor_parallel(self._module)
 
-    def layout(self) -> list[list[Any]]:
-        """Names, types and shapes of the parameters with which training began; buffers may have grown."""
-        began = ((name, one) for name, one in self.parameters() if self._begun is None or name in self._begun)
-        return [[name, tensors.dtype_name(value), list(value.shape)] for name, value in began]
+    def layout(self) -> Iterator[str]:
+        """A line for each parameter with which training began: its name, type, shape, and the order of its dimensions
+        in memory. Buffers may have grown."""
+        for name, value in self.parameters():
+            if self._begun is None or name in self._begun:
+                order = list(tensors.memory_order(value) or range(value.dim()))
+                yield f"{name}: {tensors.dtype_name(value)} {list(value.shape)}, memory order {order}"
 
     def live(self) -> dict[str, Tensor]:
         """Its tensors, by full name."""

@@ -141,10 +141,13 @@ class Optim:
             "more": split(rest, f"{self._name}/more/", shared),
         }
 
-    def layout(self, parameters: Names) -> list[Any]:
-        """Its class, and the names of each group's parameters when training began."""
-        groups = [[parameters.get(one, "") for one in group["params"]] for group in self._optimizer.param_groups]
-        return [type(self._optimizer).__qualname__, groups[: self._begun or None]]
+    def layout(self, parameters: Names) -> Iterator[str]:
+        """A line for its class, and one for each parameter of each group with which training began."""
+        yield f"{self._name}: {type(self._optimizer).__qualname__}"
+        for number, group in enumerate(self._optimizer.param_groups[: self._begun or None]):
+            yield f"{self._name}: group {number}"
+            for one in group["params"]:
+                yield f"{self._name}: group {number} has {parameters.get(one, 'an unregistered parameter')}"
 
     @property
     def late(self) -> list[str]:

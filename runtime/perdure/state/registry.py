@@ -227,14 +227,17 @@ class Registry:
         return {name: tensor for module in self._modules.values() for name, tensor in module.live().items()}
 
     def kind(self) -> str:
-        """A text of what all ranks of a run must have in common before anything is trained."""
+        """Lines of what all ranks of a run must have in common before anything is trained."""
         early = self.names - self._late
-        layouts = {name: module.layout() for name, module in self._held(self._modules, early)}
+        lines = [f"torch {torch.__version__}"]
+        for name, module in sorted(self._held(self._modules, early)):
+            lines += [f"{name}: a module", *module.layout()]
         names = self._parameter_names()
-        groups = {name: optimizer.layout(names) for name, optimizer in self._held(self._optimizers, early)}
-        others = {name: type(other).__qualname__ for name, other in self._held(self._others, early)}
-        others |= {name: f"{others[name]} of each rank" for name in self._merges}
-        return repr((torch.__version__, sorted(layouts.items()), sorted(groups.items()), sorted(others.items())))
+        for _, optimizer in sorted(self._held(self._optimizers, early)):
+            lines += optimizer.layout(names)
+        for name, other in sorted(self._held(self._others, early)):
+            lines.append(f"{name}: {type(other).__qualname__}{' of each rank' * (name in self._merges)}")
+        return "\n".join(lines)
 
     def state(self, rank: Any, small: Small | None = None, spread: Collection[int] = ()) -> RankState:
         """The present state; its tensors are the live ones, not copies. UserError for what cannot be saved.

@@ -44,6 +44,8 @@ def network(kind: str) -> nn.Module:
         last = nn.Conv2d(2, 4, 2).to(memory_format=torch.channels_last)
         images = nn.Sequential(nn.Unflatten(1, (2, 2, 2)), last, nn.Flatten(), turned(nn.Linear(4, 16)))
         return nn.Sequential(*images, nn.ReLU(), nn.Dropout(0.3), turned(nn.Linear(16, 3)))
+    if kind == "columns":
+        return nn.Sequential(turned(nn.Linear(8, 16)), nn.ReLU(), nn.Dropout(0.3), turned(nn.Linear(16, 3)))
     norm = [nn.BatchNorm1d(16)] if kind == "norm" else []
     return nn.Sequential(nn.Linear(8, 16), *norm, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 

@@ -32,6 +32,13 @@ FAULTS = {
     "killed-with-the-state": Fault({"die": "restored"}, -signal.SIGKILL, ""),
     "error-before-its-first-batch": Fault({"die": "error"}, 1, "no data on this node"),
     "another-model": Fault({"model": "norm"}, 1, "has other models", {"wait_for_end": True}),
+    "another-memory-format": Fault(
+        {"model": "columns"},
+        1,
+        "it has model.0.weight: float32 [16, 8], memory order [0, 1], and not model.0.weight: float32 [16, 8], memory "
+        "order [1, 0]",
+        {"wait_for_end": True},
+    ),
 }
 
 

@@ -181,6 +181,21 @@ def lost_in_save(root: str, *, epochs: int, leaves: bool = False) -> dict[str, A
     return {}
 
 
+def wraps_unlike(root: str, *, how: str) -> None:
+    """Rank 1 makes another model than rank 0, and both train one step."""
+    with joined(root) as session:
+        other = session.rank == 1
+        conv, linear = nn.Conv2d(2, 4, 3), nn.Linear(4, 5 if other and how == "wider" else 3)
+        if other and how == "channels last":
+            conv.to(memory_format=torch.channels_last)
+        if other and how == "turned":
+            linear.weight = nn.Parameter(linear.weight.detach().t().contiguous().t())
+        if other and how == "shorter":
+            linear.register_parameter("bias", None)
+        model = session.wrap(nn.Sequential(conv, linear))
+        model.module[1](model.module[0](torch.zeros(1, 2, 3, 3)).flatten(1)).sum().backward()
+
+
 def thaw(root: str) -> dict[str, Any]:
     """Trains the last layer alone, then both, then the first alone, on this rank's share."""
     seen = []

@@ -27,6 +27,7 @@ KERNELS = {
 }
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "AdamW": lambda parameters, **kernel: AdamW(parameters, lr=0.01, **kernel),
+    "Adam": lambda parameters, **kernel: Adam(parameters, lr=0.01, **kernel),
     "AMSGrad": lambda parameters, **kernel: Adam(parameters, lr=0.01, amsgrad=True, **kernel),
     "momentum": lambda parameters, **kernel: SGD(parameters, lr=0.01, momentum=0.9, **kernel),
 }

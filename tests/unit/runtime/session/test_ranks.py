@@ -36,6 +36,16 @@ EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, 
 """Sizes of one job's runs, and the rank that is asked to leave each, the pass and the batch."""
 READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
+WRAPPED_UNLIKE = {
+    "turned": ("1.weight: float32 [3, 4] with strides [4, 1]", "1.weight: float32 [3, 4] with strides [1, 3]"),
+    "channels last": (
+        "0.weight: float32 [4, 2, 3, 3] with strides [18, 9, 3, 1]",
+        "0.weight: float32 [4, 2, 3, 3] with strides [18, 1, 6, 2]",
+    ),
+    "wider": ("1.weight: float32 [3, 4] with strides [4, 1]", "1.weight: float32 [5, 4] with strides [4, 1]"),
+    "shorter": ("1.bias: float32 [3] with strides [1]", "nothing more"),
+}
+"""How rank 1's model differs from rank 0's, and what each has where they differ first."""
 STRAYED = [
     "rank 0 has the batch of step 2",
     "rank 1 evaluates with loader 'valid' after step 1, and waits in poll() of step 1",
@@ -113,6 +123,10 @@ def scenes(root: Path) -> list[Scene]:
         Scene("without-a-server", "without_a_server", 2, {"root": str(root / "without-a-server")}),
         Scene("twice", "twice", 2, {"root": str(root / "twice")}),
         Scene("subgroup", "subgroup", 3, {"root": str(root / "subgroup")}),
+        *(
+            Scene(f"wrap-unlike-{how}", "wraps_unlike", 2, {"root": str(root / f"wrap-unlike-{how}"), "how": how})
+            for how in WRAPPED_UNLIKE
+        ),
         Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
         train("two", 2, "two"),
         Scene(
@@ -334,6 +348,14 @@ def test_what_a_step_said_is_not_lost_in_a_save_that_follows(played: Results) ->
 
 def test_gradients_are_summed_in_rank_order_over_the_group_that_wrap_was_given(played: Results) -> None:
     assert played["subgroup"] == [[1.5], [1.5], [3.0]]
+
+
+@pytest.mark.parametrize("how", WRAPPED_UNLIKE)
+def test_every_rank_is_told_which_parameter_of_wrap_is_unlike(played: Results, how: str) -> None:
+    first, second = WRAPPED_UNLIKE[how]
+    told = [(result["raised"], result["message"]) for result in played[f"wrap-unlike-{how}"]]
+    assert [kind for kind, _ in told] == ["UserError"] * 2
+    assert all(f"rank 0 has {first}, rank 1 has {second}: build the same model" in words for _, words in told), told
 
 
 def test_a_layer_that_is_frozen_or_unfrozen_while_training_stays_equal_on_all_ranks(played: Results) -> None:
