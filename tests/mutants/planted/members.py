@@ -18,9 +18,9 @@ _CLUSTER: Final = "operator/perdure_operator/cluster/"
 _MEMBER: Final = f"{_CLUSTER}member.py"
 _ROOTS: Final = f"{_CLUSTER}read/roots.py"
 
-_OF_MARKS: Final = ("tests/unit/operator/decide/test_autoscaler_marks.py",)
+_OF_MARKS: Final = ("tests/unit/operator/api/test_marks.py",)
 _OF_GANGS: Final = (
-    "tests/unit/operator/decide/test_gangs.py",
+    "tests/unit/operator/decide/test_starting.py",
     "tests/unit/operator/test_gang_start.py",
 )
 _NO_CLASSES: Final = "the simulation's scheduler knows no priorities"

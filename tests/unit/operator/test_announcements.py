@@ -241,7 +241,7 @@ def test_every_row_has_an_object() -> None:
     asked_for = {
         row.name for row in DEFAULT_SIGNALS if row.source is SignalSource.EVICTION
     }  # decide/test_eviction_responses
-    by_a_person = {"vacate-job"}  # decide/test_vacate_annotation
+    by_a_person = {"vacate-job"}  # state/test_vacate_request
     assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in DEFAULT_SIGNALS}
 
 
