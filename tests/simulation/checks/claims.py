@@ -209,12 +209,14 @@ class Claims(Promise):
         self._lasting("never-asked", uid_of(job), bool(unasked), self._case.patience(ASKING_SECONDS), words)
 
     def _look_at_template(self, job: Json, status: Json) -> None:
+        """An invalid template is named in status, once the API server lets the operator write: while it refuses calls a
+        round is tried again after up to half a minute."""
         bad = not job["spec"]["template"]["spec"]["containers"][0].get("image") and not job["spec"].get("suspend")
         said = status.get("conditions") or ()
         earlier = any(word in str(condition(status, "Running").get("reason")) for word in ("Root", "Predecessor"))
         told = earlier or any(one.get("status") == "False" and "emplate" in str(one.get("reason")) for one in said)
         words = f"{key_of(job)[1]}: the template is invalid and no condition says so"
-        self._lasting("silent-template", uid_of(job), bad and not told, 40.0, words)
+        self._lasting("silent-template", uid_of(job), bad and not told, self._case.patience(40.0), words)
         (namespace, name), waits = key_of(job), condition(status, "Running").get("reason") == "TemplateInvalid"
         revision = f"{name}-{uid_of(job)[:4]}-{status.get('templateChecked')}"
         kept = self._world.server.find(REVISIONS, namespace, revision) is not None

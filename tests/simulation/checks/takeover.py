@@ -117,7 +117,7 @@ class Takeover(Promise):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
-            allowed = (*sizes(job["spec"]), self._kept_size(job, before))
+            allowed = (*sizes(job["spec"]), self._kept_size(job, before, after))
             if int(new["run"]) not in known and len(new["members"]) not in allowed:
                 yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
@@ -134,20 +134,29 @@ class Takeover(Promise):
         ):
             yield from self._falls(job, now)
 
-    def _kept_size(self, job: Json, before: Json) -> int:
+    def _kept_size(self, job: Json, before: Json, after: Json) -> int:
         """A job of a fixed size that is to grow keeps its run's size in a move for another reason, once a larger run
         was offered in vain, or once its members of an earlier template have awaited all new ones for long enough;
-        otherwise 0."""
+        otherwise 0.
+
+        The other reason may be noticed in the round that plans the move, while a standby for the growth is warm: then
+        only the status that this round writes names it.
+        """
         why, have = intent(before), len(plan_of(before).get("members") or ())
         if job["spec"].get("elastic") or have > wanted(job["spec"]):
             return 0
-        if why.get("disruption") != "SizeChange" or upcoming(before).get("attempts"):
+        reasons = {why.get("disruption"), intent(after).get("disruption", "SizeChange")}
+        if reasons != {"SizeChange"} or upcoming(before).get("attempts"):
             return have
         waited = self._case.now - seconds_of(why["since"])
         return have if waited >= int(job["spec"].get("startTimeoutSeconds") or 600) - CLOCK_SECONDS else 0
 
     def _falls(self, job: Json, leaving: Json) -> Iterator[tuple[str, str]]:
-        """All leave only if standbys have had their time, or something obstructed them."""
+        """All leave only if standbys have had their time, or something obstructed them.
+
+        The time in which an image is pulled counts where a member leaves at a known time: it was deleted, so its pod
+        ends with its grace period, or a node has a deadline.
+        """
         had = self._case.now - seconds_of(leaving["since"])
         words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fallbackReason']}"
         patience = int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30))
@@ -158,7 +167,8 @@ class Takeover(Promise):
         if "in time" in leaving["fallbackReason"] and refused and not new and not leaving.get("deadlineSeen"):
             yield "stopped-in-vain", f"{words}, and since before that no new pod is admitted"
         pulls = "StartingMembers" in leaving["fallbackReason"] and any(map(is_being_pulled, new))
-        patient = not job["spec"].get("elastic") and not leaving.get("deadlineSeen")
+        hurries = leaving["disruption"] == "MemberDeleted" or leaving.get("deadlineSeen")
+        patient = not job["spec"].get("elastic") and not hurries
         if pulls and patient and had < PULLING_SECONDS - CLOCK_SECONDS:
             yield "impatient-fall", f"{words}, and the image of a new member is being pulled"
         pending = [one for one in self._case.pods(uid_of(job)) if not node_of(one)]
