@@ -30,6 +30,7 @@ CHECKS: Mapping[str, Sequence[str | Path]] = {
     "reference": [PYTHON, "-m", "perdure_operator.schema.reference_page", "--check"],
     "signals": [PYTHON, "-m", "perdure_operator.schema.signals_page", "--check"],
     "names of tests": [PYTHON, "-m", "tests.support.names_of_tests"],
+    "README": [PYTHON, "-m", "tests.support.readme_box"],
 }
 SECONDS = 90
 """After so long no further test begins: types take the rest of three minutes on a busy machine, or a long test does."""

@@ -25,6 +25,13 @@ OPTIMIZERS: list[tuple[str, Callable[[Any], torch.optim.Optimizer]]] = [
 ]
 
 
+ALL_OF_TORCH = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+)
+
+
 class Trained:
     """A model with a buffer, a parameter that gets no gradient, and the other objects to register."""
 
@@ -76,6 +83,47 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
         second.step()
     assert second.tensors() == straight.tensors()
     assert second.optimizer.param_groups[0]["lr"] == straight.optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("name", ALL_OF_TORCH)
+def test_every_optimizer_of_torch_goes_on_exactly(name: str) -> None:
+    straight, first, second = Looked(name), Looked(name), Looked(name)
+    before = first.table.weight.tolist()
+    first.step()
+    first.step()
+    second.registry.load(stored(first.registry.state(None)))
+    for one in (straight, straight, straight, straight, second, second):
+        one.step()
+    assert straight.tensors() == second.tensors()
+    assert straight.table.weight.tolist() != before
+
+
+class Looked:
+    """A table and a layer with parameters of two dimensions, as Muon wants them; sparse gradients for SparseAdam."""
+
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(0)
+        sparse = name == "SparseAdam"
+        self.table, self.last = nn.Embedding(6, 4, sparse=sparse), nn.Linear(4, 3, bias=False)
+        trained = self.table.parameters() if sparse else [*self.table.parameters(), *self.last.parameters()]
+        self.optimizer = getattr(torch.optim, name)(trained)
+        self.registry = Registry()
+        self.registry.add("table", self.table)
+        self.registry.add("last", self.last)
+        self.registry.add("optimizer", self.optimizer)
+
+    def step(self) -> None:
+        def closure() -> float:
+            self.table.zero_grad()
+            self.last.zero_grad()
+            loss: torch.Tensor = self.last(self.table(torch.tensor([0, 1, 3, 3]))).square().mean()
+            loss.backward()
+            return loss.item()
+
+        self.optimizer.step(closure)
+
+    def tensors(self) -> list[list[float]]:
+        return [module.weight.flatten().tolist() for module in (self.table, self.last)]
 
 
 def test_an_optimizer_without_a_step_is_recorded_as_such_and_is_not_stepped() -> None:

@@ -1,0 +1,96 @@
+"""What README's box calls supported or not proven, and the tests that show the one, or why the other has none.
+
+A person who changes the box changes a row here: `make check` runs this module, which prints what differs. The third
+column, what is refused, is tried by tests/unit/runtime/state/test_shards.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+SHOWN: Final[Mapping[str, Sequence[str]]] = {
+    "Models on CPUs: whole ones, one process or DDP": [
+        "tests/unit/runtime/session/test_boundary.py::test_a_disturbed_script_ends_as_if_nothing_had_happened",
+        "tests/unit/runtime/session/test_ranks.py::test_two_ranks_resume_to_the_result_of_an_undisturbed_run",
+    ],
+    "sharded ones by FSDP2, HSDP and FSDP2 with tensor parallelism (in place)": [
+        "tests/unit/runtime/session/test_sharded.py::test_a_resumed_run_is_the_undisturbed_one_bit_for_bit",
+    ],
+    "any torch optimizer": [
+        "tests/unit/runtime/state/test_registry.py::test_every_optimizer_of_torch_goes_on_exactly",
+    ],
+    "Kubernetes 1.37 with 3 nodes": ["e2e/scenarios/test_drain.py::test_a_drained_training_goes_on_at_the_next_step"],
+    "folders and S3": [
+        "tests/unit/runtime/store/test_whole_run.py::"
+        "test_a_run_saves_is_overtaken_and_its_successor_of_another_size_resumes",
+    ],
+    "torchrun": [
+        "tests/unit/runtime/session/test_found_groups.py::"
+        "test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_the_same_weights",
+    ],
+    "Hugging Face's Trainer and Lightning (in place)": [
+        "tests/unit/runtime/adapters/test_hf.py::"
+        "test_two_ranks_that_are_drained_come_to_the_bits_of_two_that_are_not",
+        "tests/unit/runtime/adapters/test_lightning.py::"
+        "test_a_training_that_is_asked_to_leave_comes_to_what_it_comes_to_undisturbed",
+    ],
+}
+"""What is supported, and the tests that show it."""
+LACKS: Final[Mapping[str, str]] = {
+    "GPUs and NCCL (what should work there)": "the tests' machine has no GPU",
+    "more than 4 ranks in a real cluster": "the tests' machine has 2 cores; up to 64 members are simulated",
+    "clouds' own autoscalers and spot notices": "the tests have no cloud: Karpenter launches nodes of this machine",
+}
+"""What is not proven, and why."""
+_ROW: Final = re.compile(r"^\| \*\*Supported\*\*.*\n\|[-|]+\|\n\|(.*)\|(.*)\|(.*)\|$", re.MULTILINE)
+_LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+def problems(
+    folder: Path, shown: Mapping[str, Sequence[str]] = SHOWN, lacks: Mapping[str, str] = LACKS
+) -> Iterator[str]:
+    """What differs between the README in this folder and the rows, and which tests of theirs there are not: a line
+    each."""
+    row = _ROW.search((folder / "README.md").read_text())
+    if row is None:
+        yield "README.md has no table of what is supported"
+        return
+    supported, unproven = (_entries(row[column]) for column in (1, 2))
+    for column, found, known in (("supported", supported, list(shown)), ("not proven", unproven, list(lacks))):
+        yield from (f"README.md calls {one!r} {column}, and no row does" for one in found if one not in known)
+        yield from (f"a row calls {one!r} {column}, and README.md does not" for one in known if one not in found)
+    for entry, tests in shown.items():
+        if not tests:
+            yield f"no test shows {entry!r}"
+        yield from (f"{test}, which shows {entry!r}, does not exist" for test in tests if not _exists(folder, test))
+
+
+def _entries(column: str) -> list[str]:
+    """The entries of a column: a semicolon or ", and" begins another one. Of a link its text counts."""
+    text = _LINK.sub(r"\1", column).strip()
+    return [part for entry in text.split("; ") for part in entry.split(", and ")]
+
+
+def _exists(folder: Path, test: str) -> bool:
+    file, _, name = test.partition("::")
+    if not (folder / file).is_file():
+        return False
+    body = ast.parse((folder / file).read_text()).body
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in body)
+
+
+def main() -> int:
+    """Exit status 1 if something differs."""
+    found = list(problems(REPOSITORY))
+    print(*found, sep="\n", end="\n" * bool(found))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
