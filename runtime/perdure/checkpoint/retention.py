@@ -2,16 +2,16 @@
 
 The manifest is deleted before the data, so that an incomplete commit is never taken for a checkpoint. The oldest
 commit is deleted first, so that only retired commits, and those that are or were pinned, are below a retired one.
-Never deleted are log entries (a zombie would get a deleted entry's number), the newest usable commit, and pinned
-ones. A commit that somebody reads stays, too, until retention comes by again. Commits that were bypassed by going
-back to an older one are kept until enough newer ones are made. Called by rank 0 after a commit, and by `perdure gc`.
-A person may pin a commit at any moment: see perdure.log.kept.
+Log entries (a zombie would get a deleted entry's number), the newest usable commit and pinned commits are never
+deleted. A commit that is being read stays until the next call. Commits that were bypassed by going back to an older one
+are kept until enough newer ones exist. Called by rank 0 after a commit, and by `perdure gc`. A person may pin a commit
+at any moment: see perdure.log.kept.
 
 No log entry names the uploads of a killed process. Older runs can no longer append, so their data without an entry is
-deleted, and what they had begun to upload. So is that of any run after a day. Each run looks for it once a day.
+deleted, with their unfinished uploads. After a day the same holds for any run. Each run looks for such data once a day.
 
-What a save of this run has left that failed is deleted before the next one uploads, because a store may have room for
-one more only; but not while an append without an answer names it: that may be a commit.
+What a failed save of this run left is deleted before the next one uploads, because the store may have room for only one
+more. It is kept while an append without an answer names it: that may be a commit.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def sweep(store: Store, writer: Writer) -> int:
 
 
 def discard(store: Store, writer: Writer) -> None:
-    """Delete what failed attempts have left, so that the next one has its room. Called where none is under way.
+    """Delete what failed attempts have left, to make room for the next one. Called while none is under way.
 
     It is tried once: what cannot be deleted now is deleted by `retire`, after a commit.
     """

@@ -1,11 +1,12 @@
-"""Finds averages of weights that a script keeps in tensors of its own: a mapping, a list, an attribute of any object.
+"""Finds averages of weights that a script keeps in its own tensors: in a mapping, a list, or any object's attribute.
 
-Most tensors in a script's variables are nobody's state: batches, losses, metrics, gradients, copies. An average shows
-itself by its numbers. Its tensors have the shapes of registered weights, and are no copies of them; and
+Most tensors in a script's variables are not training state: batches, losses, metrics, gradients, copies. An average is
+recognized by its numbers. Its tensors have the shapes of registered weights, and do not equal them, and it either
 
-* it follows: in the last step its tensors have all gone the same share of their way to those weights; or
-* it lags: it is like those weights, its tensors are the same ones as in the first step, with other numbers, and the
-  last step has left them alone. An average of every tenth step, of epochs, and the best weights so far are such.
+* follows the weights: in the last step all its tensors moved the same share of the way towards them; or
+* lags behind them: its tensors are similar to the weights, are the same objects as in the first step with other
+  numbers, and did not change in the last step. Examples are an average of every tenth step, an average of epochs, and
+  the best weights so far.
 
 Called by perdure.session.forgotten.
 """
@@ -26,21 +27,21 @@ from perdure.state.write_detection import elements_of, numbers_of
 
 Numbers = NDArray[np.float64]
 _LEAST: Final = 8
-"""Fewer numbers prove nothing."""
+"""With fewer numbers a match may be chance."""
 _SHARE: Final = 0.6
-"""An average of two weights goes half the way; one that goes further is made anew from something near the weight."""
+"""An average of two weights moves half of the way. What moves further was computed from something near the weight."""
 _REST: Final = 0.02
-"""So much of what a step has changed may be other than the share, and rounding comes on top."""
+"""The part of a step's change that the share need not explain, besides rounding."""
 _ROUNDED: Final = 8
-"""A change counts from so many times the precision on."""
+"""A change counts if it is at least this many times the precision."""
 _ALIKE: Final = 0.9
-"""The least correlation of a weight and what lags behind it."""
+"""The lowest correlation between a weight and an average that lags behind it."""
 _APART: Final = 0.05
-"""How far the shares of an average's tensors may be apart."""
+"""How much the shares of one average's tensors may differ."""
 _TENSORS: Final = 2
-"""An average has at least so many tensors, as models have."""
+"""The fewest tensors of an average: a model has at least two."""
 _MOST: Final = 0.5
-"""So many of the tensors that one holder has go the same share. Those of layers that hardly move round to others."""
+"""The part of a holder's tensors that have to move the same share. Layers that hardly move have others by rounding."""
 _SAME_SHAPE: Final = 64
 """How many weights of one shape are compared."""
 
@@ -71,7 +72,7 @@ def shapes_of(tensors: Iterable[Tensor]) -> frozenset[tuple[int, ...]]:
 def kept_tensors(
     parts: Iterable[tuple[str, Any]], shapes: Container[tuple[int, ...]], saved: Container[int]
 ) -> dict[str, KeptTensor]:
-    """Those of a script's values that could be averages. `saved`: addresses of memory that is known already."""
+    """The script's values that could be averages. `saved`: addresses of memory that is known already."""
     found = {}
     for path, value in parts:
         if type(value) in (Tensor, nn.Parameter) and tuple(value.shape) in shapes and _is_plain(value):

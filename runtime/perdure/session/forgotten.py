@@ -1,10 +1,10 @@
 """Finds training state that a script has not registered: schedulers, scalers, averages, other objects.
 
-Such objects do not know their session, so this module looks among all living objects. It cannot prove that one belongs
-to the training (a script may set a scheduler by the step), so each of these findings is doubtful. What a registered
-object holds, in any attribute, counts as saved with it. Of a module count parameters, plain numbers and the buffers of
-layers that compute something, but no copies of registered weights: neither a metric's sums nor a network that is copied
-again is training state. A DataLoader counts while one pass over it lasts several steps.
+Such objects do not know their session, so this module searches all living objects. It cannot prove that one belongs to
+the training (a script may set a scheduler by the step), so these findings are never certain. What a registered object
+holds, in any attribute, counts as saved with it. In a module, parameters, plain numbers and the buffers of layers that
+compute something count. Copies of registered weights do not: neither a metric's sums nor a network that is copied again
+is training state. A DataLoader counts while one pass over it lasts several steps.
 
 Called by perdure.session.describing, and by perdure.session.unregistered_check at the steps at which it looks.
 """

@@ -1,8 +1,8 @@
 """Finds tensors and arrays that objects carry from step to step in plain attributes, where no state_dict has them.
 
-Examples are a queue of keys, a bank of features, running statistics and a shadow of the weights. The last activations
-kept for inspection, and masks made new in each step, look the same at first sight, but losing them does no harm. State
-that is carried on shows in one of these ways:
+Examples are a queue of keys, a bank of features, running statistics and shadow weights. Activations kept for
+inspection, and masks computed in each step, look similar, but losing them does no harm. State that is carried on is
+recognized in one of these ways:
 
 * the same tensor or array has changed, so its value before the step is a part of it;
 * a list or queue still has items of a step ago, beside new ones;
@@ -36,7 +36,7 @@ _ITEMS: Final = 64
 _ELEMENTS: Final = 4096
 """How many elements of an array are compared."""
 _LEAST: Final = 2
-"""The fewest elements of a memory: a single one is usually a printed figure."""
+"""The fewest elements: a single one is usually a figure for a log line."""
 _FORM: Final = frozenset({"shape", "size", "dim", "ndim", "numel", "device", "dtype", "requires_grad", "is_cuda"})
 """Attributes of a tensor that do not depend on its elements."""
 _ABOUT: Final = frozenset({"len", "isinstance", "id", "type"})

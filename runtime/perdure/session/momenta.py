@@ -1,12 +1,12 @@
-"""Finds momentum that a script keeps in tensors of its own, and steps its weights by without an optimizer.
+"""Finds momentum that a script keeps in its own tensors and updates its weights with, without an optimizer.
 
-It shows itself by its numbers: a step makes the new tensor from the old one and from the gradient of a weight in its
-shape, or from that gradient's squares, with any factors, and with any part of the weight for a decay. A gradient alone
-is not made from the old tensor, and an average of weights not from a gradient.
+Momentum is recognized by its numbers: a step computes the new tensor from the old one and from the gradient of a weight
+of the same shape, or the gradient's square, with any factors, and with a part of the weight for a decay. A gradient is
+not computed from the old tensor, and an average of weights is not computed from a gradient.
 
-Only weights that no optimizer has are looked at, so most scripts have none. Their gradients are noted where the
-backward pass leaves them, because scripts drop them after the step. With several ranks those are not yet the mean of
-all ranks, so there only momentum whose gradients are kept until the next step is found.
+Only weights without an optimizer are examined, so most scripts have none. Their gradients are noted where the backward
+pass leaves them, because scripts drop them after the step. With several ranks those are not the mean of all ranks yet.
+There only momentum whose gradients are kept until the next step is found.
 
 Called by perdure.session.forgotten.
 """
@@ -25,15 +25,15 @@ from perdure.session.averages import Kept, KeptTensor, Numbers
 from perdure.state.write_detection import numbers_of
 
 _LEAST_SHARE: Final = 0.05
-"""The least part of the old tensor that its successor has. Momentum has a half and more."""
+"""The smallest part of the old tensor in the new one. Momentum keeps a half or more."""
 _MOST_SHARE: Final = 1.001
-"""A sum of all gradients, as of Adagrad, has all of it."""
+"""The largest part: a sum of all gradients, as in Adagrad, keeps all of it."""
 _ROUNDED: Final = 8
-"""Rounding may add so many times the precision; what counts is as many times as much again."""
+"""Rounding may add this many times the precision; a change counts if it is as many times larger again."""
 _APART: Final = 0.02
-"""How far the shares of one holder's tensors may be apart."""
+"""How much the shares of one holder's tensors may differ."""
 _TENSORS: Final = 2
-"""One tensor may look so by chance."""
+"""The fewest tensors: a single one may match by chance."""
 _STEPS: Final = re.compile(r"\[[^\]]*\]|[^\[]+?(?=[.\[]|$)")
 """The variable, and each item or attribute on the way from it."""
 
@@ -55,7 +55,7 @@ class NotedGradients:
             self._found[id(weight)] = gradient
 
     def end(self) -> None:
-        """The step is done: what the script has kept of its gradients counts more than what was noted."""
+        """The step is done: gradients that the script still has replace those that were noted."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -87,7 +87,7 @@ def momenta(newer: Kept, now: Kept, gradients: NotedGradients) -> list[str]:
 
 
 def _shares(newer: Kept, now: Kept, gradients: NotedGradients) -> Iterator[tuple[str, float]]:
-    """By path, of tensors that a step has made from themselves and a gradient: the part that they keep."""
+    """The part that each tensor keeps, by path, for tensors that a step computed from themselves and a gradient."""
     for path, kept in now.items():
         before = newer.get(path)
         if before is not None and before.shape == kept.shape and before.elements != kept.elements:
@@ -108,7 +108,7 @@ def _holder_by_name(path: str) -> str:
 
 
 def _share(before: Numbers, kept: KeptTensor, weight: Numbers, gradient: Numbers) -> float | None:
-    """Which part of the old numbers the new ones have; None if they do not follow from these and the gradient."""
+    """The part of the old numbers in the new ones; None if the new ones do not follow from these and the gradient."""
     for change in (gradient, gradient * gradient):
         sizes = [float(np.abs(one).max()) for one in (before, change, kept.numbers)]
         if min(sizes) == 0:
@@ -123,7 +123,7 @@ def _share(before: Numbers, kept: KeptTensor, weight: Numbers, gradient: Numbers
 
 
 def _rest(parts: Numbers, whole: Numbers) -> float:
-    """What of these numbers is not a sum of the parts, each by any factor."""
+    """The residual of these numbers as a linear combination of the parts."""
     scaled = (parts / _size_of_each(parts)).T
     factors = np.linalg.lstsq(scaled, whole, rcond=None)[0]
     return float(np.abs(scaled @ factors - whole).max())
@@ -135,6 +135,6 @@ def _size_of_each(parts: Numbers) -> Numbers:
 
 
 def _agree(shares: list[float]) -> bool:
-    """Whether enough tensors have gone on with the same share."""
+    """Whether enough tensors keep the same share."""
     middle = sorted(shares)[len(shares) // 2]
     return sum(abs(share - middle) <= _APART * middle for share in shares) >= _TENSORS
