@@ -52,7 +52,10 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure_operator/decide/gates",
         "perdure_operator/decide/members",
     ],
-    "tests/unit/operator/decide/test_preparing.py": ["perdure_operator/decide/intents", "perdure_operator/decide/plans"],
+    "tests/unit/operator/decide/test_preparing.py": [
+        "perdure_operator/decide/intents",
+        "perdure_operator/decide/plans",
+    ],
     "tests/unit/operator/decide/test_reactions.py": ["perdure_operator/decide/disruptions"],
     "tests/unit/operator/decide/test_root_problem.py": ["perdure_operator/api/reasons"],
     "tests/unit/operator/decide/test_steps_lost.py": ["perdure_operator/decide/ending"],
@@ -243,7 +246,8 @@ def problems(folder: Path, table: Mapping[str, Sequence[str]] = TESTED_IN) -> It
             yield f"TESTED_IN names {module}.py twice"
     for module, test in sorted(own.items()):
         if module not in listed and not test.is_file():
-            yield f"{module}.py has no {test.relative_to(folder)}: write it, or name the file with its tests in TESTED_IN"
+            remedy = "write it, or name the file with its tests in TESTED_IN"
+            yield f"{module}.py has no {test.relative_to(folder)}: {remedy}"
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,18 @@ def test_every_module_has_a_test_file_of_its_name_or_stands_in_the_table() -> No
             ],
         ),
     ],
-    ids=["own", "listed", "none", "of-another-room", "no-file", "own-and-listed", "no-module", "twice", "init", "other"],
+    ids=[
+        "own",
+        "listed",
+        "none",
+        "of-another-room",
+        "no-file",
+        "own-and-listed",
+        "no-module",
+        "twice",
+        "init",
+        "other",
+    ],
 )
 def test_what_is_missing_or_no_longer_true_is_named(
     tmp_path: Path, files: list[str], table: Mapping[str, Sequence[str]], found: list[str]

@@ -86,8 +86,8 @@ class StoreKeys:
     def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
         """Publish that this party is warm, and wait until all are.
 
-        `warm` describes this party's models, optimizers and versions in lines; all parties must have the same. `writer` is the
-        mark of the newer run's log entries, given on its rank 0. `member` is this party's pod and node.
+        `warm` describes this party's models, optimizers and versions in lines; all parties must have the same.
+        `writer` is the mark of the newer run's log entries, given on its rank 0. `member` is this party's pod and node.
 
         Raises UserError if another party has other models, optimizers or versions.
         """

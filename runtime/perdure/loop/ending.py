@@ -121,7 +121,7 @@ class Silence:
         self._heard: dict[int, tuple[bytes, float]] = {}
 
     def check(self, ranks: Iterable[int], now: float) -> None:
-        """PeerLost if one of these ranks has sent no new heartbeat for too long, or none at all since the first call."""
+        """PeerLost if one of these ranks has sent no new heartbeat for too long, or none since the first call."""
         ranks = list(ranks)
         found = pulses(self._store, ranks)
         for rank in ranks:

@@ -192,8 +192,8 @@ def wraps_unlike(root: str, *, how: str) -> None:
             linear.weight = nn.Parameter(linear.weight.detach().t().contiguous().t())
         if other and how == "shorter":
             linear.register_parameter("bias", None)
-        model = session.wrap(nn.Sequential(conv, linear))
-        model.module[1](model.module[0](torch.zeros(1, 2, 3, 3)).flatten(1)).sum().backward()
+        model = session.wrap(nn.Sequential(conv, nn.Flatten(), linear))
+        model(torch.zeros(1, 2, 3, 3)).sum().backward()
 
 
 def thaw(root: str) -> dict[str, Any]:

@@ -37,13 +37,13 @@ EVALUATIONS: list[tuple[int, Any]] = [(2, (1, "0a", 2)), (3, (0, "1b", 3)), (1, 
 READERS: list[tuple[int, Any]] = [(2, (1, 1)), (3, (0, 5)), (1, None)]
 """The same, and the step."""
 WRAPPED_UNLIKE = {
-    "turned": ("1.weight: float32 [3, 4] with strides [4, 1]", "1.weight: float32 [3, 4] with strides [1, 3]"),
+    "turned": ("2.weight: float32 [3, 4] with strides [4, 1]", "2.weight: float32 [3, 4] with strides [1, 3]"),
     "channels last": (
         "0.weight: float32 [4, 2, 3, 3] with strides [18, 9, 3, 1]",
         "0.weight: float32 [4, 2, 3, 3] with strides [18, 1, 6, 2]",
     ),
-    "wider": ("1.weight: float32 [3, 4] with strides [4, 1]", "1.weight: float32 [5, 4] with strides [4, 1]"),
-    "shorter": ("1.bias: float32 [3] with strides [1]", "nothing more"),
+    "wider": ("2.weight: float32 [3, 4] with strides [4, 1]", "2.weight: float32 [5, 4] with strides [4, 1]"),
+    "shorter": ("2.bias: float32 [3] with strides [1]", "nothing more"),
 }
 """How rank 1's model differs from rank 0's, and what each has where they differ first."""
 STRAYED = [

@@ -151,7 +151,10 @@ def test_a_root_that_is_named_as_another_one_is_still_its_own() -> None:
         ('{"epochs": 3}', r"resume_from is \{'epochs': 3\}: give one of epoch, step, seq, pin, and uri"),
         ('{"epoch": -1}', "epoch is -1"),
         ('{"uri": 5}', "uri is 5: give a folder or s3://bucket/prefix"),
-        *((text, "PERDURE_FROM is .*: give a JSON object such as .*uri") for text in ("{", "[]", "5", "null", "s3://b")),
+        *(
+            (text, "PERDURE_FROM is .*: give a JSON object such as .*uri")
+            for text in ("{", "[]", "5", "null", "s3://b")
+        ),
     ],
 )
 def test_a_place_to_begin_that_makes_no_sense_is_refused(text: str, words: str) -> None:
