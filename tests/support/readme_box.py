@@ -87,7 +87,7 @@ def _exists(folder: Path, test: str) -> bool:
 def main() -> int:
     """Exit status 1 if something differs."""
     found = list(problems(REPOSITORY))
-    print(*found, sep="\n", end="\n" * bool(found))
+    print(*(f"tests/support/readme_box.py: {line}\n" for line in found), sep="", end="")
     return int(bool(found))
 
 
