@@ -1,9 +1,12 @@
 """Trains in a Session that saves every SAVED_EVERY steps in the background, and prints what each save cost, as JSON.
 
-    python -m e2e.bench.session_stalling FOLDER MIB ROUNDS
+    python -m e2e.bench.session_stalling FOLDER MIB ROUNDS [at-once]
 
-The first half of the steps between two saves bears the save, the second half is the control: it goes on alone. Started
-by e2e.bench.stall.
+With `at-once` training waits for each copy, as it does where something has changed beside one.
+
+The first half of the steps between two saves bears the save, the second half is the control: it goes on alone. A save
+that the ranks do not know by then, or that is left out because the one before it is still under way, has no figures.
+Started by e2e.bench.stall.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +28,8 @@ from e2e.bench.stalling import STEPS, Training
 from perdure.checkpoint.state import NewCommit
 
 SAVED_EVERY: Final = 4 * STEPS
+FIRST: Final = 1
+"""The saves before that one have new memory."""
 
 
 def main() -> None:
@@ -32,29 +39,49 @@ def main() -> None:
     os.environ |= {"PERDURE_EVERY_STEPS": str(SAVED_EVERY), "PERDURE_KEEP": "1", "PERDURE_BACKGROUND_BYTES": "0"}
     stepped: list[float] = []
     requested: list[float] = []
-    durable: list[float] = []
+    known: dict[int, CommitSeen] = {}
     with perdure.Session.from_env(folder) as session:
+        if sys.argv[4:]:
+            session._core.run.background._effects.deferral.refused = True  # noqa: SLF001
         session.register(model=training.state.model, optimizer=training.state.optimizer)
 
         @session.on("committed")
         def committed(commit: NewCommit) -> None:
-            durable.append(sum(commit.seconds[0].values()))
+            known[commit.step] = CommitSeen(session.steps_done, sum(commit.seconds[0].values()))
 
         for _ in session.epochs(1):
-            for _ in session.steps(SAVED_EVERY * (rounds + 2)):
+            for _ in session.steps(SAVED_EVERY * (rounds + FIRST)):
                 requested.append(time.perf_counter())  # the batch is here: what is due has been done
                 training.step()
                 stepped.append(time.perf_counter())
                 session.step()
-    print(json.dumps({"saves": figures(requested, stepped, durable, rounds)}))
+    saves = figures(requested, stepped, known, rounds)
+    if not saves:
+        raise SystemExit(f"no save was committed within {SAVED_EVERY // 2} steps: {known}")
+    print(json.dumps({"saves": saves}))
 
 
-def figures(requested: list[float], stepped: list[float], durable: list[float], rounds: int) -> list[dict[str, float]]:
-    """The costs of each save but the first, for which memory is new. Step n, from 0, begins at `requested[n]`."""
+@dataclass(frozen=True)
+class CommitSeen:
+    """A commit that the ranks know of."""
+
+    at: int
+    """Steps done by then."""
+    seconds: float
+    """From the beginning of the save until it was committed."""
+
+
+def figures(
+    requested: list[float], stepped: list[float], known: Mapping[int, CommitSeen], rounds: int
+) -> list[dict[str, float]]:
+    """The costs of each save but the first ones. Step n, from 0, begins at `requested[n]`; `known` by their steps."""
     found = []
-    for number in range(2, rounds + 2):
+    for number in range(FIRST, rounds + FIRST):
         first = number * SAVED_EVERY
         control, end = first + SAVED_EVERY // 2, first + SAVED_EVERY - 1
+        commit = known.get(first)
+        if commit is None or commit.at > control:
+            continue
         alone = (stepped[end] - stepped[control]) / (end - control)
         bears = stepped[control] - stepped[first - 1]
         steps = [stepped[step] - requested[step] for step in range(first, first + STEPS)]
@@ -63,7 +90,7 @@ def figures(requested: list[float], stepped: list[float], durable: list[float], 
                 "held": requested[first] - stepped[first - 1],
                 "stall": bears - alone * (control - first + 1),
                 "during": statistics.mean(steps) / alone,
-                "durable": durable[number - 1],
+                "durable": commit.seconds,
             }
         )
     return found

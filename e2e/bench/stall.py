@@ -21,6 +21,7 @@ SIZES = {256: 7, 1024: 5}
 """MiB of state, and how many rounds."""
 BASELINE = "dcp.async_save"
 SESSION = "Perdure, a Session"
+AT_ONCE = "Perdure, a Session that waits for its copies"
 QUANTITIES = {
     "stall": ("stall per save", "s"),
     "held": ("held at the hand-out", "s"),
@@ -39,7 +40,9 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:  # on a disk: /tmp may be memory
             found = _measured("stalling", Path(folder, "ways"), mib, rounds)
             progress.say(f"{mib} MiB, {rounds} saves of a Session")
-            found["ways"][SESSION] = _measured("session_stalling", Path(folder, "session"), mib, rounds)["saves"]
+            for way, more in ((SESSION, ()), (AT_ONCE, ("at-once",))):
+                into = Path(folder, f"session{len(more)}")
+                found["ways"][way] = _measured("session_stalling", into, mib, rounds, *more)["saves"]
             figures += _figures(mib, found)
     return figures, {"cores": os.cpu_count(), "rounds": SIZES}
 
@@ -60,9 +63,9 @@ def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-def _measured(program: str, folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+def _measured(program: str, folder: Path, mib: int, rounds: int, *more: str) -> dict[str, Any]:
     folder.mkdir()
-    argv = [sys.executable, "-m", f"e2e.bench.{program}", str(folder), str(mib), str(rounds)]
+    argv = [sys.executable, "-m", f"e2e.bench.{program}", str(folder), str(mib), str(rounds), *more]
     done = subprocess.run(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{program} of {mib} MiB failed:\n{done.stderr[-2000:]}")

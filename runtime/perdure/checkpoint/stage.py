@@ -8,9 +8,8 @@ byte. Called by save, and by the dry run in restore.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from torch import Tensor
@@ -48,6 +47,20 @@ class Piece:
         return whole if self.box is None else f"{whole}[{','.join(map(_range, self.box.offset, self.box.end))}]"
 
 
+@dataclass(frozen=True, eq=False)
+class LiveBytes:
+    """A shard's bytes, read from the live tensors."""
+
+    header: bytes
+    pieces: Sequence[Piece]
+
+    def __call__(self) -> Iterator[memoryview]:
+        """In order."""
+        yield memoryview(self.header)
+        for piece in self.pieces:
+            yield from bytes_of(piece.memory)
+
+
 def stage(state: RankState, rank: int, world: int) -> Staged:
     """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
     for name, tensor in {**state.shared, **state.replicated}.items():
@@ -61,8 +74,7 @@ def stage(state: RankState, rank: int, world: int) -> Staged:
     objects = encode(dict(state.objects), "objects")  # on every rank, because any rank may hold what cannot be saved
     size = items[-1].end if items else len(header)
     own = encode(state.rank, "rank")
-    order = [piece.memory for piece in pieces]
-    return Staged(rank, world, size, items, own, None if rank else objects, partial(_bytes, header, order))
+    return Staged(rank, world, size, items, own, None if rank else objects, LiveBytes(header, pieces))
 
 
 def share_out(named: Mapping[str, Tensor], world: int) -> list[list[tuple[str, Box]]]:
@@ -130,11 +142,7 @@ def described(part: str, name: str, tensor: Tensor) -> Item:
     return Item(part, name, tensors.dtype_name(tensor), tuple(tensor.shape), tensor.device.type, 0, size, order)
 
 
-def _bytes(header: bytes, order: list[Tensor]) -> Iterator[memoryview]:
-    yield memoryview(header)
-    for tensor in order:
-        flat = tensors.flat_bytes(tensor)
-        if flat is None:
-            yield from tensors.read(tensor)
-        else:
-            yield flat.numpy().data
+def bytes_of(tensor: Tensor) -> Iterable[memoryview]:
+    """Its bytes in row-major order. A view is valid until the tensor changes or the next one is requested."""
+    flat = tensors.flat_bytes(tensor)
+    return tensors.read(tensor) if flat is None else [flat.numpy().data]

@@ -1,9 +1,9 @@
 """Saves in the background: the ranks copy their state at one place, and train on while it is uploaded.
 
 The machine of perdure.checkpoint.background decides. This module tells it what the vote's vector, the uploading process
-and rank 0's requests say, and has its actions carried out by perdure.loop.save_effects. Everything happens in the main
-thread: at a request for a batch, a vote, or an exit. Small states are saved at once, because a copy and a process would
-not pay.
+and rank 0's requests say, and has its actions carried out by perdure.loop.save_effects. Everything but a copy that goes
+on while training does happens in the main thread: at a request for a batch, a vote, or an exit. Small states are saved
+at once, because a copy and a process would not pay.
 
 Called by perdure.session.boundary and by whatever ends a run or changes its ranks.
 """
@@ -50,6 +50,8 @@ class BackgroundSaves:
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
         self._looked_for_room = False
+        self._trains = False
+        """Whether the script gets a batch to train next."""
 
     # The run begins, changes its ranks, and ends.
 
@@ -61,6 +63,7 @@ class BackgroundSaves:
         """This process is now a rank of the newer run."""
         if self._state is None:
             return
+        self._end_copy()
         if not self._idle:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
@@ -75,6 +78,10 @@ class BackgroundSaves:
 
     def _mark(self) -> str:
         return f"{self._run.settings.uid}/{self._run.checkpointer.run}/{self._turns}"
+
+    def settle(self) -> None:
+        """The script has finished a step, or is about to register more: nothing is copied beyond that."""
+        self._effects.deferral.settle()
 
     # What the ranks vote and read.
 
@@ -102,11 +109,13 @@ class BackgroundSaves:
 
     # Where a save may begin.
 
-    def at_hand_out(self, reason: str, save: BlockingSave) -> None:
+    def at_hand_out(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
         """All ranks are at a place where the run may stop. `reason`: why a save is due; empty if none is. Collective.
 
-        `save` makes it if it is to be made at once. Raises what it raises.
+        `save` makes it if it is to be made at once. `trains`: the script gets a batch to train next. Raises what `save`
+        raises.
         """
+        self._trains = trains
         state, progress = self._state, self._run.progress
         if state is None:
             if reason:
@@ -167,6 +176,7 @@ class BackgroundSaves:
             return ""
         begun, refused = time.monotonic(), ""
         try:
+            self._end_copy()
             self._feed(ev.Stops())
             while stands(self._known) and not refused:
                 self._look()
@@ -283,12 +293,17 @@ class BackgroundSaves:
         return save is not None and not pinned and self._effects.position(save) == position
 
     def _look(self) -> None:
-        """Hears what the uploading process, rank 0's requests and the clock say."""
+        """Hears what the copy, the uploading process, rank 0's requests and the clock say."""
+        self._end_copy()
         for event in self._effects.results():
             self._feed(event)
         save = self._known.save
         if save and self._effects.has_become_late(save):
             self._feed(ev.Late(save.name))
+
+    def _end_copy(self) -> None:
+        for event in self._effects.copied():
+            self._feed(event)
 
     # Acting.
 
@@ -318,8 +333,9 @@ class BackgroundSaves:
 
     def _copy(self, save: ev.Save) -> None:
         try:
-            events = self._effects.copy(save)
+            events = self._effects.copy(save, trains=self._trains)
         except BaseException as error:
+            self._effects.copied()  # it may have begun, and whoever uses the arena next must be alone
             self._feed(ev.CopyFailed(save.name, f"it could not be copied: {in_words(error)}"))
             raise
         for event in events:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 from perdure.checkpoint.background import events as ev
@@ -24,6 +25,7 @@ from perdure.errors import Fenced, StorageError
 from perdure.group.collectives import on_rank0
 from perdure.group.peers import Peers
 from perdure.log.position import Position
+from perdure.loop.deferral import CopyBegun, Deferral, NoCopy
 from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.requests import Requests
 from perdure.loop.telemetry.events import Event
@@ -84,6 +86,7 @@ class _Copied:
     part: Filled | None = None
     """None while it is copied, and if it could not be."""
     parts: tuple[CopiedPart, ...] = ()
+    """Of each rank, as they are or will be."""
     members: tuple[Member, ...] = ()
     seconds: tuple[Mapping[str, float], ...] = ()
     """Of each rank, so far."""
@@ -95,6 +98,7 @@ class SaveEffects:
     def __init__(self, run: SavingRun) -> None:
         self._run = run
         self.copies = Copies(run.settings.root)
+        self.deferral = Deferral(run.registry)
         self._requests: rank0.CommitRequests | None = None
         """On rank 0: what it asks of the store while training goes on."""
         self._last: _Copied | None = None
@@ -104,10 +108,12 @@ class SaveEffects:
 
     def hand_over(self) -> None:
         """This process is now a rank of the newer run."""
+        self.deferral.settle()
         self._requests = self._last = None
 
     def end(self) -> None:
         """Nothing of it stays behind."""
+        self.deferral.end()
         self.copies.end()
         self._requests = None
 
@@ -120,6 +126,12 @@ class SaveEffects:
             if isinstance(answer, ev.NoAnswer):
                 self._tell_no_answer()
             yield answer
+
+    def copied(self) -> list[ev.Event]:
+        """The outcome of the copy that went on while training did, which this waits for; nothing if there is none."""
+        if not self.deferral.copies or self._last is None:
+            return []
+        return self._copied_as(self._last, self.deferral.found())
 
     def has_become_late(self, save: ev.Save) -> bool:
         """Whether this save's deadline has passed; true once."""
@@ -153,21 +165,22 @@ class SaveEffects:
 
     # The acts.
 
-    def copy(self, save: ev.Save) -> list[ev.Event]:
-        """Copies this rank's part while training waits. Collective; raises UserError if the ranks have diverged."""
+    def copy(self, save: ev.Save, *, trains: bool) -> list[ev.Event]:
+        """Copies this rank's part. Collective; raises UserError if the ranks have diverged.
+
+        `trains`: the script is about to train a batch. Then the copy may go on meanwhile, and `copied` tells.
+        """
         run, checkpointer = self._run, self._run.checkpointer
         position, begun = run.progress.position(), time.monotonic()
         folder = f"data/{checkpointer.run}/{position.step}-{save.name}/"
         self._last = _Copied(save.name, position, folder, begun)
         if self._requests:
             self._requests.beside(checkpointer.discard)
-        found = self.copies.fill(
-            checkpointer.stage_now(), uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position
-        )
-        part = None if isinstance(found, str) else found
+        fill = partial(self.copies.fill, uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position)
+        found = self.deferral.copy(checkpointer.stage_now(), fill, trains=trains)
         own = {
             "member": asdict(checkpointer.member),
-            "part": [part.seal.size, part.seal.checksum] if part else [0, ""],
+            "part": [0, ""] if isinstance(found, NoCopy) else [found.size, found.checksum],
             "seconds": {"stage": time.monotonic() - begun},
         }
         every = run.peers.gather("has copied what it saves", own)
@@ -175,14 +188,19 @@ class SaveEffects:
         self._last = replace(
             self._last,
             deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
-            part=part,
             parts=tuple(CopiedPart(*one["part"]) for one in every),
             members=tuple(Member(**one["member"]) for one in every),
             seconds=tuple(one["seconds"] for one in every),
         )
-        if isinstance(found, str):
-            return [ev.Room(usable=False), ev.CopyFailed(save.name, found)]
-        return [ev.Sealed(save.name)]
+        return [] if isinstance(found, CopyBegun) else self._copied_as(self._last, found)
+
+    def _copied_as(self, copied: _Copied, found: Filled | NoCopy) -> list[ev.Event]:
+        if isinstance(found, Filled):
+            self._last = replace(copied, part=found)
+            return [ev.Sealed(copied.name)]
+        if found.changed:
+            return [ev.CopyChanged(copied.name)]
+        return [ev.Room(usable=False), ev.CopyFailed(copied.name, found.why)]
 
     def act_on_process(self, action: ev.StartUpload | ev.KillUploader) -> None:
         """Has this rank's part uploaded by another process, or ends that."""
@@ -224,21 +242,28 @@ class SaveEffects:
                 run.tell_commit()
                 if self._requests:
                     self._requests.beside(checkpointer.retire)
-            case ev.TellFailed(save, why):
-                copied = self._copied(save)
-                reasons = run.peers.gather("tells why a save has failed", why)
-                why = next(filter(None, reasons), "no rank knows why")
-                seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
-                try:
-                    checkpointer.count_failure(copied.position, StorageError(why), seconds)
-                finally:
-                    run.tell_failures()
-                run.schedule.failed(checkpointer.failures, checkpointer.wasted)
+            case ev.TellFailed():
+                self._tell_failed(action)
             case ev.TellMissed(reason, why):
                 pin, checkpointer.pin = checkpointer.pin, None
                 lost = f", so nothing is pinned as {pin!r}" if pin else ""
                 if run.settings.rank == 0:
                     say(f"no checkpoint of step {run.progress.step} was made ({reason}){lost}: {why}")
+
+    def _tell_failed(self, action: ev.TellFailed) -> None:
+        run, checkpointer, copied = self._run, self._run.checkpointer, self._copied(action.save)
+        told = run.peers.gather("tells why a save has failed", [action.why, action.changed])
+        reasons = [why for why, changed in told if why and not changed]
+        if not reasons and any(changed for _, changed in told):
+            self.deferral.refuse()  # the script is the same on all ranks, and no rank's next save is to be lost
+            return
+        why = next(iter(reasons), "no rank knows why")
+        seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
+        try:
+            checkpointer.count_failure(copied.position, StorageError(why), seconds)
+        finally:
+            run.tell_failures()
+        run.schedule.failed(checkpointer.failures, checkpointer.wasted)
 
     def _saved(self, copied: _Copied, seq: int) -> Saved:
         upload = self.copies.seconds

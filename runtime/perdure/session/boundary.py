@@ -117,7 +117,7 @@ class Boundary:
             if self._run.checkpointer.pin:
                 self.save_if_due()  # newcomers do not know the pin
             self._hand_over(source)
-        self.save_if_due()
+        self.save_if_due(trains=not source.evaluates)
 
     def _have_own_weights(self, doing: str) -> bool:
         """Whether the models have the weights that the epoch's last step left. Collective if all ranks have to act.
@@ -217,6 +217,7 @@ class Boundary:
         """One optimizer step is done."""
         run, progress = self._run, self._progress
         run.checkpointer  # noqa: B018 - raises if nothing is restored
+        run.background.settle()
         check_claimed(run)
         run.evaluated.end_look()
         ids = progress.finish_step()
@@ -298,10 +299,12 @@ class Boundary:
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"
 
-    def save_if_due(self, *, goal: bool = False) -> None:
-        """Makes the checkpoint that is due, if any. `goal`: the training has reached its goal."""
+    def save_if_due(self, *, goal: bool = False, trains: bool = False) -> None:
+        """Makes the checkpoint that is due, if any. `goal`: the training has reached its goal. `trains`: the script
+        gets a batch to train next."""
         due, self._due = self._due, ""
-        self._run.background.at_hand_out("" if self._progress.saved else due, partial(self._save_now, goal=goal))
+        save = partial(self._save_now, goal=goal)
+        self._run.background.at_hand_out("" if self._progress.saved else due, save, trains=trains)
 
     def save(self, reason: str) -> None:
         """Makes a checkpoint now. If the store fails, that is reported and training continues."""

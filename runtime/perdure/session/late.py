@@ -45,6 +45,7 @@ def register_late(
         raise UserError(f"register(merge=...): register {', '.join(merges)} before epochs(): it is each rank's own")
     registry = run.registry
     run.images.renew()
+    run.background.settle()
     before = registry.names
     for name, thing in things.items():
         registry.add(name, thing, keeps=absent == "keep", begins=absent != "refuse", late=True)
@@ -64,6 +65,8 @@ def register_late(
 
 def settle(run: Run, *, strict: bool = False) -> None:
     """Restores from the checkpoint what the script has added to registered modules and optimizers."""
+    if run.registry.unclaimed:
+        run.background.settle()
     if run.registry.settle(strict=strict):
         run.images.renew()
 

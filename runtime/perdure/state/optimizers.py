@@ -102,6 +102,10 @@ class Optim:
                 else:
                     live[key] = value
 
+    def stepped(self) -> list[Tensor]:
+        """What its steps alone are to change: the parameters that it trains, and its state."""
+        return [*(parameter for parameter in self._owned() if parameter.requires_grad), *self.tensors()]
+
     def tensors(self) -> list[Tensor]:
         """The tensors of its state, without those nested deeper."""
         found = chain.from_iterable(values.values() for values in self._optimizer.state.values())

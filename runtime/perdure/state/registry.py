@@ -366,6 +366,14 @@ class Registry:
         """The tensors in all optimizers' state, without those nested deeper."""
         return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
 
+    def stepped(self) -> set[int]:
+        """Where the memory of what only optimizers' steps are to change begins; none that holds anything else, too."""
+        stepped = list(chain.from_iterable(optimizer.stepped() for optimizer in self._optimizers.values()))
+        known = set(map(id, stepped))
+        buffers = chain.from_iterable(module.buffers().values() for module in self._modules.values())
+        others = chain(buffers, (parameter for parameter in self.parameters() if id(parameter) not in known))
+        return set(map(tensors.address, stepped)) - set(map(tensors.address, others))
+
     def versions(self) -> list[int]:
         """How often each parameter was written to, except by claims. Equal as long as nothing writes to any."""
         return [_version(parameter) - self._claims[parameter] for parameter in self._parameter_names()]

@@ -1,4 +1,4 @@
-"""Saves in the background: training stands for a copy in memory, and another process uploads it.
+"""Saves in the background: training stands for a copy in memory at most, and another process uploads it.
 
 Each rank copies its part into its arena, seals it and orders its uploader; once all parts are durable, rank 0 appends
 the commit to the log. Staged, durable and committed are three states: only the third one counts for anybody else.
@@ -50,7 +50,7 @@ those of rank 0:
     Leaves(...)            the ranks leave; gathered and fed again until Left, Close or GiveUp
     Ends                   this process ends
     Room(usable)           there is an arena, or none. Before the first one saves stream
-    Sealed, CopyFailed     answer Copy
+    Sealed, CopyFailed, CopyChanged   answer Copy
     Durable, Failed, Released     words of an uploader
     UploaderEnded, UploaderStuck  an uploader is gone and reaped; it was killed and cannot be reaped in time
     Late(name)             a save's deadline, which began with Copy, has passed
@@ -58,13 +58,14 @@ those of rank 0:
     Appended, NoAnswer, CommitFenced  answer Append, always one of them
 
     action                 the shell
-    Copy                   copies and seals this rank's part
+    Copy                   copies and seals this rank's part, or has a thread do it while training goes on
     StartUpload, KillUploader  orders the uploader with this number, and begins it if needed; kills and reaps it
     Prepare                rank 0: compares all parts, writes the manifest
     Append                 rank 0: appends the commit; with `again` after a pause
     Abandon                rank 0: the folder may be deleted, because no append that names it was sent
     TellCommitted          hooks, reports, the commit's number; the position is saved only if nothing came after it
-    TellFailed, TellMissed counts and tells a failure; tells the script that this very step could not be saved
+    TellFailed, TellMissed counts and tells a failure, unless the state has only changed while it was copied; tells the
+                           script that this very step could not be saved
     Stream                 a blocking save from the live tensors
     RefuseHandover         ends the attempt
     StopFenced             raises Fenced on all ranks

@@ -42,7 +42,9 @@ def _committed(state: SavesState, save: Save, answer: LoggedCommit) -> Step:
 
 
 def _failed(state: SavesState, save: Save) -> Step:
-    state = replace(state, outcome=SaveOutcome(save, why=state.why), owed=state.owed or save.reason)
+    state = replace(
+        state, outcome=SaveOutcome(save, why=state.why, changed=state.changed), owed=state.owed or save.reason
+    )
     return drop(state)
 
 
@@ -64,7 +66,7 @@ def told(state: SavesState) -> Step:
     done, actions = state.outcome, list[Action]()
     if done:
         save = done.save
-        actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why))
+        actions.append(TellCommitted(save, done.seq) if done.seq else TellFailed(save, done.why, done.changed))
         state = replace(state, outcome=None)
     if state.busiest is ArenaUse.FENCED and state.mode is not Mode.LEFT:
         actions.append(StopFenced(state.fenced))

@@ -8,6 +8,7 @@ and written last, at once. So whoever is killed between leaves nothing, and two 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -49,6 +50,13 @@ _POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE of Linux 5.14, which Python's mmap does not name yet."""
 
 
+_CHANGED: Final = "the state has changed, or has got other memory, while it was copied"
+
+
+class StateChanged(Corrupt):
+    """What was copied beside training is not what it was where the copy began."""
+
+
 @dataclass(frozen=True)
 class Filled:
     """A part that was copied: the seal, and what its index is made of, without another look at the arena."""
@@ -57,6 +65,16 @@ class Filled:
     staged: Staged
     sums: tuple[str, ...]
     """Checksums of the shard's blocks."""
+
+    @property
+    def size(self) -> int:
+        """Of the shard, in bytes."""
+        return self.seal.size
+
+    @property
+    def checksum(self) -> str:
+        """Of the shard."""
+        return self.seal.checksum
 
 
 def room_for(size: int, held: int = 0) -> int:
@@ -143,6 +161,28 @@ class Arena:
             whole[at : at + len(view)] = np.frombuffer(view, np.uint8)
             at += len(view)
 
+    def _sum_and_write(self, views: list[memoryview], at: int, total: int) -> int:
+        """Returns the checksum `total` with that of these."""
+        for view in views:
+            total = crc64nvme(view, total)
+        self._write(views, at)
+        return total
+
+    def _take(self, views: list[memoryview], at: int, total: int) -> int:
+        """The same where the script may free what is read. So only the kernel reads it, which says so instead of ending
+        this process, and what has arrived is summed up."""
+        size = sum(map(len, views))
+        try:
+            _put(self.fd, views, at)
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                raise StateChanged(_CHANGED) from error
+            raise
+        if self._mapped is not None and at + size <= len(self._mapped):
+            with memoryview(self._mapped) as mapped, mapped[at : at + size] as arrived:
+                return int(crc64nvme(arrived, total))
+        return int(crc64nvme(os.pread(self.fd, size, at), total))
+
     def _end_preparing(self) -> None:
         if self._thread is not None:
             self._stop.set()
@@ -154,21 +194,33 @@ class Arena:
         if self._thread is not None:
             self._thread.join()
 
-    def fill(self, staged: Staged, *, uid: str, run: int, name: str, position: Position, threads: int = 1) -> Filled:
+    def fill(
+        self,
+        staged: Staged,
+        *,
+        uid: str,
+        run: int,
+        name: str,
+        position: Position,
+        threads: int = 1,
+        whole: str = "",
+    ) -> Filled:
         """Copy a staged live state, sum it up on the way, and seal it. Returns once training may change the state.
 
-        `threads` copy at once. OSError if there is no memory or no disk for it; after any error the arena holds
-        nothing.
+        `threads` copy at once. `whole`: the checksum of the state where training goes on meanwhile: StateChanged if the
+        copy has another one. OSError if there is no memory or no disk for it; after any error the arena holds nothing.
         """
         self._end_preparing()
         self.unseal()
         sums = _Sums(staged.size)
-        _copy(self._write, staged.pieces(), PAGE_BYTES, sums, threads)
-        whole, blocks = sums.result()
+        _copy(self._take if whole else self._sum_and_write, staged.pieces(), PAGE_BYTES, sums, threads)
+        copied, blocks = sums.result()
+        if whole and copied != whole:
+            raise StateChanged(_CHANGED)
         rest = write_rest(staged, position)
         _put(self.fd, [memoryview(rest)], PAGE_BYTES + staged.size)
         place = (position.step, staged.rank, staged.world)
-        seal = Seal(uid, run, name, *place, staged.size, whole, len(rest), checksum(rest))
+        seal = Seal(uid, run, name, *place, staged.size, copied, len(rest), checksum(rest))
         _put(self.fd, [memoryview(write_label(seal))], 0)
         return Filled(seal, replace(staged, pieces=_gone), blocks)
 
@@ -229,15 +281,17 @@ class _Sums:
 
 
 def _copy(
-    write: Callable[[list[memoryview], int], None], pieces: Iterable[memoryview], start: int, sums: _Sums, threads: int
+    take: Callable[[list[memoryview], int, int], int],
+    pieces: Iterable[memoryview],
+    start: int,
+    sums: _Sums,
+    threads: int,
 ) -> None:
     def copy(views: list[memoryview], at: int) -> tuple[int, int]:
-        total = size = 0
+        total = 0
         for stroke, offset in _strokes(views, STROKE_BYTES):
-            for view in stroke:
-                total, size = crc64nvme(view, total), size + len(view)
-            write(stroke, start + at + offset)
-        return total, size
+            total = take(stroke, start + at + offset, total)
+        return total, sum(map(len, views))
 
     if threads < 2:
         for views, at in _strokes(pieces, BLOCK_BYTES):

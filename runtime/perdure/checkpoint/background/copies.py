@@ -86,8 +86,20 @@ class Copies:
         self.process = process
         return arena
 
-    def fill(self, staged: Staged, *, uid: str, run: int, name: str, position: Position) -> Filled | str:
-        """Copy this rank's part while training waits; or why that is impossible."""
+    def fill(
+        self,
+        staged: Staged,
+        *,
+        uid: str,
+        run: int,
+        name: str,
+        position: Position,
+        whole: str = "",
+    ) -> Filled | str:
+        """Copy this rank's part; or why that is impossible. `whole` as for the arena, which raises StateChanged.
+
+        From any thread, while no other one uses this.
+        """
         if self._arena is None:
             return "this rank has no memory for a copy"
         missing = self._arena.missing(staged)
@@ -96,7 +108,7 @@ class Copies:
             self._largest = staged.size
             return f"{in_bytes(missing)} of memory are missing for a copy"
         try:
-            return self._arena.fill(staged, uid=uid, run=run, name=name, position=position)
+            return self._arena.fill(staged, uid=uid, run=run, name=name, position=position, whole=whole)
         except OSError as error:
             self._give_up(f"this rank's part cannot be copied ({error})")
             return f"this rank's part cannot be copied: {error}"

@@ -136,6 +136,13 @@ class CopyFailed:
 
 
 @dataclass(frozen=True)
+class CopyChanged:
+    """The state has changed while this rank's part was copied, and the copying thread no longer writes."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Durable:
     """This uploader has this rank's part and its index object in the store."""
 
@@ -222,8 +229,8 @@ class CommitFenced:
 
 Event = (
     Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves | Ends | Room | Sealed | CopyFailed
-    | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared | Appended | NoAnswer
-    | CommitFenced
+    | CopyChanged | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared
+    | Appended | NoAnswer | CommitFenced
 )  # fmt: skip
 
 
@@ -232,7 +239,8 @@ Event = (
 
 @dataclass(frozen=True)
 class Copy:
-    """Main thread: copies this rank's part into the arena and seals it. The save's deadline begins."""
+    """Has this rank's part copied into the arena and sealed; training may go on meanwhile. The save's deadline
+    begins."""
 
     save: Save
 
@@ -291,6 +299,8 @@ class TellFailed:
     save: Save
     why: str
     """Empty if another rank knows."""
+    changed: bool = False
+    """Whether nothing is wrong here, but the state has changed while this rank copied it."""
 
 
 @dataclass(frozen=True)
@@ -346,6 +356,6 @@ class Left:
 
 
 Action = (
-    Copy | StartUpload | KillUploader | Prepare | Append | Abandon | TellCommitted | TellFailed | TellMissed | Stream
-    | RefuseHandover | StopFenced | Close | GiveUp | Left
+    Copy | StartUpload | KillUploader | Prepare | Append | Abandon | TellCommitted | TellFailed | TellMissed
+    | Stream | RefuseHandover | StopFenced | Close | GiveUp | Left
 )  # fmt: skip

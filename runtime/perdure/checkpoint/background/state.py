@@ -77,6 +77,8 @@ class SaveOutcome:
     """Its entry in the log; 0 if it failed."""
     why: str = ""
     """Why it failed, as far as this rank knows."""
+    changed: bool = False
+    """Whether all that this rank knows is that the state has changed while it was copied."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class SavesState:
     failed: int = 0
     why: str = ""
     """Why this rank's part failed."""
+    changed: bool = False
+    """Whether it failed because the state has changed while it was copied."""
     arena: str = ""
     """The name of the save in this rank's arena, while the arena may still be written or read."""
     copying: bool = False

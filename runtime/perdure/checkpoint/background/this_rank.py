@@ -11,6 +11,7 @@ from typing import Final
 
 from perdure.checkpoint.background.events import (
     Copy,
+    CopyChanged,
     CopyFailed,
     Durable,
     Failed,
@@ -29,13 +30,15 @@ from perdure.checkpoint.background.state import CommitStage, PartStage, SavesSta
 UPLOADERS: Final = 2
 """How many processes may try to upload one part: one that dies is followed by another."""
 
-PartEvent = Room | Sealed | CopyFailed | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late
+PartEvent = (
+    Room | Sealed | CopyFailed | CopyChanged | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late
+)  # fmt: skip
 
 
 def begin_copy(state: SavesState, save: Save) -> Step:
     """Begins this rank's part of a save."""
-    copying = replace(state, save=save, part=PartStage.COPYING, arena=save.name, copying=True, why="", orders=0)
-    return copying, (Copy(save),)
+    copying = replace(state, save=save, part=PartStage.COPYING, arena=save.name, copying=True, why="", changed=False)
+    return stay(copying, Copy(save), orders=0)
 
 
 def step_part(state: SavesState, event: PartEvent) -> Step:
@@ -45,8 +48,8 @@ def step_part(state: SavesState, event: PartEvent) -> Step:
             return stay(state, room=usable)
         case Sealed(name) if state.copying and name == state.arena:
             return _copied(replace(state, copying=False, arena=""))
-        case CopyFailed(name, why) if state.copying and name == state.arena:
-            return fail(replace(state, copying=False, arena=""), why)
+        case CopyFailed(name) | CopyChanged(name) if state.copying and name == state.arena:
+            return _not_copied(replace(state, copying=False, arena=""), event)
         case Durable(name, uploader) if state.save and name == state.save.name:
             # Not of one that has died: another one may work under the same name.
             says_it = state.part in (PartStage.UPLOADING, PartStage.HELD) and uploader in (state.uploader, state.dying)
@@ -111,6 +114,12 @@ def _copied(state: SavesState) -> Step:
     if state.part is PartStage.COPYING:
         return _order(replace(state, part=PartStage.UPLOADING))
     return stay(state)
+
+
+def _not_copied(state: SavesState, event: CopyFailed | CopyChanged) -> Step:
+    if isinstance(event, CopyFailed):
+        return fail(state, event.why)
+    return fail(replace(state, changed=state.part is not PartStage.FAILED), "it changed while it was copied")
 
 
 def _order(state: SavesState) -> Step:

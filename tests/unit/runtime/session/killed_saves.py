@@ -25,7 +25,7 @@ STEP_SECONDS = 0.01
 
 def disturb(moment: str, whom: str, number: int) -> None:
     """At one moment of its first save, "before Copy" or "after Append", this rank sends a signal to itself ("trainer")
-    or to the process that uploads for it."""
+    or to the process that uploads for it. "during Copy": while the copy goes on beside its training."""
     act, sent = BackgroundSaves._act, list[int]()
 
     def send(saves: BackgroundSaves) -> None:
@@ -39,6 +39,8 @@ def disturb(moment: str, whom: str, number: int) -> None:
             send(self)
         done = act(self, action, save)
         if moment == f"after {type(action).__name__}":
+            send(self)
+        if moment == f"during {type(action).__name__}" and self._effects.deferral.copies:
             send(self)
         return done
 

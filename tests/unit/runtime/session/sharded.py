@@ -168,16 +168,19 @@ def train(
     steps: dict[int, Any] = {}
     saved: dict[int, Any] = {}
     seen: list[list[list[int]]] = []
+    deferred: set[int] = set()
     with Session.from_env(root) as session:
         net = sharded(how, session.world, wide)
         steps_by = OPTIMIZERS[optimizer]([one for one in net.parameters() if one.requires_grad])
         session.register(model=net, optimizer=steps_by)
         restore(session)
         begun = whole(net, steps_by)
+        deferral = session._core.run.background._effects.deferral
         with suppress(Exit):
             for _ in () if restores else session.epochs(epochs):
                 mesh = net.blocks[0].a.weight.device_mesh["dp"] if how == "tp" else None
                 for (words,) in session.loader(dataset(), BATCH, mesh=mesh):
+                    deferred |= {session.steps_done} if deferral.copies else set()
                     loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
                     norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net)]
@@ -200,6 +203,7 @@ def train(
             "steps": steps,
             "seen": seen,
             "own": own(net, steps_by) if not restores else {},
+            "deferred": sorted(deferred),
             "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_what_a_failed_save_has_uploaded_is_removed_once_the_next_one_begins(roo
     for uploads, _ in stepping(root, 39):
         saving = uploads.under_way
         if saving and saving not in failed and len(failed) < 2:
-            until(partial(found, root, saving, "index-*"))
+            uploads.wait()
             found(root, saving, "index-*")[0].unlink()
             failed.append(saving)
             if len(failed) == 2:

@@ -181,6 +181,7 @@ class Act:
 
 
 EVERYWHERE = [f"{when} {act}" for act in ("Copy", "StartUpload", "TellCommitted") for when in ("before", "after")]
+EVERYWHERE += ["during Copy"]
 ON_RANK_0 = [f"{when} {act}" for act in ("Prepare", "Append") for when in ("before", "after")]
 ACTS = [
     Act(whom, number, moment, world, rank)

@@ -79,7 +79,11 @@ def scenes(root: Path) -> list[Scene]:
     behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
     return [
         *every,
-        train("behind", "behind", 2, behind, optimizer="fused"),
+        *(
+            train(f"{way}-{how}", f"{way}-{how}", world, {**behind, **given}, optimizer="fused", how=how)
+            for how, world in (("fsdp", 2), ("hsdp", 4))
+            for way, given in (("behind", {}), ("blocking", {"PERDURE_BACKGROUND_BYTES": str(2**40)}))
+        ),
         train(
             "differs", "differs", 4, {"PERDURE_EVERY_STEPS": "2"}, how="hsdp", differs_at=2
         ),  # a failed Session: last
@@ -134,11 +138,17 @@ def test_what_comes_late_in_a_sharded_model_goes_on_where_it_was(results: Result
             assert found.get("begun") == left["whole"], found
 
 
-def test_a_save_in_the_background_is_the_same(results: Results, root: Path) -> None:
-    assert [found["own"] for found in results["behind"]] == [found["own"] for found in results["fused-undisturbed"]]
-    steps = [one["step"] for one in entries(root / "behind") if one["kind"] == "Committed"]
-    assert (steps[0], steps[-1]) == (2, 6)  # one of step 4 is skipped where that of step 2 is still under way
-    assert main(["verify", str(root / "behind")]) == 0
+@pytest.mark.parametrize("how", ["fsdp", "hsdp"])
+def test_a_save_in_the_background_is_the_same(results: Results, root: Path, how: str) -> None:
+    """Also one whose copy goes on while the ranks train."""
+    behind, blocking = (root / f"{way}-{how}" for way in ("behind", "blocking"))
+    assert [found["own"] for found in results[behind.name]] == [found["own"] for found in results[blocking.name]]
+    assert [found["deferred"][:1] for found in results[behind.name]] == [[2]] * len(results[behind.name])
+    made = {one["step"]: one["seq"] for one in entries(behind) if one["kind"] == "Committed"}
+    assert (min(made), max(made)) == (2, 6)  # one of step 4 is skipped where that of step 2 is still under way
+    assert main(["verify", str(behind)]) == 0
+    same = next(one["seq"] for one in entries(blocking) if one["kind"] == "Committed" and one["step"] == 2)
+    assert main(["diff", "--tensors-only", f"{behind}@{made[2]}", f"{blocking}@{same}"]) == 0
 
 
 @pytest.mark.usefixtures("results")

@@ -403,6 +403,9 @@ def _copying(setting: Setting, world: World, rank: int) -> Iterator[Move]:
         torn = spend(change(world, rank, copies=None), "copy")
         event = on.CopyFailed(name(one.copies), "no memory")
         yield f"rank {rank} cannot copy", True, _bound(setting.after, torn, rank, event)
+    if may(world, "change"):
+        torn = spend(change(world, rank, copies=None), "change")
+        yield f"rank {rank} copies a mixture", True, _bound(setting.after, torn, rank, on.CopyChanged(name(one.copies)))
 
 
 def _uploading(setting: Setting, world: World, rank: int) -> Iterator[Move]:

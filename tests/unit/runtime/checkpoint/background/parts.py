@@ -33,9 +33,9 @@ def pieces(data: bytes, size: int = 3_000_000) -> Iterable[memoryview]:
     return (memoryview(data)[at : at + size] for at in range(0, len(data), size))
 
 
-def filled(arena: Arena, data: bytes = b"0123456789", *, name: str = "aa", threads: int = 1) -> Filled:
+def filled(arena: Arena, data: bytes = b"0123456789", *, name: str = "aa", threads: int = 1, whole: str = "") -> Filled:
     """The arena, sealed over these bytes."""
-    return arena.fill(part(data), uid="u", run=1, name=name, position=POSITION, threads=threads)
+    return arena.fill(part(data), uid="u", run=1, name=name, position=POSITION, threads=threads, whole=whole)
 
 
 def settled(uploader: Uploader) -> list[UploaderMessage]:

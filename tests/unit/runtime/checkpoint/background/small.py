@@ -18,7 +18,7 @@ from perdure.checkpoint.background.state import Carried, name_of
 T = TypeVar("T")
 
 FAULTS: Final = (
-    "copy", "fail", "die", "freeze", "late", "stuck", "refuse", "lost", "stream", "death", "fence", "abort",
+    "copy", "change", "fail", "die", "freeze", "late", "stuck", "refuse", "lost", "stream", "death", "fence", "abort",
 )  # fmt: skip
 _PLACE: Final = {fault: place for place, fault in enumerate(FAULTS)}
 

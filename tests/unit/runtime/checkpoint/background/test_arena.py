@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from perdure.checkpoint.background import arena as arenas
-from perdure.checkpoint.background.arena import Arena, room_for
+from perdure.checkpoint.background.arena import Arena, StateChanged, room_for
 from perdure.checkpoint.background.sealed import FORMAT, PAGE_BYTES, read_part, read_seal
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.state import RankState
@@ -94,6 +96,37 @@ def test_it_holds_nothing_from_the_first_byte_of_the_next_part_on_until_the_last
     seal = read_seal(arena.fd)
     assert seal
     assert seal.name == "bb"
+
+
+def test_a_copy_made_while_training_goes_on_is_sealed_if_it_has_the_checksum_of_its_state(ready: Arena) -> None:
+    copy = filled(ready, LARGE, whole=checksum(LARGE))
+    staged, _ = read_part(ready.fd, copy.seal)
+    assert b"".join(bytes(block) for block in staged.blocks()) == LARGE
+    assert copy == replace(filled(ready, LARGE), staged=copy.staged)
+
+
+@pytest.mark.parametrize("at", [0, BLOCK_BYTES - 1, BLOCK_BYTES, len(LARGE) - 1])
+def test_one_byte_that_has_changed_before_it_is_copied_leaves_nothing(ready: Arena, at: int) -> None:
+    filled(ready, LARGE)
+    changed = bytearray(LARGE)
+    changed[at] ^= 1
+    with pytest.raises(StateChanged):
+        filled(ready, bytes(changed), whole=checksum(LARGE))
+    assert read_seal(ready.fd) is None
+
+
+def test_memory_that_is_gone_is_an_error_and_ends_no_process(ready: Arena) -> None:
+    """As of a file that was cut short, or that torch has unmapped."""
+    with tempfile.TemporaryFile() as file:
+        file.write(LARGE)
+        file.flush()
+        with mmap.mmap(file.fileno(), len(LARGE)) as mapped, memoryview(mapped) as view:
+            file.truncate(BLOCK_BYTES)
+            with pytest.raises(StateChanged):
+                ready.fill(
+                    replace(part(LARGE), pieces=lambda: [view]), uid="u", run=1, name="b", position=POSITION, whole="1"
+                )
+    assert read_seal(ready.fd) is None
 
 
 def test_an_arena_of_another_format_is_refused(arena: Arena) -> None:

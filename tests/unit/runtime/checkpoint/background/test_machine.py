@@ -138,6 +138,22 @@ def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
     assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "refused"),)
 
 
+def test_a_copy_that_has_changed_is_of_no_use_to_any_rank_and_is_told_apart() -> None:
+    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
+    changed = after(copying, on.CopyChanged(NAME))
+    assert words(changed) == FAILED
+    told = after(changed, on.Agreed(FAILED))
+    again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
+    assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "it changed while it was copied", changed=True), again)
+    assert not after(told, on.HandOut(9)).changed
+
+
+def test_a_copy_that_has_changed_after_its_deadline_was_late() -> None:
+    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
+    told = after(copying, on.Late(NAME), on.CopyChanged(NAME), on.Agreed(FAILED))
+    assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "not uploaded by its deadline"),)
+
+
 def test_the_uploader_of_a_save_that_failed_elsewhere_is_killed() -> None:
     assert asked(uploading(rank=1), on.Agreed(FAILED)) == (on.KillUploader(1),)
 

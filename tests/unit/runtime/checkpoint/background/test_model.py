@@ -30,7 +30,7 @@ ONE_FAULT: list[Faults] = [
 ]  # fmt: skip
 ALONE: list[Faults] = [
     {"die": 2}, {"freeze": 1, "stuck": 1}, {"fail": 1, "stuck": 1}, {"lost": 1, "late": 1}, {"freeze": 1, "stream": 1},
-    {"copy": 1, "refuse": 1}, {"lost": 2}, {"death": 1, "lost": 1}, {"fence": 1, "lost": 1},
+    {"copy": 1, "refuse": 1}, {"change": 1, "copy": 1}, {"lost": 2}, {"death": 1, "lost": 1}, {"fence": 1, "lost": 1},
 ]  # fmt: skip
 """For a world of one, where two faults are affordable."""
 
@@ -47,9 +47,9 @@ def holds(setting: Setting) -> frozenset[str]:
     return found.logs
 
 
-@pytest.mark.parametrize("faults", ONE_FAULT, ids=name)
+@pytest.mark.parametrize("faults", [*ONE_FAULT, {"change": 1}], ids=name)
 def test_saves_while_training_goes_on(faults: Faults) -> None:
-    assert {"oC", "ocS"} <= holds(Setting(faults, rounds=3 if faults.keys() & {"die", "late", "fail"} else 4))
+    assert {"oC", "ocS"} <= holds(Setting(faults, rounds=3 if faults.keys() & {"change", "die", "late", "fail"} else 4))
 
 
 def test_an_uploader_that_stands_still_costs_one_save() -> None:

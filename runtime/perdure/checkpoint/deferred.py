@@ -1,0 +1,52 @@
+"""Splits a staged live state: what forward and backward may change is read at once, the rest later.
+
+All of it is summed up at once, so that nobody has to trust in what the script does until the rest is read. What is read
+later is held by its memory, not by its tensor: the script may give a parameter other memory meanwhile.
+Called by perdure.loop.deferral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from awscrt.checksums import crc64nvme
+from torch import Tensor
+
+from perdure.checkpoint import tensors
+from perdure.checkpoint.stage import LiveBytes, bytes_of
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A shard's bytes, of which some are a copy already, and their checksum as they were."""
+
+    views: list[memoryview]
+    """In order. They hold the memory that they read."""
+    checksum: str
+
+
+def defer(live: LiveBytes, stepped: Collection[int], most: int) -> Deferred | None:
+    """Copies what is not in memory that begins at one of `stepped`; None if the shard has more than `most` bytes of it,
+    or nothing else."""
+    memories = [piece.memory for piece in live.pieces]
+    waits = [_may_wait(memory, stepped) for memory in memories]
+    at_once = sum(tensors.size_of(memory) for memory, one in zip(memories, waits, strict=True) if not one)
+    if at_once > most or not any(waits):
+        return None
+    views = [memoryview(live.header)]
+    for memory, one in zip(memories, waits, strict=True):
+        views += bytes_of(memory) if one else map(_copy, bytes_of(memory))
+    total = 0
+    for view in views:
+        total = crc64nvme(view, total)
+    return Deferred(views, f"{total:016x}")
+
+
+def _may_wait(memory: Tensor, stepped: Collection[int]) -> bool:
+    """Only what lies in order in the memory of the CPU: anything else is rearranged first."""
+    return tensors.writable(memory) is not None and tensors.address(memory) in stepped
+
+
+def _copy(view: memoryview) -> memoryview:
+    return memoryview(bytes(view))

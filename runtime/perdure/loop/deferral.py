@@ -1,0 +1,155 @@
+"""Copies a part while training goes on: parameters and optimizer state stay as they are until an optimizer steps.
+
+A thread copies; whatever could change them waits for it: each optimizer's step, by torch's hook, and every place where
+the session acts. Nothing of torch promises that nothing else changes them. So everything is summed up where training
+stands, and only a copy with the same checksum is sealed: a perturbation, a clamp or a compiled step in the middle of a
+copy drops that save, and from then on training waits for this process's copies.
+
+Called by perdure.loop.save_effects.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from perdure.checkpoint.background.arena import Filled, StateChanged
+from perdure.checkpoint.deferred import Deferred, defer
+from perdure.checkpoint.stage import LiveBytes
+from perdure.checkpoint.upload import Staged
+from perdure.console import say
+from perdure.errors import in_words
+from perdure.state.registry import Registry
+
+MOST_AT_ONCE_BYTES: Final = 64 * 2**20
+"""What forward may change is copied twice, so a copy waits for nobody only if there is no more of it."""
+
+
+@dataclass(frozen=True)
+class CopyBegun:
+    """What will be in the arena, unless the state changes before it is copied."""
+
+    size: int
+    """In bytes."""
+    checksum: str
+
+
+@dataclass(frozen=True)
+class NoCopy:
+    """The arena holds nothing."""
+
+    why: str
+    changed: bool = False
+    """Whether the state has changed meanwhile; nothing else is wrong."""
+
+
+class Fill(Protocol):
+    """Copies and seals a part, or says why that is impossible. StateChanged if it has another checksum than `whole`."""
+
+    def __call__(self, staged: Staged, *, whole: str = ...) -> Filled | str: ...
+
+
+class Deferral:
+    """For one process. Called in the main thread, but for `steps`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.refused = False
+        """Whether training waits for all further copies of this process."""
+        self._hook: Any = None
+        self._thread: threading.Thread | None = None
+        self._found: Filled | NoCopy = NoCopy("nothing was copied")
+
+    @property
+    def copies(self) -> bool:
+        """Whether a copy was begun whose outcome nobody has taken."""
+        return self._thread is not None
+
+    def copy(self, staged: Staged, fill: Fill, *, trains: bool) -> Filled | NoCopy | CopyBegun:
+        """Copies, or begins to. `trains`: the script is about to train a batch, and does nothing else first."""
+        live, parted = staged.pieces, None
+        if trains and not self.refused and isinstance(live, LiveBytes):
+            parted = defer(live, self._registry.stepped(), MOST_AT_ONCE_BYTES)
+        if parted is None:
+            part = fill(staged)
+            return NoCopy(part) if isinstance(part, str) else part
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
+        self._begin(staged, parted, fill)
+        return CopyBegun(staged.size, parted.checksum)
+
+    def _begin(self, staged: Staged, parted: Deferred, fill: Fill) -> None:
+        def act() -> None:
+            self._found = self._copied(staged, parted, fill)
+
+        self._found = NoCopy("the thread that copies has ended")
+        thread = threading.Thread(target=act, name="perdure-copy", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # at a limit of threads or of memory
+            act()
+        self._thread = thread
+
+    def _copied(self, staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
+        try:
+            part = fill(replace(staged, pieces=lambda: parted.views), whole=parted.checksum)
+        except StateChanged as error:
+            self._refuse()
+            return NoCopy(str(error), changed=True)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
+            return NoCopy(f"it could not be copied: {in_words(error)}")
+        return NoCopy(part) if isinstance(part, str) else part
+
+    def steps(self, *, closure: bool) -> None:
+        """An optimizer is about to step: waits for the copy. From any thread. `closure`: forward and backward are yet
+        to come in this step, so that nothing is won by a copy beside it."""
+        if self._thread:
+            self.settle()
+            self.refused = self.refused or closure
+
+    def settle(self) -> None:
+        """The session acts, or the script might: waits until nothing is copied any more."""
+        thread = self._thread
+        if thread is not None and thread.ident is not None:
+            thread.join()
+
+    def refuse(self) -> None:
+        """From now on training waits for the copies of this process: another rank has seen a change."""
+        self.settle()
+        self.refused = True
+
+    def found(self) -> Filled | NoCopy:
+        """The outcome of the copy, which this waits for."""
+        self.settle()
+        self._thread, found = None, self._found
+        return found
+
+    def end(self) -> None:
+        """Nothing of it stays behind."""
+        self.settle()
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self._thread = None
+
+    def _refuse(self) -> None:
+        self.refused = True
+        say(
+            "parameters or optimizer state change, or get other memory, where no optimizer is seen to step: training "
+            "waits for the copies of its checkpoints"
+        )
+
+
+def _hook(mine: weakref.ref[Deferral]) -> Callable[..., None]:
+    """Before each optimizer's step. Traced by a compiler it is nothing at all."""
+
+    def before(_: Any, given: Sequence[Any], named: dict[str, Any]) -> None:
+        if not torch.compiler.is_compiling() and (one := mine()):
+            one.steps(closure=(*given[1:], named.get("closure"))[0] is not None)
+
+    return before
