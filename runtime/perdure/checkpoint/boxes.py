@@ -47,6 +47,16 @@ def split_dimensions(value: Any) -> int:
     return sum(not isinstance(_read(placement), Replicate) for placement in value.placements)
 
 
+def shard_dimension(tensor: Tensor) -> int | None:
+    """The dimension along which a tensor is sharded over a mesh of one dimension, in which all ranks are in order;
+    None for any other layout."""
+    layout = _layout(tensor)
+    if layout.ranks != tuple(range(_world())) or len(layout.placements) != 1:
+        return None
+    (placement,) = layout.placements
+    return placement.dim if isinstance(placement, Shard) else None
+
+
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, which may be empty; of a plain tensor all of it."""
     if not is_sharded(tensor):

@@ -60,6 +60,9 @@ _REFERENCES: Final = [0]
 """The number of torch's own references to the installed group."""
 _CLAIMED: Final[list[weakref.ref[Any]]] = []
 """The last group that a session installed as torch's WORLD."""
+_PLACEHOLDERS: Final[list[Any]] = []
+"""What makes gloo's groups, while a placeholder is torch's WORLD."""
+NO_COLLECTIVE: Final = "a collective, or a process group of the script's own, before the first batch"
 _GUARDED: Final[list[tuple[FunctionType, CodeType, dict[str, Any] | None]]] = []
 """The function that makes torch's WORLD, with its own code and defaults, while it has others."""
 
@@ -89,6 +92,39 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
         setattr(distributed_c10d, GLOO, found)
     _REFERENCES[0] = sys.getrefcount(dist.group.WORLD)
     claim()
+
+
+def install_placeholder(*, rank: int, world: int) -> None:
+    """Make a group without connections torch's default group, with the rank and size that this process will have.
+
+    A model can be sharded over it. Collectives fail, and so does a further group: no other rank is there yet.
+    """
+    from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not every torch has it
+
+    lift_guard()
+    options = FakeProcessGroup.Options()
+    options.error_on_collective = True
+    group = FakeProcessGroup._create_internal(rank, world, options)  # noqa: SLF001 - there is no public way
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    install(cast("Group", group), store, rank=rank, world=world, timeout=timedelta(seconds=1))
+    _PLACEHOLDERS.append(getattr(distributed_c10d, GLOO))
+    setattr(distributed_c10d, GLOO, _refuse_group)
+
+
+def has_placeholder() -> bool:
+    """Whether torch's WORLD is a placeholder."""
+    return bool(_PLACEHOLDERS)
+
+
+def _refuse_group(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(NO_COLLECTIVE)
+
+
+def collectives_so_far() -> int:
+    """How many collectives and messages the installed WORLD has carried on this rank; 0 without a WORLD."""
+    if not dist.is_initialized() or has_placeholder():
+        return 0
+    return int(dist.group.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]  # noqa: SLF001 - see above
 
 
 def guard_world(ask: Callable[[], None]) -> None:
@@ -144,6 +180,8 @@ def store_of_world() -> Store:
 
 def uninstall() -> list[Any]:
     """Remove torch's groups, and return them; they live as long as the list (perdure.group.old_groups)."""
+    while _PLACEHOLDERS:
+        setattr(distributed_c10d, GLOO, _PLACEHOLDERS.pop())
     kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public list
     if dist.is_initialized():
         dist.destroy_process_group()

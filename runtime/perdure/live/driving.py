@@ -250,10 +250,15 @@ class Driver:
             self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
-            if why := obstacle(effects.run) or hidden_obstacle() or self._why_not:
+            if why := obstacle(effects.run) or hidden_obstacle(effects.run) or self._why_not:
                 if effects.party.old is None:
                     self._let_others_refuse()
                 tell_attached(effects.run, why)
+                self.feed(ev.NotLive(why))
+                return
+            if why := effects.size_obstacle():  # another size may do
+                if effects.party.old is None:
+                    self._let_others_refuse()
                 self.feed(ev.NotLive(why))
                 return
             effects.get_warm(self._warm)

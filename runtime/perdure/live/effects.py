@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
+from perdure.checkpoint.boxes import is_sharded, shard_dimension
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.state import RankState
-from perdure.errors import PeerLost, StorageError
+from perdure.errors import PeerLost, StorageError, UserError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.host.collector import CollectorPause
@@ -28,7 +29,7 @@ from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
 from perdure.live.summing import Summing
-from perdure.live.transfer import Key, describe, make_room, parcels, receive, send
+from perdure.live.transfer import Key, describe, make_room, parcels, receive, send, shards
 from perdure.log.entry import ObjectRef, Opened, write_entry
 from perdure.log.members import put_members
 from perdure.log.position import Position
@@ -74,6 +75,8 @@ class Header:
     """For a newer run of another size: each old rank's states of objects that are its own, encoded."""
     saves: Mapping[str, Any] = field(default_factory=dict)
     """What the newer run has to know of this one's saves: perdure.checkpoint.background.state.Carried."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """The sharded tensors, each with the dimension along which it is sharded: perdure.live.transfer.shards."""
     alone: Any = None
     """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
     newcomer may be the last process that has it."""
@@ -184,9 +187,16 @@ class Effects:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
 
+    def size_obstacle(self) -> str:
+        """Why this attempt cannot change the ranks of a sharded model, while another one might; "" if it can."""
+        if self.run.registry.sharded and self.attempt.world != self.attempt.new_world:
+            return "the model is sharded, and the newer run has another size"
+        return ""
+
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
+            self.keys.publish_sharded(sharded=bool(self.run.registry.sharded))
             self.keys.publish_memory_needed([asdict(item) for item in self.room_needed])
         elif self.party.part is PartyRole.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
@@ -195,6 +205,10 @@ class Effects:
         if self.party.decides:
             with suppress(StorageError):  # the next call asks whether the store answers
                 self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
+
+    def await_sharded(self) -> bool:
+        """On a newcomer: wait until old rank 0 can hand over, and return whether its model is sharded."""
+        return self.keys.await_sharded(self._deadline)
 
     def forgo_room(self) -> None:
         """On a newcomer that will receive nothing: free the memory for tensors."""
@@ -312,6 +326,8 @@ class Effects:
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
+        if self.run.registry.unreduced:
+            raise UserError("the model holds gradients that are not reduced yet, and would be lost")
         self.keys.announce_stop()
         own, state = self._own_part()
         header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
@@ -319,9 +335,10 @@ class Effects:
         if self.attempt.world == self.attempt.new_world:
             self.run.images.know(header.ranks)
         self.lap("header")
-        given = parcels(self.attempt, header.items)
+        given = parcels(self.attempt, header.items, header.shards)
         if state:
-            with Summing(state.shared if self.attempt.world > 1 else {}) as summing:
+            alike = {name: tensor for name, tensor in state.shared.items() if name not in header.shards}
+            with Summing(alike if self.attempt.world > 1 else {}) as summing:
                 send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
             self._held = summing.sum
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
@@ -340,15 +357,25 @@ class Effects:
         header = Header.read(bridge.peers.announce(None))
         self.header = header
         self.lap("header")
-        mine = [parcel for parcel in parcels(self.attempt, header.items) if parcel.receiver == self.party.number]
+        given = parcels(self.attempt, header.items, header.shards)
+        mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         targets = registry.targets(decode(header.objects), header.items, self._room or {})
         self._room = None
+        self._check_shards(header, targets)
         found = receive(bridge.group, mine, targets)
         self.lap("state")
         rank = self.attempt.predecessor_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
         own = None if own is None else decode(own)
         return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
+
+    def _check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
+        """UserError unless this script shards the same tensors, along the same dimensions, as the old ranks."""
+        for part, name in {*targets, *((SHARED, name) for name in header.shards)}:
+            target = targets.get((part, name))
+            here = shard_dimension(target) if target is not None and is_sharded(target) else None
+            if here != header.shards.get(name):
+                raise UserError(f"{name} is not sharded as on the old ranks: start newcomers with the same script")
 
     def _merge(self, header: Header) -> dict[str, Any]:
         """This party's state in a run of another size. Raises UserError if the script's merge function fails."""
@@ -525,6 +552,7 @@ class Effects:
             tuple(self._sums) if any(self._sums) else (),
             tuple(self._own_states) if any(self._own_states) else (),
             asdict(run.background.carried),
+            shards(state),
             self._alone,
         )
         return header.write()

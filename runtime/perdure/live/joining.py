@@ -11,11 +11,13 @@ from perdure.group.agreement import Agreement
 from perdure.group.found import meet_in_its_store
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
+from perdure.group.world import has_placeholder, uninstall
 from perdure.live.liveness import tell_attached
 from perdure.live.membership import make_pulse
 from perdure.loop.leaving import give_up
 from perdure.loop.run import Run
 from perdure.loop.survivor_snapshots import PATIENCE_SECONDS
+from perdure.state.fully_sharded import take_groups
 from perdure.wire import Env
 
 
@@ -30,7 +32,12 @@ def meet_in_place(run: Run) -> None:
     """Begin the newer run in place, without a live hand-over: its ranks meet as usual and wait until the older run
     ends."""
     run.joining = False
+    was_placeholder = has_placeholder()
+    if was_placeholder:
+        uninstall()
     meet(run, run.timeout)
+    if was_placeholder:
+        take_groups(run.registry.sharded_modules)
     for replica in run.replicas:
         replica.adapt(run.world)
 

@@ -25,7 +25,7 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
@@ -37,6 +37,8 @@ STOPPED: Final = "stopped"
 """Set once the old ranks have stopped and are sending."""
 WRITER: Final = "writer"
 ROOM: Final = "room"
+SHARDED: Final = "sharded"
+"""Whether the old ranks' model is sharded: "1" or "0"."""
 WORD: Final = "word"
 
 
@@ -70,6 +72,18 @@ class StoreKeys:
         self._place = place
         self._attempt = attempt
         self._party = party
+
+    def publish_sharded(self, *, sharded: bool) -> None:
+        """On old rank 0, which can hand over: publish whether its model is sharded."""
+        with peer_lost("it was published whether the model is sharded"):
+            self.store.set(SHARDED, "1" if sharded else "0")
+
+    def await_sharded(self, deadline: Deadline) -> bool:
+        """On a newcomer: wait until old rank 0 can hand over, and return whether its model is sharded."""
+        with peer_lost("old rank 0 was awaited"):
+            awaited = "rank 0 of the living run has not come"
+            look_for_keys(self.store, [SHARDED], deadline, awaited, every=WARM_POLL_SECONDS)
+            return bytes(self.store.get(SHARDED)) == b"1"
 
     def publish_memory_needed(self, tensors: Sequence[Any]) -> None:
         """On old rank 0, before it is warm: publish, as JSON, the tensors that a newcomer needs memory for."""

@@ -8,20 +8,25 @@ resuming and driving.
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from perdure.group.world import foreign, kept
+from perdure.group.world import foreign, has_placeholder, kept
 from perdure.loop.run import Run
 from perdure.state import keepers
+from perdure.state.fully_sharded import meshes, references
 from perdure.state.keepers import OWN_DDP
 from perdure.wire import Env
 from perdure.wire.channel import Attached
 
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
+EARLY_COLLECTIVES: Final = (
+    "the script makes collectives before its first batch, for which a newcomer has no other ranks: make them after it"
+)
 
 
 def tell_attached(run: Run, why: str = "") -> None:
@@ -44,7 +49,7 @@ def obstacle(run: Run) -> str:
         return "torchrun has started the ranks, and keeps their store"
     if torch.cuda.is_available():
         return "on GPUs ranks cannot be connected beside a living run yet"
-    if run.joining and dist.is_initialized():
+    if run.joining and dist.is_initialized() and not has_placeholder():
         return "a process group that the script has made itself: the Session makes it with the first batch"
     if groups := foreign():
         return f"process groups of the script's own: {', '.join(groups[:3])}"
@@ -55,8 +60,10 @@ def _registered(run: Run) -> str:
     """Obstacles among the registered objects; "" for none."""
     if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
         return OWN_DDP
-    if name := run.registry.sharded:
-        return f"{name} is sharded: its shards belong to the ranks that it was made with"
+    if why := run.registry.shards_obstacle(run.world):
+        return why
+    if run.collectives_before and run.registry.sharded:
+        return EARLY_COLLECTIVES
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
         return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"
     return ""
@@ -69,9 +76,16 @@ def kept_world(run: Run) -> str:
     """
     inside = (vars(part) for replica in run.replicas for part in replica.inside)
     own = sum(value is dist.group.WORLD for values in inside for value in values.values())
+    own += references(run.registry.sharded_modules) if run.registry.sharded else 0
     return "dist.group.WORLD is kept by the script: leave `group` out, or ask for it each time" if kept(own) else ""
 
 
-def hidden_obstacle() -> str:
+def hidden_obstacle(run: Run) -> str:
     """The same for objects that the session was not given. From any thread."""
-    return next((why for _, why in keepers.made()), "")
+    return unknown_keeper(meshes(run.registry.sharded_modules) if run.registry.sharded else ())
+
+
+def unknown_keeper(known: Iterable[Any] = ()) -> str:
+    """The obstacle among the objects that keep their ranks, without the `known` ones; "" for none."""
+    own = {id(thing) for thing in known}
+    return next((why for thing, why in keepers.made() if id(thing) not in own), "")

@@ -21,6 +21,7 @@ from perdure.log.writer import Writer
 from perdure.loop.leaving import lose_peers
 from perdure.loop.run import Run
 from perdure.loop.standing import standing
+from perdure.state.fully_sharded import take_groups
 from perdure.wire.settings import Settings
 
 BEGAN_ANEW: Final = (
@@ -63,6 +64,8 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
     )
     run.pulse = make_pulse(run)
     run.pulse.start(at_once=False)
+    if modules := run.registry.sharded_modules:
+        take_groups(modules)
     for replica in run.replicas:
         replica.adapt(settings.world, equal=True)
     run.progress.share(settings.rank, settings.world)

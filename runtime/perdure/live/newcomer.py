@@ -12,34 +12,69 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.state import RankState
 from perdure.console import say
-from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
-from perdure.live.driving import Driver, GivenUp, took_over
+from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, StorageError
+from perdure.live.driving import LOG_SECONDS, Driver, GivenUp, took_over
 from perdure.live.effects import Effects, Header
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.parties import attempt_of
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.log.verdict import Verdict
 from perdure.loop.run import Run
 from perdure.wire import ErrorKind, ExitKind, Failure
+
+
+def joins_sharded(run: Run) -> bool:
+    """Wait until the old ranks can hand over, and return whether their model is sharded, so that this process needs a
+    placeholder of its ranks to shard its own.
+
+    False if there is no live hand-over: what becomes of the newer run is then for `Newcomer` to find out.
+    """
+    effects, looked = _effects(run), [time.monotonic()]
+
+    def give_up() -> None:
+        run.requests.look()
+        if run.requests.seen or effects.early_word():
+            raise GivenUp
+        if time.monotonic() - looked[0] < LOG_SECONDS:
+            return
+        looked[0] = time.monotonic()
+        with suppress(StorageError):
+            if effects.read_log() is not Verdict.OPEN:
+                raise GivenUp
+
+    try:
+        effects.find_store(give_up)
+        return effects.await_sharded()
+    except (GivenUp, PerdureError):
+        return False
+    finally:
+        effects.let_go()
+
+
+def _effects(run: Run) -> Effects:
+    settings, block = run.settings, run.settings.handover
+    if block is None or settings.run is None:
+        raise RuntimeError("this process was not started for a hand-over")
+    attempt = attempt_of(block, settings.run, settings.pod)
+    host, port = settings.master or ("", 0)
+    return Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")
 
 
 class Newcomer:
     """A process that joins a living run."""
 
     def __init__(self, run: Run) -> None:
-        settings, block, now = run.settings, run.settings.handover, time.monotonic()
-        if block is None or settings.run is None:
-            raise RuntimeError("this process was not started for a hand-over")
-        attempt = attempt_of(block, settings.run, settings.pod)
-        host, port = settings.master or ("", 0)
+        effects, now = _effects(run), time.monotonic()
         self._run = run
-        effects = Effects(run, attempt, attempt.of_new(settings.rank), block, f"{host}:{port}")
-        timetable = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
+        limit = effects.block.limit
+        timetable = Timetable(now + limit, now + limit + 3 * QUIET_SECONDS)
         self._driver = Driver(effects, timetable, ask_exit=lambda: None)
         self._driver.abandoned = self._end_at_once
         self._listener = run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))

@@ -10,26 +10,31 @@ Called by perdure.live.effects during the stop. perdure.layout.plan assigns the 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from perdure.checkpoint import tensors
-from perdure.checkpoint.boxes import view
+from perdure.checkpoint.boxes import described as described_layout
+from perdure.checkpoint.boxes import held, is_sharded, shard_dimension, view
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.stage import described
 from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
+from perdure.layout.box import Box
 from perdure.layout.messages import Message, messages
 from perdure.layout.plan import Move, TensorDemand, plan
-from perdure.live.protocol.parties import Attempt
+from perdure.layout.sharding import Layout, Shard
+from perdure.live.protocol.parties import Attempt, PartyRole
 
 SMALL_BYTES: Final = 64 * 1024
 """Tensors up to this size are packed into messages of up to PIECE_BYTES, because a message costs as much as a copy."""
@@ -41,6 +46,18 @@ AT_ONCE: Final = 8
 
 Key = tuple[str, str]
 Put = Callable[[Tensor], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory of a tensor, or of a box of it."""
+
+    memory: Tensor
+    box: Box
+
+    def of(self, box: Box) -> Tensor:
+        """The elements of a box inside of this one."""
+        return view(self.memory, box.within(self.box))
 
 
 @dataclass(frozen=True)
@@ -94,23 +111,61 @@ def describe(state: RankState) -> tuple[Item, ...]:
     return (*_items(SHARED, state.shared), *_items(REPLICATED, state.replicated))
 
 
-def parcels(attempt: Attempt, items: Sequence[Item]) -> list[Parcel]:
-    """Which rank sends what to which party. Equal on all parties."""
+def shards(state: RankState) -> dict[str, int]:
+    """The sharded tensors by name, each with the dimension along which it is sharded. Equal on all old ranks.
+
+    Raises UserError for one that is not sharded along one dimension over all ranks.
+    """
+    found: dict[str, int] = {}
+    for name, tensor in state.shared.items():
+        if is_sharded(tensor):
+            dim = shard_dimension(tensor)
+            if dim is None:
+                raise UserError(f"tensor {name} is placed as {described_layout(tensor)}: its ranks change by a restart")
+            found[name] = dim
+    return found
+
+
+def parcels(attempt: Attempt, items: Sequence[Item], sharded: Mapping[str, int] = MappingProxyType({})) -> list[Parcel]:
+    """Which rank sends what to which party. Equal on all parties. `sharded` is what `shards` returns."""
     newcomers = [party.number for party in attempt.newcomers]
     named = {f"{item.part}/{item.name}": item for item in items}
-    moves = plan(
-        TensorDemand.whole(name, item.shape, item.size, range(attempt.world), newcomers)
-        if item.part == SHARED
-        else TensorDemand.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
-        for name, item in named.items()
-    )
+
+    def demand(name: str, item: Item) -> TensorDemand:
+        if item.part != SHARED:
+            return TensorDemand.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
+        if item.name not in sharded:
+            return TensorDemand.whole(name, item.shape, item.size, range(attempt.world), newcomers)
+        dim = sharded[item.name]
+        held = layout(item.shape, attempt.world, dim).holders()
+        return TensorDemand(name, item.size // max(1, math.prod(item.shape)), held, _wanted(attempt, item.shape, dim))
+
+    moves = plan(demand(name, item) for name, item in named.items())
     links = itertools.groupby(moves, key=lambda move: (move.source, move.destination))
     return [Parcel(sender, receiver, tuple(found), named) for (sender, receiver), found in links]
 
 
+def layout(shape: Sequence[int], world: int, dim: int) -> Layout:
+    """Which rank of a run of this size holds which box of a tensor that is sharded along this dimension."""
+    return Layout(tuple(shape), (world,), tuple(range(world)), (Shard(dim),))
+
+
+def _wanted(attempt: Attempt, shape: Sequence[int], dim: int) -> dict[Box, list[int]]:
+    """The boxes of the newer run, and the parties that do not hold theirs yet."""
+    same = attempt.world == attempt.new_world
+    wanted: dict[Box, list[int]] = {}
+    for box, ranks in layout(shape, attempt.new_world, dim).holders().items():
+        parties = [attempt.of_new(rank) for rank in ranks]
+        numbers = [party.number for party in parties if not (same and party.part is PartyRole.STAYER)]
+        if numbers:
+            wanted[box] = numbers
+    return wanted
+
+
 def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
     """The shared tensors that are large enough to allocate their memory before the stop."""
-    return tuple(item for item in _items(SHARED, named) if item.device == "cpu" and item.size > SMALL_BYTES)
+    whole = {name: tensor for name, tensor in named.items() if not is_sharded(tensor)}
+    return tuple(item for item in _items(SHARED, whole) if item.device == "cpu" and item.size > SMALL_BYTES)
 
 
 def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
@@ -131,19 +186,30 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
 
 def send(group: Group, given: Sequence[Parcel], state: RankState) -> None:
     """Send the parcels of this process. Raises PeerLost if one does not arrive."""
-    live = {(SHARED, name): tensor for name, tensor in state.shared.items()}
-    live |= {(REPLICATED, name): tensor for name, tensor in state.replicated.items()}
+    live = {(SHARED, name): place for name, tensor in state.shared.items() if (place := _held(tensor))}
+    live |= {(REPLICATED, name): Place(tensor, Box.whole(tensor.shape)) for name, tensor in state.replicated.items()}
     with peer_lost("the state was sent"), torch.device("cpu"):
         _interleave([_sending(group, parcel, live, _window(given)) for parcel in given])
 
 
 def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come."""
+    """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come.
+
+    The result also has the sharded ones of which this rank holds nothing.
+    """
     items = [parcel.items[move.name] for parcel in given for move in parcel.moves]
     found = {(item.part, item.name): _target(item, targets.get((item.part, item.name))) for item in items}
+    places = {key: place for key, tensor in found.items() if (place := _held(tensor))}
     with peer_lost("the state was received"), torch.device("cpu"):
-        _interleave([_receiving(group, parcel, found, _window(given)) for parcel in given])
-    return found
+        _interleave([_receiving(group, parcel, places, _window(given)) for parcel in given])
+    return found | {key: tensor for key, tensor in targets.items() if is_sharded(tensor)}
+
+
+def _held(tensor: Tensor) -> Place | None:
+    """What this rank holds of a tensor; None if that is nothing."""
+    if not is_sharded(tensor):
+        return Place(tensor, Box.whole(tensor.shape))
+    return next((Place(one.memory, one.box) for one in held(tensor)), None)
 
 
 def _items(part: str, named: Mapping[str, Tensor]) -> Iterator[Item]:
@@ -174,7 +240,7 @@ def _interleave(works: Sequence[Iterator[None]]) -> None:
             now.append(work)
 
 
-def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int) -> Iterator[None]:
+def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Place], most: int) -> Iterator[None]:
     window = Window(most)
     for data, copied in _messages(parcel, live):
         window.add(group.send([data], parcel.receiver, 0), data, copied=copied)
@@ -183,7 +249,7 @@ def _sending(group: Group, parcel: Parcel, live: Mapping[Key, Tensor], most: int
     window.close()
 
 
-def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, bool]]:
+def _messages(parcel: Parcel, live: Mapping[Key, Place]) -> Iterator[tuple[Tensor, bool]]:
     """The messages in order, and whether each is a copy."""
     for message in parcel.messages():
         boxes = _views(parcel, message, live)
@@ -194,7 +260,7 @@ def _messages(parcel: Parcel, live: Mapping[Key, Tensor]) -> Iterator[tuple[Tens
             yield torch.frombuffer(data, dtype=torch.uint8), True
 
 
-def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: int) -> Iterator[None]:
+def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Place], most: int) -> Iterator[None]:
     window = Window(most)
     for piece, put in _places(parcel, found):
         window.add(group.recv([piece], parcel.sender, 0), piece, copied=put is not None, then=put)
@@ -203,7 +269,7 @@ def _receiving(group: Group, parcel: Parcel, found: Mapping[Key, Tensor], most: 
     window.close()
 
 
-def _places(parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[tuple[Tensor, Put | None]]:
+def _places(parcel: Parcel, found: Mapping[Key, Place]) -> Iterator[tuple[Tensor, Put | None]]:
     """The buffer of each message in order, and a function that copies it to its tensors, if it was not received
     there."""
     for message in parcel.messages():
@@ -215,9 +281,9 @@ def _places(parcel: Parcel, found: Mapping[Key, Tensor]) -> Iterator[tuple[Tenso
             yield flat, None
 
 
-def _views(parcel: Parcel, message: Message, among: Mapping[Key, Tensor]) -> list[Tensor]:
+def _views(parcel: Parcel, message: Message, among: Mapping[Key, Place]) -> list[Tensor]:
     items = (parcel.items[move.name] for move in message)
-    return [view(among[item.part, item.name], move.box) for item, move in zip(items, message, strict=True)]
+    return [among[item.part, item.name].of(move.box) for item, move in zip(items, message, strict=True)]
 
 
 def _unpack(boxes: Sequence[Tensor], packed: Tensor) -> None:

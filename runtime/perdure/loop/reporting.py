@@ -30,6 +30,7 @@ from perdure.errors import (
     StorageError,
     UserError,
 )
+from perdure.group.world import NO_COLLECTIVE
 from perdure.loop.telemetry.events import Events
 from perdure.loop.telemetry.sinks import AgentPipe
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
@@ -39,13 +40,18 @@ from perdure.wire.truncation import shortened
 TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
-NO_GROUP: Final = "Default process group has not been initialized"
+NO_GROUP: Final = (
+    "Default process group has not been initialized",
+    "error_on_collective",
+    "Backend fake ",
+    NO_COLLECTIVE,
+)
+"""torch's messages for what follows, and ours for a group beside a placeholder."""
 NO_GROUP_YET: Final = (
     "this process joins a living run, and has no process group before its first batch: what needs one (a "
     "DistributedDataParallel, new_group, a device mesh or a collective of the script's own) goes after the first "
     "batch; wrap the model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
 )
-"""torch's message for that."""
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"
     r"|Timed out waiting \d+ms for (recv|send|unbound)|Application timeout caused pair closure"
@@ -98,9 +104,9 @@ def _is_lost_peer(error: BaseException) -> bool:
 
 def explained(error: BaseException) -> BaseException:
     """The error of a process that was to join a living run, or an explanation that torch could not give."""
-    if not isinstance(error, ValueError) or NO_GROUP not in str(error):
-        return error
-    return UserError(NO_GROUP_YET)
+    if isinstance(error, ValueError | RuntimeError) and any(words in str(error) for words in NO_GROUP):
+        return UserError(NO_GROUP_YET)
+    return error
 
 
 class Reporter(Events):

@@ -20,6 +20,7 @@ from perdure.group.gloo import peer_lost
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
+from perdure.group.world import collectives_so_far
 from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.evaluated import Evaluated
 from perdure.loop.hooks import HookName, Hooks
@@ -131,6 +132,8 @@ class Run:
         self.opened_checkpointer: Checkpointer | None = None
         self.attempt: AttemptRecord | None = None
         """What this process did and read in its newest hand-over."""
+        self.collectives_before: int | None = None
+        """How many collectives the script had made before its first batch to train on; None before that."""
         self.read_opened = 0
         """The highest run of which it has read `Opened` in the log."""
 
@@ -155,6 +158,11 @@ class Run:
         if self.opened_checkpointer is None:
             raise UserError("nothing is restored yet: iterate `for epoch in session.epochs(n)`, or call restore()")
         return self.opened_checkpointer
+
+    def first_batch(self) -> None:
+        """The script requests a batch to train on: counts what it did before the first one."""
+        if self.collectives_before is None:
+            self.collectives_before = collectives_so_far()
 
     def state(self) -> RankState:
         """The state that a save made now would hold."""

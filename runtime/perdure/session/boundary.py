@@ -102,6 +102,7 @@ class Boundary:
             self._run.evaluated.settle()
             self._repeated.first_batch()
             source.refuse_late_place(self._streams)
+            self._run.first_batch()
             source.look_at_limit(joins=self.newcomer is not None)
         if (not stops and not self._run.joining) or (source.evaluates and not self._have_own_weights("evaluates")):
             return

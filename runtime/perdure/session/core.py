@@ -23,8 +23,9 @@ import torch.distributed as dist
 from perdure.console import fall_silent, say, warn
 from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
-from perdure.group.world import guard_world, lift_guard
+from perdure.group.world import guard_world, install_placeholder, lift_guard
 from perdure.live.joining import attach, meet, meet_in_place
+from perdure.live.newcomer import joins_sharded
 from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
@@ -154,9 +155,12 @@ class Core:
 
     def _need_world(self) -> None:
         """The script of a process that joins a living run makes a process group or a device mesh. There are no ranks
-        for it, unless the newer run begins in place."""
+        for it, unless the newer run begins in place. A model that is sharded over it gets a placeholder."""
         if self.boundary.newcomer:
             raise UserError(NO_GROUP_YET)
+        if joins_sharded(self.run):
+            install_placeholder(rank=self.run.rank, world=self.run.world)
+            return
         wait_in_place(self.run, NO_GROUP_YET)
         self._begin_in_place()
 

@@ -75,7 +75,7 @@ def resume(run: Run, *, seed: int) -> None:
     run.tell(replace(begun, behind=behind.commit, behind_why=behind.why) if behind else begun)
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
     run.schedule.saved()
-    if why := obstacle(run) or hidden_obstacle() or kept_world(run):
+    if why := obstacle(run) or hidden_obstacle(run) or kept_world(run):
         tell_attached(run, why)  # otherwise the operator would offer hand-overs in vain
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
         say(NOTHING_REGISTERED)

@@ -21,6 +21,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
+from perdure.state import fully_sharded
 from perdure.state.modes import Modes
 from perdure.state.outline import Outline
 from perdure.state.shards import is_tensor_parallel, sharded_parts
@@ -100,6 +101,15 @@ class Module:
     def sharded(self) -> bool:
         """Whether any of its tensors is in shards."""
         return any(map(boxes.is_sharded, chain(self._module.parameters(), self._module.buffers())))
+
+    def shards_obstacle(self, world: int) -> str:
+        """Why its shards cannot go to other ranks while it trains; "" if they can, or if it has none."""
+        return fully_sharded.obstacle(self._name, self._module, world)
+
+    @property
+    def inside(self) -> nn.Module:
+        """The module without wrappers."""
+        return self._module
 
     @property
     def tensor_parallel(self) -> bool:

@@ -34,7 +34,7 @@ from perdure.state.modules import MODES, Module
 from perdure.state.optimizers import Home, Optim
 from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
-from perdure.state.shards import check_shards
+from perdure.state.shards import check_shards, unreduced
 
 T = TypeVar("T")
 
@@ -352,6 +352,20 @@ class Registry:
     def sharded(self) -> str:
         """The name of a module that is sharded over the ranks; "" if there is none."""
         return next((name for name, module in self._modules.items() if module.sharded), "")
+
+    @property
+    def sharded_modules(self) -> list[nn.Module]:
+        """Those that are sharded over the ranks."""
+        return [module.inside for module in self._modules.values() if module.sharded]
+
+    def shards_obstacle(self, world: int) -> str:
+        """Why the shards of a module cannot go to other ranks while it trains; "" if they can, or if there are none."""
+        return next((why for module in self._modules.values() if (why := module.shards_obstacle(world))), "")
+
+    @property
+    def unreduced(self) -> bool:
+        """Whether a sharded module holds gradients that each rank has summed up alone."""
+        return any(True for module in self.sharded_modules for _ in unreduced(module))
 
     @property
     def tensor_parallel(self) -> str:

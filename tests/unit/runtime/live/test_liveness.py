@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from perdure.live.liveness import hidden_obstacle
+from perdure.live.liveness import unknown_keeper
 from perdure.state import keepers
 from perdure.state.keepers import OWN_DDP
 from perdure.state.wrapping import Replica
@@ -33,8 +33,8 @@ def sampler() -> DistributedSampler[Tensor]:
 MADE_BEFORE = """
 from torch.utils.data.distributed import DistributedSampler
 own = DistributedSampler([1, 2], num_replicas=2, rank=0)
-from perdure.live.liveness import hidden_obstacle
-print(hidden_obstacle())
+from perdure.live.liveness import unknown_keeper
+print(unknown_keeper())
 """
 
 
@@ -55,20 +55,20 @@ def test_what_the_session_has_made_for_earlier_ranks_may_be_kept_by_a_compiler()
     kept = replica.inside[0]
     replica.adapt(2)
     assert kept is not replica.inside[0]
-    assert hidden_obstacle() == ""
+    assert unknown_keeper() == ""
 
 
 def test_what_the_script_has_made_is_found() -> None:
     own = Derived(nn.Linear(2, 2))
-    assert hidden_obstacle() == OWN_DDP
+    assert unknown_keeper() == OWN_DDP
     del own
     gc.collect()
-    assert hidden_obstacle() == ""
+    assert unknown_keeper() == ""
 
 
 def test_a_sampler_of_the_scripts_own_is_found() -> None:
     own = sampler()
-    assert "use session.loader" in hidden_obstacle()
+    assert "use session.loader" in unknown_keeper()
     del own
 
 
@@ -108,7 +108,7 @@ MAKERS: dict[str, Callable[[], DistributedSampler[Tensor]]] = {
 def test_a_sampler_is_found_however_it_was_made(how: str) -> None:
     own = MAKERS[how]()
     gc.collect()
-    assert "use session.loader" in hidden_obstacle()
+    assert "use session.loader" in unknown_keeper()
     assert getattr(own, "number", 1) == 1
 
 
@@ -117,10 +117,10 @@ def test_a_copy_of_a_wrapped_model_is_found(world: int) -> None:
     replica = Replica(nn.Linear(2, 2), deterministic=False, options={})
     replica.adapt(world)
     own = copy.deepcopy(replica)
-    assert "copy what is inside" in hidden_obstacle()
+    assert "copy what is inside" in unknown_keeper()
     del own
     gc.collect()
-    assert hidden_obstacle() == ""
+    assert unknown_keeper() == ""
 
 
 def test_what_was_made_before_the_session_was_imported_is_found() -> None:
@@ -151,7 +151,7 @@ class Slow(type):
 def test_a_tuple_that_the_script_is_filling_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another holder CPython does not end it: SystemError, in the script."""
     monkeypatch.setattr(keepers, "KEEPERS", {Slow("Kept", (), {}): "it keeps ranks"})
-    look = threading.Thread(target=hidden_obstacle)
+    look = threading.Thread(target=unknown_keeper)
     own = sampler()
 
     def numbers() -> Iterator[int]:

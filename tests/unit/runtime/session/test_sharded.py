@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.cli.main import main
+from perdure.live.liveness import EARLY_COLLECTIVES
 from tests.unit.runtime.records import entries, traced
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.sharded import SAMPLES, dataset
@@ -174,8 +175,14 @@ def test_a_commit_in_boxes_has_a_version_of_its_own_and_shows_them(
 def test_no_hand_over_is_live_and_no_image_is_left_with_the_reason(results: Results) -> None:
     for found in results["foreach-on"]:
         live, image = found["told"]
-        assert live == "model is sharded: its shards belong to the ranks that it was made with"
+        assert live == EARLY_COLLECTIVES, "the script gathers whole tensors before its first batch"
         assert image == "model is sharded: no rank holds all of it"
+
+
+@pytest.mark.parametrize("how", ["hsdp", "tp"])
+def test_shards_in_more_than_one_dimension_change_ranks_in_place(results: Results, how: str) -> None:
+    for found in results[f"{how}-on"]:
+        assert "more than one dimension of a mesh" in found["told"][0]
 
 
 @pytest.mark.usefixtures("results")
