@@ -65,6 +65,8 @@ def obstacle(name: str, module: nn.Module, world: int) -> str:
         return f"{name} has sharded tensors that fully_shard has not made"
     if any(param.is_dtensor for param in held):
         return f"{name} is sharded over more than one dimension of a mesh"
+    if why := next(filter(None, map(_custom, _groups([module]))), ""):
+        return f"{name} {why}"
     for info in infos([module]):
         if type(info).__name__ != _INFO or info.mesh.ndim != 1 or info.mesh._get_root_mesh() is not info.mesh:  # noqa: SLF001
             return f"{name} is sharded over more than one dimension of a mesh, or replicated, too"
@@ -72,7 +74,7 @@ def obstacle(name: str, module: nn.Module, world: int) -> str:
             return f"{name} is sharded over some of the ranks, or in another order"
         if info.reduce_scatter_process_group is not None:
             return f"{name} has a process group of its own for gradients"
-    return next((f"{name} {why}" for group in _groups([module]) if (why := _custom(group))), "")
+    return ""
 
 
 def _custom(group: Any) -> str:
