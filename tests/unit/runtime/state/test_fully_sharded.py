@@ -1,4 +1,4 @@
-"""A model of one process, sharded over a placeholder of the ranks: what can change its ranks, and what it keeps then."""
+"""A model of one process, sharded over a placeholder of the ranks: what can change its ranks, and what it keeps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -29,7 +30,7 @@ def placeholder() -> Iterator[None]:
 @pytest.fixture
 def fake() -> Iterator[None]:
     """torch's own: further groups can be made beside it."""
-    dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=WORLD)
+    dist.init_process_group("fake", store=HashStore(), rank=1, world_size=WORLD)
     yield
     uninstall()
 
