@@ -79,6 +79,7 @@ def train(
     count_in: Sequence[int] = (),
     data: int = 5,
     leaves_at: int | None = None,
+    amsgrad: bool = False,
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
     with `wait_for_end` until it has come to nothing; at step `leaves_at` until it has to leave for it.
@@ -99,7 +100,8 @@ def train(
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         wrapped = session.wrap(net, **(options or {}))
-        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, fused=model == "turned" or None)
+        fused = model == "turned" or None
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, fused=fused, amsgrad=amsgrad)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
         session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))

@@ -34,6 +34,7 @@ EQUAL = {
     "rank-1-of-3": Move(3, 3, (1,), (1,), {"deterministic": True}),
     "batch-norm": Move(2, 2, (0,), (0,), {"model": "norm"}),
     "columns-channels-last-and-a-fused-optimizer": Move(2, 2, (1,), (1,), {"model": "turned"}),
+    "columns-channels-last-and-fused-amsgrad": Move(2, 2, (0,), (0,), {"model": "turned", "amsgrad": True}),
     "workers": Move(2, 2, (1,), (1,), {"workers": 2}),
     "bucket-views": Move(2, 2, (0,), (0,), {"options": {"gradient_as_bucket_view": True}}),
     "static-graph": Move(2, 2, (0,), (0,), {"options": {"static_graph": True}}),
