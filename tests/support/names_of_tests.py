@@ -97,14 +97,6 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     ],
     "tests/unit/runtime/agent/test_agent.py": ["perdure/agent/paths", "perdure/cli/start"],
     "tests/unit/runtime/agent/test_machine.py": ["perdure/agent/state"],
-    "tests/unit/runtime/agent/test_parts.py": [
-        "perdure/agent/environ",
-        "perdure/agent/linux",
-        "perdure/agent/pod_log",
-        "perdure/agent/processes",
-        "perdure/agent/shell",
-        "perdure/cli/main",
-    ],
     "tests/unit/runtime/agent/test_stop.py": ["perdure/host/process_age"],
     "tests/unit/runtime/agent/test_zygote.py": [
         "perdure/agent/fork",
@@ -216,13 +208,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/store/test_floor.py": ["perdure/log/minimum_commit"],
     "tests/unit/runtime/store/test_s3.py": ["perdure/log/objects", "perdure/store/clients", "perdure/store/draws"],
     "tests/unit/runtime/testing/test_processes.py": ["perdure/testing/keeper"],
-    "tests/unit/runtime/wire/test_contract.py": [
-        "perdure/wire/assignment",
-        "perdure/wire/handover",
-        "perdure/wire/outcome",
-        "perdure/wire/reading",
-        "perdure/wire/result",
-    ],
+    "tests/unit/runtime/wire/test_assignment.py": ["perdure/wire/reading"],
     "tests/unit/runtime/wire/test_settings.py": ["perdure/wire/wanted"],
     "tests/unit/runtime/cli/test_importing.py": ["perdure/session/importing"],
 }
