@@ -39,7 +39,7 @@ def meet_in_place(run: Run) -> None:
     if was_placeholder:
         take_groups(run.registry.sharded_modules)
     for replica in run.replicas:
-        replica.adapt(run.world)
+        replica.adapt(run.world, peers=run.peers)
 
 
 def meet(run: Run, timeout: float) -> None:
