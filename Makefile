@@ -11,7 +11,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 100 300 1000
 
-.PHONY: help try demo demo-down test chaos simulate mutants check quick tests-of docs format generate bench bench-runtime bench-stall bench-saves bench-scale prepare autoscaler dev clean
+.PHONY: help try demo demo-down test chaos simulate mutants check quick tests-of docs format generate bench bench-runtime bench-stall bench-saves bench-scale prepare autoscaler for-tests dev clean
 
 help:
 	@echo "make try        half a minute without Kubernetes: two processes train, are interrupted, lose nothing"
@@ -42,10 +42,10 @@ demo: prepare
 demo-down: dev
 	$(VENV)/python -m e2e.demo down
 
-test: prepare autoscaler
+test: prepare for-tests
 	$(PYTEST)
 
-chaos: prepare autoscaler
+chaos: prepare for-tests
 	$(PYTEST) --chaos $(if $(SEED),--seed=$(SEED))
 
 simulate: dev
@@ -77,6 +77,10 @@ prepare:
 # Karpenter, for tests alone.
 autoscaler: prepare
 	$(PYTHON) -m e2e.prepare autoscaler
+
+# Karpenter and Prometheus, for tests alone.
+for-tests: prepare
+	$(PYTHON) -m e2e.prepare for-tests
 
 dev:
 	$(PYTHON) -m e2e.prepare dev

@@ -1,4 +1,4 @@
-"""`python3 -m e2e.prepare dev|cluster|all|scale|autoscaler`: what the Makefile calls."""
+"""`python3 -m e2e.prepare dev|cluster|all|scale|autoscaler|for-tests`: what the Makefile calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from e2e.prepare import apt, envs, limits, tools
+from e2e.prepare import apt, debian, envs, limits, tools
 from e2e.prepare.basics import PrepareError, Progress
 from e2e.prepare.requirements import cannot_run, missing
 
@@ -52,12 +52,22 @@ def prepare_autoscaler(progress: Progress) -> None:
     tools.build(progress, tools.FOR_AUTOSCALING)
 
 
+def prepare_for_tests(progress: Progress) -> None:
+    """What tests alone need beside the cluster: an autoscaler, and Prometheus."""
+    if shutil.which("apt-get") is None and os.environ.get("CI") != "true":
+        progress.say("NOT PREPARED: Prometheus, as there is no apt-get: the tests with it are skipped")
+    else:
+        debian.unpack(debian.PROMETHEUS, progress)
+    prepare_autoscaler(progress)
+
+
 STEPS: dict[str, Callable[[Progress], object]] = {
     "dev": envs.build_dev,
     "cluster": prepare_cluster,
     "all": prepare_all,
     "scale": prepare_scale,
     "autoscaler": prepare_autoscaler,
+    "for-tests": prepare_for_tests,
 }
 
 
@@ -68,7 +78,7 @@ def main() -> int:
         "step",
         choices=STEPS,
         help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale; "
-        "autoscaler: for the scenarios with one",
+        "autoscaler: for the scenarios with one; for-tests: that, and Prometheus",
     )
     step: str = parser.parse_args().step
     progress = Progress()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from e2e.prepare import apt, envs, tools
+from e2e.prepare import apt, debian, envs, tools
 
 EXISTING_CLUSTER = (
     "To use a cluster that you already have instead: set KUBECONFIG and install the chart in helm/perdure "
@@ -59,6 +59,12 @@ def missing_for_autoscaling() -> list[str]:
     unbuilt = tools.unbuilt(tools.FOR_AUTOSCALING)
     prepare = "run `python3 -m e2e.prepare autoscaler`"
     return missing() + ([f"the programs {', '.join(unbuilt)}: {prepare}"] if unbuilt else [])
+
+
+def missing_for_prometheus() -> list[str]:
+    """What tests with a real Prometheus lack."""
+    lacking = debian.PROMETHEUS.lacking()
+    return [f"the programs {', '.join(lacking)}: run `python3 -m e2e.prepare for-tests`"] if lacking else []
 
 
 def machine() -> list[str]:

@@ -37,7 +37,8 @@ def test_helm_has_no_complaint(tools: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1", "signals=cordon"]
+    "value",
+    ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1", "signals=cordon", "metrics.port=80"],
 )
 def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: str) -> None:
     done = helm(tools, "template", "perdure", str(CHART), f"--set={value}")
@@ -45,10 +46,11 @@ def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: s
     assert value.partition("=")[0].rpartition(".")[2] in done.stderr
 
 
+@pytest.mark.parametrize("values", [(), ("metrics.enabled=true", "metrics.certificateSecret=tls")], ids=repr)
 def test_the_operators_pods_pass_restricted_pod_security(
-    tools: dict[str, Path], api_server: ApiServer, installed: Installed, namespace: str
+    tools: dict[str, Path], api_server: ApiServer, installed: Installed, namespace: str, values: tuple[str, ...]
 ) -> None:
-    (deployment,) = of_kind(rendered(tools), "Deployment")
+    (deployment,) = of_kind(rendered(tools, *values), "Deployment")
     template = deployment["spec"]["template"]
     template["spec"]["serviceAccountName"] = "default"
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": template["metadata"]}
@@ -67,7 +69,7 @@ def test_why_the_operator_did_not_start_is_reported_by_its_pod(tools: dict[str, 
 def test_every_object_is_taken_by_the_api_server(
     tools: dict[str, Path], api_server: ApiServer, installed: Installed
 ) -> None:
-    documents = rendered(tools, "watchNamespace=default")
+    documents = rendered(tools, "watchNamespace=default", *METRICS)
     api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(documents))
 
 
@@ -163,3 +165,55 @@ def test_a_class_for_joiners_preempts_no_pod_and_is_seen_by_autoscalers(tools: d
     (named,) = of_kind(rendered(tools, "joinerPriorityClass.name=grows"), "PriorityClass")
     assert named["metadata"]["name"] == "grows"
     assert of_kind(rendered(tools, "joinerPriorityClass.create=false"), "PriorityClass") == []
+
+
+METRICS = ("metrics.enabled=true", "metrics.port=9443")
+MONITORED = (*METRICS, "metrics.serviceMonitor.enabled=true", "metrics.alerts.enabled=true")
+
+
+def test_without_metrics_there_is_nothing_of_them(tools: dict[str, Path]) -> None:
+    for values in ((), ("metrics.serviceMonitor.enabled=true", "metrics.alerts.enabled=true")):
+        assert "metrics" not in str(rendered(tools, *values))
+        assert "reviews" not in str(rendered(tools, *values))
+
+
+def test_metrics_have_a_port_a_service_a_reader_and_the_right_to_ask_who_reads(tools: dict[str, Path]) -> None:
+    documents = rendered(tools, *METRICS)
+    (deployment,), (service,) = of_kind(documents, "Deployment"), of_kind(documents, "Service")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--metrics-port=9443" in container["args"]
+    assert {"name": "metrics", "containerPort": 9443} in container["ports"]
+    assert service["spec"]["ports"][0]["port"] == 9443
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    roles = {role["metadata"]["name"]: role["rules"] for role in of_kind(documents, "ClusterRole")}
+    assert roles["perdure-operator-metrics-reader"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    asked = [rule for rule in roles["perdure-operator"] if reviews & set(rule.get("resources", []))]
+    assert [rule["verbs"] for rule in asked] == [["create"], ["create"]]
+    assert not of_kind(documents, "ServiceMonitor") + of_kind(documents, "PrometheusRule")
+
+
+def test_prometheus_operators_objects_are_there_where_they_are_wanted(tools: dict[str, Path]) -> None:
+    documents = rendered(
+        tools, *MONITORED, "metrics.serviceMonitor.labels.release=x", "metrics.alerts.labels.release=y"
+    )
+    (monitor,), (rule,) = of_kind(documents, "ServiceMonitor"), of_kind(documents, "PrometheusRule")
+    (service,) = of_kind(documents, "Service")
+    assert (monitor["metadata"]["labels"]["release"], rule["metadata"]["labels"]["release"]) == ("x", "y")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["port"], endpoint["honorLabels"]) == ("https", "metrics", True)
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
+
+
+def test_a_certificate_of_a_secret_is_mounted_and_checked(tools: dict[str, Path]) -> None:
+    documents = rendered(tools, *MONITORED, "metrics.certificateSecret=tls")
+    (deployment,), (monitor,) = of_kind(documents, "Deployment"), of_kind(documents, "ServiceMonitor")
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["volumes"] == [{"name": "metrics-certificate", "secret": {"secretName": "tls"}}]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    assert f"--metrics-certificate={mount['mountPath']}" in spec["containers"][0]["args"]
+    config = monitor["spec"]["endpoints"][0]["tlsConfig"]
+    assert config["ca"] == {"secret": {"name": "tls", "key": "ca.crt"}}
+    assert config["serverName"] == "perdure-operator-metrics.perdure-system.svc"
