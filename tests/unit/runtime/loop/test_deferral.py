@@ -261,6 +261,30 @@ def swapped() -> Script:
     return plain(net, torch.optim.Adam(net.parameters(), lr=0.1), before)
 
 
+def shared() -> Script:
+    """Weights get memory that other processes may have, too, in the middle of a step."""
+    net = Net()
+
+    def before(number: int) -> None:
+        if number > 5:
+            net.share_memory()
+
+    return plain(net, torch.optim.Adam(net.parameters(), lr=0.1), before)
+
+
+def reloaded() -> Script:
+    """In the middle of a step all state is loaded again, the optimizer's into other tensors."""
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+    def before(number: int) -> None:
+        if number > 5:
+            net.load_state_dict({name: one + 1 for name, one in net.state_dict().items()})
+            optimizer.load_state_dict(optimizer.state_dict())
+
+    return plain(net, optimizer, before)
+
+
 HONEST: dict[str, Callable[[], Script]] = {
     "loop": partial(adam, foreach=False), "foreach": partial(adam, foreach=True), "fused": partial(adam, fused=True),
     "amsgrad": partial(adam, amsgrad=True), "momentum": momentum, "accumulating": accumulating, "scaled": scaled,
@@ -268,7 +292,7 @@ HONEST: dict[str, Callable[[], Script]] = {
 }  # fmt: skip
 EITHER: dict[str, Callable[[], Script]] = {
     "unseen": unseen, "noisy": noisy, "renormed": renormed, "seldom": seldom, "perturbed": perturbed,
-    "swapped": swapped,
+    "swapped": swapped, "shared": shared, "reloaded": reloaded,
 }  # fmt: skip
 """What is found only if it happens while something is copied."""
 

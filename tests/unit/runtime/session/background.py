@@ -22,7 +22,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from perdure.checkpoint.background import arena
+from perdure.checkpoint.background.arena import Filled
+from perdure.checkpoint.background.copies import Copies
 from perdure.checkpoint.background.state import CommitStage
+from perdure.checkpoint.upload import Staged
 from perdure.errors import UserError
 from perdure.loop import background_saves
 from perdure.loop.leaving import Exit
@@ -239,6 +242,7 @@ def train(root: str, *, epochs: int = 4, loops: int = 1, **disturbance: Any) -> 
             "weights": digest(net),
             "drawn": torch.rand(1).item(),
             "under_way": under_way,
+            "waits_for_copies": session._core.run.background._effects.deferral.refused,
         }
 
 
@@ -249,6 +253,21 @@ def without_process(root: str) -> dict[str, Any]:
         return train(root)
     finally:
         sys.executable = python
+
+
+def changing(root: str) -> dict[str, Any]:
+    """Trains, and whatever rank 1 copies while it trains has changed meanwhile."""
+    fill = Copies.fill
+
+    def changed(self: Copies, staged: Staged, *, whole: str = "", **given: Any) -> Filled | str:
+        return fill(self, staged, whole="of another state" if whole and staged.rank == 1 else whole, **given)
+
+    vars_of: Any = Copies
+    vars_of.fill = changed
+    try:
+        return train(root)
+    finally:
+        vars_of.fill = fill
 
 
 def differing(root: str) -> dict[str, Any]:

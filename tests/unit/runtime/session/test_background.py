@@ -52,6 +52,7 @@ def scenes(root: Path) -> list[Scene]:
         train("short", 2, short_until=10),
         train("no-process", 2, function="without_process"),
         train("dies-at-once", 2, environ={"PYTHONHOME": "/nowhere"}, wait_at=4, pause_at=10),
+        train("changed", 2, function="changing"),
         train("differs", 2, function="differing"),  # the last one: a Session that has failed ends with its process
     ]
 
@@ -137,6 +138,18 @@ def test_a_save_that_fails_is_made_again_when_the_store_answers(results: Results
     again, *_, goal = steps(root / "blocked")
     assert 10 <= again < goal
     assert is_whole(root / "blocked")
+
+
+def test_a_copy_that_has_changed_on_one_rank_is_dropped_on_all_and_made_again_while_they_wait(
+    results: Results, root: Path
+) -> None:
+    assert not any(found["waits_for_copies"] for found in results["behind-2"])
+    assert all(found["waits_for_copies"] for found in results["changed"])
+    again, *_, goal = steps(root / "changed")
+    assert 3 < again < goal
+    assert is_whole(root / "changed")
+    assert [found["weights"] for found in results["changed"]] == [found["weights"] for found in results["behind-2"]]
+    assert results["changed"][0]["told"] == results["changed"][1]["told"]
 
 
 def test_an_epochs_end_is_saved_although_another_save_is_under_way(results: Results, root: Path) -> None:
