@@ -52,10 +52,10 @@ def wait_for_all(run: Run) -> None:
 def _wait_by_keys(run: Run) -> None:
     store = _store(run)
     store.set(_key(run.rank), DONE)
-    silence = Silence(store)
+    heard = RanksHeard(store)
     waiting = set(range(run.world))
     while waiting := {rank for rank in waiting if not _is_done(store, rank)}:
-        silence.check(waiting, time.monotonic())
+        heard.check(waiting, time.monotonic())
         time.sleep(LOOK_SECONDS)
 
 
@@ -113,8 +113,8 @@ def ask_again(connect: Callable[[], Store], seconds: float) -> Store:
                 raise
 
 
-class Silence:
-    """How long each rank that still works has been silent. The caller passes every time."""
+class RanksHeard:
+    """When each rank that still works was last heard. The caller passes every time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -81,13 +81,15 @@ class Job:
         at: int | None = None,
         reports: bool = False,
         started: float = 0.0,
+        restarted: tuple[int, ...] = (),
         **newcomer: Any,
     ) -> Job:
         """Its ranks get the offer to become run 2, with these newcomers, which are started, and without these leavers.
 
-        `newcomer` are arguments of the newcomers' script alone; without `wait` the old ranks do not wait until they are
-        ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and their
-        votes are not acknowledged. `started` is when their agents started them, in their clock's seconds.
+        `newcomer` are arguments of the new processes' script alone; without `wait` the old ranks do not wait until they
+        are ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and
+        their votes are not acknowledged. `started` is when their agents started them, in their clock's seconds.
+        `restarted` are ranks of run 2 that agents start in the pods of stayers, which left: no newcomers.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
@@ -97,7 +99,12 @@ class Job:
                 told = _told(block) | ({Env.REPORT_FD: "1"} if reports else {})
                 told |= {Env.STARTED: repr(started)} if started else {}
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
-            elif at is None:
+                continue
+            if party.new in restarted:
+                self._start(
+                    f"again{party.new}", _rank(2, party.new or 0, world, port) | {Env.WAIT: str(WAIT)}, newcomer
+                )
+            if at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
             else:
                 self._offer_at(f"old{party.old}", at, _offer(2, party, world, port, block))

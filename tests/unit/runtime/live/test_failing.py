@@ -63,6 +63,17 @@ def test_what_cannot_change_its_ranks_saves_and_goes_on_in_new_processes(
     assert opened == [(1, None), (2, None)]
 
 
+def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_in_its_pod(
+    nursery: Nursery, undisturbed: dict[int, Any]
+) -> None:
+    job = Job(nursery, "beside", 2, group=True, leaves_at=WAIT_AT)
+    results = job.offered(2, (1,), (1,), wait=False, restarted=(0,), group=False).begin().end()
+    assert by_rank(results) == undisturbed
+    assert {name: results[name]["rank"] for name in ("again0", "new1")} == {"again0": 0, "new1": 1}
+    opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
+    assert opened == [(1, None), (2, None)]
+
+
 def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
     job = (
         Job(nursery, "kept", 2, script="variants.keeping", leaves_at=WAIT_AT)

@@ -60,7 +60,7 @@ def test_a_rank_that_has_failed_counts_as_lost_while_the_launcher_lives(tmp_path
 
 def test_a_rank_whose_heartbeat_stops_after_the_training_is_lost() -> None:
     store = HashStore()
-    silence, late = ending.Silence(store), ending.SILENCE_SECONDS + 1
+    silence, late = ending.RanksHeard(store), ending.SILENCE_SECONDS + 1
     store.set("pulse/0", "1 0 ")
     store.set("pulse/1", "1 0 ")
     silence.check([0, 1], 0)
@@ -74,7 +74,7 @@ def test_a_rank_whose_heartbeat_stops_after_the_training_is_lost() -> None:
 
 
 def test_so_is_one_that_was_never_heard() -> None:
-    silence = ending.Silence(HashStore())
+    silence = ending.RanksHeard(HashStore())
     silence.check([1], 0)
     with pytest.raises(PeerLost, match="rank 1 was not heard"):
         silence.check([1], ending.SILENCE_SECONDS + 1)
