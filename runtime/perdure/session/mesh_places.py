@@ -16,7 +16,7 @@ from perdure.loop.run import Run
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchShare:
     """The share that a loader hands to this rank: number `rank` of `world`."""
 
     rank: int
@@ -25,13 +25,13 @@ class Place:
     """Whether this rank has the lowest number of those with this share. Its samples are on record."""
 
 
-def place_in(run: Run, name: str, mesh: DeviceMesh | None) -> Place:
+def place_in(run: Run, name: str, mesh: DeviceMesh | None) -> BatchShare:
     """This rank's place in the mesh dimensions whose ranks get different samples; without a mesh in all ranks.
 
     UserError if the mesh and its repetitions are not all ranks.
     """
     if mesh is None:
-        return Place(run.rank, run.world)
+        return BatchShare(run.rank, run.world)
     place, ranks = mesh.get_coordinate(), mesh.mesh.flatten().tolist()
     if place is None or run.world % len(ranks) or set(ranks) - set(range(run.world)):
         raise UserError(
@@ -41,7 +41,7 @@ def place_in(run: Run, name: str, mesh: DeviceMesh | None) -> Place:
     number = 0
     for coordinate, size in zip(place, mesh.shape, strict=True):
         number = number * size + coordinate
-    return Place(number, math.prod(mesh.shape), first=0 in ranks)
+    return BatchShare(number, math.prod(mesh.shape), first=0 in ranks)
 
 
 def check_batches(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perdure.errors import UserError
-from perdure.session.mesh_places import Place, place_in
+from perdure.session.mesh_places import BatchShare, place_in
 
 FOUR = [[0, 1], [2, 3]]
 """Ranks by two dimensions."""
@@ -25,18 +25,18 @@ def mesh(ranks: list[Any], coordinate: list[int] | None) -> Any:
 
 
 def test_without_a_mesh_each_rank_has_a_share_of_its_own() -> None:
-    assert [place_in(run(rank, 4), "train", None) for rank in range(4)] == [Place(rank, 4) for rank in range(4)]
+    assert [place_in(run(rank, 4), "train", None) for rank in range(4)] == [BatchShare(rank, 4) for rank in range(4)]
 
 
 def test_ranks_that_differ_in_another_dimension_have_the_same_share_and_one_of_them_is_the_first() -> None:
     columns = [[0, 2], [1, 3], [0, 2], [1, 3]]
     places = [place_in(run(rank, 4), "train", mesh(columns[rank], [rank // 2])) for rank in range(4)]
-    assert places == [Place(0, 2), Place(0, 2, first=False), Place(1, 2), Place(1, 2, first=False)]
+    assert places == [BatchShare(0, 2), BatchShare(0, 2, first=False), BatchShare(1, 2), BatchShare(1, 2, first=False)]
 
 
 def test_a_mesh_of_all_ranks_gives_each_its_own_in_its_order() -> None:
     places = [place_in(run(rank, 4), "train", mesh(FOUR, [rank // 2, rank % 2])) for rank in range(4)]
-    assert places == [Place(rank, 4) for rank in range(4)]
+    assert places == [BatchShare(rank, 4) for rank in range(4)]
 
 
 @pytest.mark.parametrize(
