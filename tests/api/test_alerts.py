@@ -17,8 +17,12 @@ import yaml
 
 from e2e.prepare.debian import PROMETHEUS
 from e2e.prepare.requirements import missing_for_prometheus
-from perdure_operator.metrics import jobs
+from perdure_operator.metrics import exposition, jobs
+from perdure_operator.metrics.counted import Frozen
 from tests.api.conftest import REPOSITORY
+from tests.support.full_status import FULL
+from tests.unit.operator.metrics.test_jobs import record
+from tests.unit.operator.metrics.test_operator import FACTS
 
 ALERTS = REPOSITORY / "helm" / "perdure" / "alerts.yaml"
 RULES: list[dict[str, Any]] = [
@@ -171,6 +175,12 @@ def judged(promtool: Path, folder: Path, series: Series, expected: dict[int, set
 def test_the_rules_are_rules(promtool: Path) -> None:
     done = subprocess.run([promtool, "check", "rules", ALERTS], check=False, capture_output=True, text=True)
     assert (done.returncode, f"{len(NAMES)} rules found" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_promtool_has_no_complaint_about_the_series(promtool: Path) -> None:
+    text = exposition.text(Frozen(FACTS, (record(FULL),)))
+    done = subprocess.run([promtool, "check", "metrics"], check=False, capture_output=True, input=text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.alert)

@@ -76,6 +76,13 @@ def test_a_kubeconfig_that_does_not_exist_is_reported_in_one_line(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_metrics_need_a_port_that_can_be_opened(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--metrics-port", port])
+    assert f"{port} is not a port" in capsys.readouterr().err
+
+
 def test_a_job_must_be_named_with_its_namespace(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["snapshot", "digits"]) == 2
     assert "NAMESPACE/NAME" in capsys.readouterr().err
