@@ -73,11 +73,11 @@ def metered(api_server: ApiServer, tools: dict[str, Path]) -> Metered:
     role = "--clusterrole=metered-operator-metrics-reader"
     account = f"--serviceaccount={SYSTEM}:prometheus"
     api_server.kubectl("create", "clusterrolebinding", "metered-prometheus", role, account)
-    tokens = [
+    reader, stranger = (
         api_server.kubectl("create", "token", name, f"--namespace={SYSTEM}").stdout.strip()
         for name in ("prometheus", "stranger")
-    ]
-    return Metered(rights.kubeconfig, *tokens, (free_port(), free_port()))
+    )
+    return Metered(rights.kubeconfig, reader, stranger, (free_port(), free_port()))
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def prometheus(metered: Metered, tmp_path: Path) -> Iterator[Prometheus]:
     config = {"global": often, "rule_files": [str(ALERTS)], "scrape_configs": [operators]}
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     port = free_port()
-    argv = [PROMETHEUS.folder() / "prometheus", f"--config.file={tmp_path / 'prometheus.yaml'}"]
+    argv = [str(PROMETHEUS.folder() / "prometheus"), f"--config.file={tmp_path / 'prometheus.yaml'}"]
     argv += [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log)
