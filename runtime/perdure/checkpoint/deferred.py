@@ -28,11 +28,12 @@ class Deferred:
 
 def defer(live: LiveBytes, stepped: Collection[int], most: int) -> Deferred | None:
     """Copies what is not in memory that begins at one of `stepped`; None if the shard has more than `most` bytes of it,
-    or nothing else."""
+    or less of anything else."""
     memories = [piece.memory for piece in live.pieces]
     waits = [_may_wait(memory, stepped) for memory in memories]
-    at_once = sum(tensors.size_of(memory) for memory, one in zip(memories, waits, strict=True) if not one)
-    if at_once > most or not any(waits):
+    sizes = [tensors.size_of(memory) for memory in memories]
+    at_once = sum(size for size, one in zip(sizes, waits, strict=True) if not one)
+    if at_once > most or 2 * at_once > sum(sizes):
         return None
     views = [memoryview(live.header)]
     for memory, one in zip(memories, waits, strict=True):

@@ -13,7 +13,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import torch
@@ -55,6 +57,37 @@ class Fill(Protocol):
     def __call__(self, staged: Staged, *, whole: str = ...) -> Filled | str: ...
 
 
+class _Copy(threading.Thread):
+    """One copy, in a thread of its own."""
+
+    def __init__(self, make: Callable[[], Filled | NoCopy]) -> None:
+        super().__init__(name="perdure-copy", daemon=True)
+        self._make = make
+        self._first = threading.Lock()
+        """Whoever takes it decides whether anything is copied."""
+        self.found: Filled | NoCopy = NoCopy("it was interrupted")
+
+    def begin(self) -> None:
+        """Copies in a thread, or at once where there is none to have."""
+        try:
+            self.start()
+        except RuntimeError:  # at a limit of threads or of memory
+            self.run()
+        except BaseException:  # a signal's handler raises while the thread starts
+            self._first.acquire(blocking=False)
+            raise
+
+    def run(self) -> None:
+        """See Thread."""
+        if self._first.acquire(blocking=False):
+            self.found = self._make()
+
+    def await_end(self) -> None:
+        """Waits until nothing is copied any more. A forked process does not wait for its parent's."""
+        if self.ident is not None:
+            self.join()
+
+
 class Deferral:
     """For one process. Called in the main thread, but for `steps`."""
 
@@ -63,61 +96,39 @@ class Deferral:
         self.refused = False
         """Whether training waits for all further copies of this process."""
         self._hook: Any = None
-        self._thread: threading.Thread | None = None
-        self._found: Filled | NoCopy = NoCopy("nothing was copied")
+        self._copy: _Copy | None = None
 
     @property
     def copies(self) -> bool:
         """Whether a copy was begun whose outcome nobody has taken."""
-        return self._thread is not None
+        return self._copy is not None
 
     def copy(self, staged: Staged, fill: Fill, *, trains: bool) -> Filled | NoCopy | CopyBegun:
         """Copies, or begins to. `trains`: the script is about to train a batch, and does nothing else first."""
         live, parted = staged.pieces, None
         if trains and not self.refused and isinstance(live, LiveBytes):
-            parted = defer(live, self._registry.stepped(), MOST_AT_ONCE_BYTES)
+            with suppress(MemoryError):
+                parted = defer(live, self._registry.stepped(), MOST_AT_ONCE_BYTES)
         if parted is None:
             part = fill(staged)
             return NoCopy(part) if isinstance(part, str) else part
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
-        self._begin(staged, parted, fill)
+        self._copy = _Copy(partial(_copied, staged, parted, fill))
+        self._copy.begin()
         return CopyBegun(staged.size, parted.checksum)
-
-    def _begin(self, staged: Staged, parted: Deferred, fill: Fill) -> None:
-        def act() -> None:
-            self._found = self._copied(staged, parted, fill)
-
-        self._found = NoCopy("the thread that copies has ended")
-        thread = threading.Thread(target=act, name="perdure-copy", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # at a limit of threads or of memory
-            act()
-        self._thread = thread
-
-    def _copied(self, staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
-        try:
-            part = fill(replace(staged, pieces=lambda: parted.views), whole=parted.checksum)
-        except StateChanged as error:
-            self._refuse()
-            return NoCopy(str(error), changed=True)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
-            return NoCopy(f"it could not be copied: {in_words(error)}")
-        return NoCopy(part) if isinstance(part, str) else part
 
     def steps(self, *, closure: bool) -> None:
         """An optimizer is about to step: waits for the copy. From any thread. `closure`: forward and backward are yet
         to come in this step, so that nothing is won by a copy beside it."""
-        if self._thread:
+        if self._copy:
             self.settle()
             self.refused = self.refused or closure
 
     def settle(self) -> None:
         """The session acts, or the script might: waits until nothing is copied any more."""
-        thread = self._thread
-        if thread is not None and thread.ident is not None:
-            thread.join()
+        if copy := self._copy:
+            copy.await_end()
 
     def refuse(self) -> None:
         """From now on training waits for the copies of this process: another rank has seen a change."""
@@ -127,7 +138,11 @@ class Deferral:
     def found(self) -> Filled | NoCopy:
         """The outcome of the copy, which this waits for."""
         self.settle()
-        self._thread, found = None, self._found
+        if self._copy is None:
+            return NoCopy("nothing was copied")
+        found, self._copy = self._copy.found, None
+        if isinstance(found, NoCopy) and found.changed:
+            self._refuse()
         return found
 
     def end(self) -> None:
@@ -135,7 +150,7 @@ class Deferral:
         self.settle()
         if self._hook is not None:
             self._hook.remove()
-        self._hook = self._thread = None
+        self._hook = self._copy = None
 
     def _refuse(self) -> None:
         self.refused = True
@@ -145,11 +160,21 @@ class Deferral:
         )
 
 
+def _copied(staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
+    try:
+        part = fill(replace(staged, pieces=lambda: parted.views), whole=parted.checksum)
+    except StateChanged as error:
+        return NoCopy(str(error), changed=True)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
+        return NoCopy(f"it could not be copied: {in_words(error)}")
+    return NoCopy(part) if isinstance(part, str) else part
+
+
 def _hook(mine: weakref.ref[Deferral]) -> Callable[..., None]:
     """Before each optimizer's step. Traced by a compiler it is nothing at all."""
 
     def before(_: Any, given: Sequence[Any], named: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling() and (one := mine()):
-            one.steps(closure=(*given[1:], named.get("closure"))[0] is not None)
+            one.steps(closure=callable((*given[1:], named.get("closure"))[0]))
 
     return before

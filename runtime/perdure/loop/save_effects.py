@@ -82,7 +82,10 @@ class _Copied:
     position: Position
     folder: str
     begun: float
-    deadline: float = math.inf
+    copied: float = math.inf
+    """When the upload could begin: all of the part was copied. time.monotonic(), as `begun`."""
+    allowed: float = math.inf
+    """Seconds from then to the deadline."""
     part: Filled | None = None
     """None while it is copied, and if it could not be."""
     parts: tuple[CopiedPart, ...] = ()
@@ -135,7 +138,8 @@ class SaveEffects:
 
     def has_become_late(self, save: ev.Save) -> bool:
         """Whether this save's deadline has passed; true once."""
-        if save.name == self._late or time.monotonic() <= self._copied(save).deadline:
+        copied = self._copied(save)
+        if save.name == self._late or time.monotonic() <= copied.copied + copied.allowed:
             return False
         self._late = save.name
         return True
@@ -151,7 +155,7 @@ class SaveEffects:
 
     def rest(self, save: ev.Save) -> float:
         """An estimate of what this save still takes, in seconds. One that is late may take as long again."""
-        since, whole = time.monotonic() - self._copied(save).begun, self.whole()
+        since, whole = max(0.0, time.monotonic() - self._copied(save).copied), self.whole()
         return max(ANSWERED_SECONDS, whole - since if since < whole else since)
 
     def _copied(self, save: ev.Save) -> _Copied:
@@ -177,7 +181,8 @@ class SaveEffects:
         if self._requests:
             self._requests.beside(checkpointer.discard)
         fill = partial(self.copies.fill, uid=run.settings.uid, run=checkpointer.run, name=save.name, position=position)
-        found = self.deferral.copy(checkpointer.stage_now(), fill, trains=trains)
+        staged = checkpointer.stage_now()
+        found = self.deferral.copy(staged, fill, trains=trains and self.copies.has_room(staged))
         own = {
             "member": asdict(checkpointer.member),
             "part": [0, ""] if isinstance(found, NoCopy) else [found.size, found.checksum],
@@ -187,7 +192,7 @@ class SaveEffects:
         most = max(one["part"][0] for one in every)
         self._last = replace(
             self._last,
-            deadline=time.monotonic() + DEADLINE_SECONDS + most / SLOWEST,
+            allowed=DEADLINE_SECONDS + most / SLOWEST,
             parts=tuple(CopiedPart(*one["part"]) for one in every),
             members=tuple(Member(**one["member"]) for one in every),
             seconds=tuple(one["seconds"] for one in every),
@@ -195,6 +200,7 @@ class SaveEffects:
         return [] if isinstance(found, CopyBegun) else self._copied_as(self._last, found)
 
     def _copied_as(self, copied: _Copied, found: Filled | NoCopy) -> list[ev.Event]:
+        self._last = copied = replace(copied, copied=time.monotonic())
         if isinstance(found, Filled):
             self._last = replace(copied, part=found)
             return [ev.Sealed(copied.name)]
@@ -258,7 +264,7 @@ class SaveEffects:
             self.deferral.refuse()  # the script is the same on all ranks, and no rank's next save is to be lost
             return
         why = next(iter(reasons), "no rank knows why")
-        seconds = max(DEAR_SECONDS, time.monotonic() - copied.begun)
+        seconds = max(DEAR_SECONDS, time.monotonic() - copied.copied)
         try:
             checkpointer.count_failure(copied.position, StorageError(why), seconds)
         finally:
@@ -268,7 +274,7 @@ class SaveEffects:
     def _saved(self, copied: _Copied, seq: int) -> Saved:
         upload = self.copies.seconds
         uploads = self._run.peers.gather("tells how long its upload took", upload)
-        commit = time.monotonic() - copied.begun - copied.seconds[0]["stage"] - uploads[0]
+        commit = time.monotonic() - copied.copied - uploads[0]
         by_rank = [
             Contribution(member, {**seconds, "upload": took, **({"commit": max(commit, 0.0)} if rank == 0 else {})})
             for rank, (member, seconds, took) in enumerate(zip(copied.members, copied.seconds, uploads, strict=True))

@@ -86,6 +86,10 @@ class Copies:
         self.process = process
         return arena
 
+    def has_room(self, staged: Staged) -> bool:
+        """Whether there is memory now for this part."""
+        return self._arena is not None and not self._arena.missing(staged)
+
     def fill(
         self,
         staged: Staged,

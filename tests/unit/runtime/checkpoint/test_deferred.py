@@ -56,7 +56,9 @@ def test_only_what_optimizers_step_is_read_later(named: dict[str, Tensor]) -> No
     assert read(found) != before
 
 
-@pytest.mark.parametrize(("stepped", "most"), [(["weight"], MOST + 23), ([], 2**20), (["turned"], 2**20)])
+@pytest.mark.parametrize(
+    ("stepped", "most"), [(["weight"], MOST + 23), ([], 2**20), (["turned"], 2**20), (["average"], 2**20)]
+)
 def test_nothing_is_read_later_if_there_is_little_of_it_or_too_much_beside_it(
     named: dict[str, Tensor], stepped: list[str], most: int
 ) -> None:

@@ -8,12 +8,14 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +32,8 @@ from perdure.checkpoint.load import read_items
 from perdure.checkpoint.upload import Staged
 from perdure.log.entry import checksum
 from perdure.log.position import Position
+from perdure.loop import deferral as deferral_module
+from perdure.loop import save_effects
 from perdure.loop.deferral import CopyBegun, Deferral, NoCopy
 from perdure.state.registry import Registry
 from perdure.wire import CommitSelector
@@ -401,6 +405,28 @@ def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(tmp_pat
 
 
 @pytest.mark.usefixtures("environ")
+def test_a_step_longer_than_the_deadline_of_a_save_fails_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation within a step, say: an upload begins behind it, and so does its time."""
+    later: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(later))
+    monkeypatch.setattr(save_effects, "time", clock)
+    with Session.from_env(str(tmp_path)) as session:
+        script, effects, uploads = adam(), session._core.run.background._effects, Uploads(session)
+        session.register(**script.registered)
+        for _ in session.epochs(1):
+            for number, (batch,) in enumerate(session.loader(TensorDataset(torch.arange(20) % 8), 4), 1):
+                if effects.deferral.copies:
+                    later.append(2 * save_effects.DEADLINE_SECONDS)
+                script.train(number, batch)
+                session.step()
+                if uploads.under_way:
+                    uploads.settle()
+        assert later
+        assert session._core.run.checkpointer.failures == 0
+    assert EVERY in committed(tmp_path)
+
+
+@pytest.mark.usefixtures("environ")
 def test_an_error_at_the_hand_out_leaves_no_thread_that_copies(tmp_path: Path) -> None:
     copies: list[bool] = []
     with suppress(ZeroDivisionError), Session.from_env(str(tmp_path)) as session:
@@ -504,9 +530,18 @@ def found(halted: Halted) -> Filled | NoCopy:
 
 def test_an_optimizer_that_steps_waits_for_the_copy(halted: Halted) -> None:
     stepping = threading.Thread(target=halted.optimizer.step)
-    before = [one.clone() for one in halted.weights]
+    before, waits = [one.clone() for one in halted.weights], threading.Event()
+    settle = halted.deferral.settle
+
+    def noted() -> None:
+        waits.set()
+        settle()
+
+    vars(halted.deferral)["settle"] = noted
     stepping.start()
+    assert waits.wait(60)
     assert halted.fill.holds() is None
+    assert stepping.is_alive()
     assert all(map(torch.equal, before, halted.weights))
     halted.fill.on.set()
     stepping.join(60)
@@ -646,8 +681,11 @@ def test_a_forked_process_waits_for_no_copy_of_its_parent(halted: Halted) -> Non
     child = os.fork()
     if not child:
         signal.alarm(60)  # which ends one that waits
-        halted.deferral.steps(closure=False)
-        os._exit(0)
+        try:
+            halted.deferral.steps(closure=False)
+            os._exit(0)
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert isinstance(found(halted), Filled)
 
@@ -675,3 +713,47 @@ def test_what_an_ended_copy_has_read_is_held_no_longer(halted: Halted) -> None:
     found(halted)
     gc.collect()
     assert all(one() is None for one in old)
+
+
+def test_a_signal_that_interrupts_the_start_of_a_copy_leaves_none_that_goes_on(
+    halted: Halted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Ctrl-C, say, or a handler that raises."""
+    found(halted)
+    copied: list[Staged] = []
+
+    def fill(staged: Staged, *, whole: str = "") -> str:
+        copied.append(staged)
+        return "it was copied"
+
+    held = threading.Event()
+    start, run = deferral_module._Copy.start, deferral_module._Copy.run
+    threads: list[threading.Thread] = []
+
+    def interrupted(copy: threading.Thread) -> None:
+        threads.append(copy)
+        start(copy)
+        raise KeyboardInterrupt
+
+    def run_later(copy: Any) -> None:
+        assert held.wait(60)
+        run(copy)
+
+    monkeypatch.setattr(deferral_module._Copy, "start", interrupted)
+    monkeypatch.setattr(deferral_module._Copy, "run", run_later)
+    state = stage.stage(halted.deferral._registry.state(None), 0, 1)
+    with pytest.raises(KeyboardInterrupt):
+        halted.deferral.copy(state, fill, trains=True)
+    held.set()
+    halted.deferral.settle()
+    threads[0].join(60)
+    assert not copied
+    assert halted.deferral.found() == NoCopy("it was interrupted")
+
+
+def test_a_positional_argument_of_a_step_that_is_no_closure_ends_no_copies(halted: Halted) -> None:
+    before = deferral_module._hook(weakref.ref(halted.deferral))
+    halted.fill.on.set()
+    before(halted.optimizer, (halted.optimizer, 0.5), {})
+    assert isinstance(found(halted), Filled)
+    assert not halted.deferral.refused
