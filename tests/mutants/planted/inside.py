@@ -13,8 +13,10 @@ _SESSION: Final = f"{_RUNTIME}session/"
 _UNIT: Final = "tests/unit/runtime/"
 _NO_IMAGES: Final = "a simulated trainer has no memory, so that none leaves an image of it"
 _NO_STATE: Final = "a simulated trainer has no state but its step"
-_OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", "stages", "handover", "parts"))
-_OF_HANDOVER: Final = tuple(f"{_UNIT}live/test_{name}.py" for name in ("machine", "timing", "model"))
+_OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", "stage", "handover", "shell"))
+_OF_HANDOVER: Final = tuple(
+    f"{_UNIT}live/{name}.py" for name in ("protocol/test_machine", "protocol/test_timing", "test_model")
+)
 _OF_LOG: Final = tuple(f"{_UNIT}log/test_{name}.py" for name in ("writer", "takeover"))
 
 INSIDE: Final = (
