@@ -256,10 +256,8 @@ class Driver:
                 tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return
-            if why := effects.size_obstacle():  # another size may do
-                if effects.party.old is None:
-                    self._let_others_refuse()
-                self.feed(ev.NotLive(why))
+            if effects.size_obstacle:
+                self.feed(ev.NotLive(effects.size_obstacle))  # not for good: another size may do
                 return
             effects.get_warm(self._warm)
             if effects.party.decides:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,13 +23,25 @@ from perdure.errors import PeerLost, StorageError, UserError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.host.collector import CollectorPause
+from perdure.layout.box import Box
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
 from perdure.live.summing import Summing
-from perdure.live.transfer import Key, describe, make_room, parcels, receive, send, shards
+from perdure.live.transfer import (
+    Key,
+    Parcel,
+    Place,
+    describe,
+    exchange,
+    make_room,
+    parcels,
+    receive,
+    send,
+    shards,
+)
 from perdure.log.entry import ObjectRef, Opened, write_entry
 from perdure.log.members import put_members
 from perdure.log.position import Position
@@ -39,6 +51,7 @@ from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from perdure.loop.leaving import check_places, place
 from perdure.loop.run import Run
+from perdure.state.fully_sharded import Resharded, strays
 from perdure.state.merging import parts_of, with_own
 from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.wire import CommitRef, Handover, HandoverWord
@@ -159,6 +172,12 @@ class Effects:
         """On the only old rank, for a run of another size: its own state, encoded."""
         self._alike: dict[str, Any] = {}
         """Random generators equal on all old ranks, with which a run of another size continues."""
+        self.size_obstacle = ""
+        """Why this attempt cannot change the ranks of a sharded model, while one to another size might."""
+        self.resharded: Resharded | None = None
+        """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
+        self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
+        """... and each sharded tensor, with its new memory and the box that belongs there."""
         self.stopped = False
         """On a newcomer: whether the old ranks have stopped for it."""
         self._collector = CollectorPause()
@@ -187,11 +206,18 @@ class Effects:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
 
-    def size_obstacle(self) -> str:
-        """Why this attempt cannot change the ranks of a sharded model, while another one might; "" if it can."""
-        if self.run.registry.sharded and self.attempt.world != self.attempt.new_world:
-            return "the model is sharded, and the newer run has another size"
-        return ""
+    def prepare_shards(self) -> None:
+        """On an old rank, in its main thread: prepare the shards for a newer run of another size."""
+        attempt, registry = self.attempt, self.run.registry
+        if not registry.sharded or attempt.world == attempt.new_world:
+            return
+        if 1 in (attempt.world, attempt.new_world):
+            self.size_obstacle = "the model is sharded, and one rank alone holds no shards"
+        elif self.party.new is not None:
+            try:
+                self.resharded = Resharded(registry.sharded_modules, rank=self.party.new, world=attempt.new_world)
+            except UserError as error:
+                self.size_obstacle = str(error)
 
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
@@ -317,6 +343,7 @@ class Effects:
     def end(self) -> None:
         """The stop is over, however it ended."""
         self._collector.end()
+        self._rooms = {}
 
     def lap(self, part: str) -> None:
         """End a part of the stop and record its seconds."""
@@ -336,17 +363,47 @@ class Effects:
             self.run.images.know(header.ranks)
         self.lap("header")
         given = parcels(self.attempt, header.items, header.shards)
+        if state and self.resharded:
+            self._make_rooms(header, state, self.resharded)
         if state:
             alike = {name: tensor for name, tensor in state.shared.items() if name not in header.shards}
             with Summing(alike if self.attempt.world > 1 else {}) as summing:
-                send(bridge.group, [parcel for parcel in given if parcel.sender == self.party.number], state)
+                found = self._exchange(given, state)
             self._held = summing.sum
-        mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         if self.party.number in self.attempt.tensor_receivers:
-            self._kept = _received(header, receive(bridge.group, mine, {}), state)
+            self._kept = _received(header, found, state)
         if self.party.part is PartyRole.STAYER:
             self._merged = self._merge(header)
         self.lap("state")
+
+    def _exchange(self, given: Sequence[Parcel], state: RankState) -> dict[Key, Tensor]:
+        """Send this rank's part, and receive what it needs itself."""
+        group, me = self.bridge.group, self.party.number
+        if self._rooms:
+            places = {(SHARED, name): Place(room, box) for name, (_, room, box) in self._rooms.items()}
+            return exchange(group, me, given, state, places)
+        send(group, [parcel for parcel in given if parcel.sender == me], state)
+        return receive(group, [parcel for parcel in given if parcel.receiver == me], {})
+
+    def _make_rooms(self, header: Header, state: RankState, resharded: Resharded) -> None:
+        """On a stayer, for a newer run of another size: memory for its new shards. Raises UserError if the script keeps
+        sharded tensors that would go on with their old shards."""
+        live = self.run.registry.sharded_tensors()
+        if odd := sorted(live.keys() ^ header.shards.keys()):
+            raise UserError(
+                f"{odd[0]} is sharded, and is no parameter and no optimizer's state: its size cannot change"
+            )
+        own = [*live.values(), *(tensor.grad for tensor in live.values() if tensor.grad is not None)]
+        if left := strays([*own, *state.shared.values()]):
+            raise UserError(
+                f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
+                f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"
+            )
+        self._rooms = {name: (tensor, *resharded.room(tensor)) for name, tensor in live.items()}
+
+    def _reshard(self) -> None:
+        if self.resharded and self._rooms:
+            self.resharded.install([(tensor, room) for tensor, room, _ in self._rooms.values()])
 
     def take(self) -> RankState:
         """On a newcomer: wait until the old ranks stop, and receive the state into this script's own tensors."""
@@ -454,7 +511,7 @@ class Effects:
         run, header = self.run, self.header
         if self.attempt.newcomers:
             run.hint = BEGAN_ANEW
-        before = change_ranks(run, self.bridge, self.settings)
+        before = change_ranks(run, self.bridge, self.settings, self._reshard)
         take_over_log(run, self._writer, word)
         if header and self.party.part is PartyRole.STAYER:
             self._go_on(header)
@@ -483,7 +540,8 @@ class Effects:
         """Change in a stayer what restoring a commit made here would change."""
         run = self.run
         if self._kept:
-            run.registry.load(self._kept)
+            own = run.registry.state(None).shared if self._rooms else self._kept.shared
+            run.registry.load(replace(self._kept, shared=own))
             run.tell_result()
         run.registry.load_own(self._merged)
         run.schedule.take_over(run.rank, header.age)
@@ -495,7 +553,7 @@ class Effects:
         same = self.attempt.world == self.attempt.new_world
         drawn = {} if same else sums(run.progress.generators.state())
         held = run.progress.sums.tell()
-        if not self.attempt.tensor_receivers:
+        if not self.attempt.tensor_receivers and (same or not run.registry.sharded):
             _, found = on_all(
                 run.peers,
                 "hands its place over",

@@ -158,6 +158,7 @@ class LiveHandover:
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
         effects.room_needed = _room_needed(run, attempt)
+        effects.prepare_shards()
         seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
         save = sum(run.timings.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
         timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, save)

@@ -7,6 +7,7 @@ hand-over once they know GO.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.checkpoint.opening import Opening
@@ -45,8 +46,9 @@ def make_writer(run: Run, settings: Settings) -> Writer | None:
     return Writer(Log(run.store), uid=settings.uid, run=settings.run, lost=settings.lost, floor=settings.floor)
 
 
-def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
-    """Install the bridge's groups and return the old ones. Never waits for another rank."""
+def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable[[], None]) -> list[Any]:
+    """Install the bridge's groups and return the old ones. Never waits for another rank. `reshard` gives a sharded
+    model the shards of a run of another size."""
     groups = bridge.groups
     if groups is None:
         raise RuntimeError("a leaver has no groups of the newer run")
@@ -64,6 +66,7 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings) -> list[Any]:
     )
     run.pulse = make_pulse(run)
     run.pulse.start(at_once=False)
+    reshard()
     if modules := run.registry.sharded_modules:
         take_groups(modules)
     for replica in run.replicas:

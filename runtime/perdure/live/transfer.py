@@ -13,6 +13,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -69,6 +70,10 @@ class Parcel:
     moves: tuple[Move, ...]
     items: Mapping[str, Item]
     """All tensors, by the moves' names."""
+
+    def item(self, move: Move) -> Item:
+        """The tensor of a move."""
+        return self.items[move.name]
 
     def messages(self) -> Iterator[Message]:
         """The moves as messages."""
@@ -184,22 +189,53 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
     return found
 
 
+def exchange(
+    group: Group, party: int, given: Sequence[Parcel], state: RankState, rooms: Mapping[Key, Place]
+) -> dict[Key, Tensor]:
+    """On a stayer whose shards change: send and receive at the same time, and copy what stays here. `rooms` are the
+    places of its new shards. The result is what was received besides. Raises PeerLost as the others do."""
+    live = _live(state)
+    with ThreadPoolExecutor(1, "perdure-handover-send") as sending:
+        sent = sending.submit(
+            send, group, [parcel for parcel in given if parcel.sender == party != parcel.receiver], state
+        )
+        mine = [parcel for parcel in given if parcel.receiver == party != parcel.sender]
+        found = receive(group, mine, {}, rooms)
+        sent.result()
+    for parcel in (parcel for parcel in given if parcel.sender == parcel.receiver == party):
+        for message in parcel.messages():
+            for into, box in zip(_views(parcel, message, rooms), _views(parcel, message, live), strict=True):
+                tensors.fill(into, box)
+    return found
+
+
 def send(group: Group, given: Sequence[Parcel], state: RankState) -> None:
     """Send the parcels of this process. Raises PeerLost if one does not arrive."""
-    live = {(SHARED, name): place for name, tensor in state.shared.items() if (place := _held(tensor))}
-    live |= {(REPLICATED, name): Place(tensor, Box.whole(tensor.shape)) for name, tensor in state.replicated.items()}
+    live = _live(state)
     with peer_lost("the state was sent"), torch.device("cpu"):
         _interleave([_sending(group, parcel, live, _window(given)) for parcel in given])
 
 
-def receive(group: Group, given: Sequence[Parcel], targets: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+def _live(state: RankState) -> dict[Key, Place]:
+    held = {(SHARED, name): place for name, tensor in state.shared.items() if (place := _held(tensor))}
+    whole = {(REPLICATED, name): Place(tensor, Box.whole(tensor.shape)) for name, tensor in state.replicated.items()}
+    return held | whole
+
+
+def receive(
+    group: Group,
+    given: Sequence[Parcel],
+    targets: Mapping[Key, Tensor],
+    rooms: Mapping[Key, Place] = MappingProxyType({}),
+) -> dict[Key, Tensor]:
     """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come.
 
-    The result also has the sharded ones of which this rank holds nothing.
+    `rooms` are places for parts of tensors, which are not in the result. It also has the sharded ones of which this
+    rank holds nothing.
     """
-    items = [parcel.items[move.name] for parcel in given for move in parcel.moves]
-    found = {(item.part, item.name): _target(item, targets.get((item.part, item.name))) for item in items}
-    places = {key: place for key, tensor in found.items() if (place := _held(tensor))}
+    items = {(item.part, item.name): item for parcel in given for item in map(parcel.item, parcel.moves)}
+    found = {key: _target(item, targets.get(key)) for key, item in items.items() if key not in rooms}
+    places = {**rooms, **{key: place for key, tensor in found.items() if (place := _held(tensor))}}
     with peer_lost("the state was received"), torch.device("cpu"):
         _interleave([_receiving(group, parcel, places, _window(given)) for parcel in given])
     return found | {key: tensor for key, tensor in targets.items() if is_sharded(tensor)}

@@ -9,20 +9,39 @@ Called by perdure.live through the registry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from perdure.checkpoint import boxes
+from perdure.errors import UserError
+from perdure.layout.box import Box
+from perdure.layout.sharding import Layout, Shard
+from perdure.state import keepers
 from perdure.state.shards import sharded_parts
 
 _INFO: Final = "FSDPMeshInfo"
 _COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm": "DefaultReduceScatter"}
 """What does the collectives, and torch's own class for it."""
+
+
+_KEPT: Final = {
+    "mesh_info",
+    "post_forward_mesh_info",
+    "sharded_param",
+    "_sharded_param_data",
+    "_orig_param_uid",
+    "_sharding_spec_by_dtype",
+    "_setattr_on_modules",
+}
+"""What a sharded parameter keeps at another size, or gets with its memory."""
 
 
 @cache
@@ -140,3 +159,143 @@ def _forget_layouts() -> None:
 
     torch._C._clear_DTensor_sharding_propagator_cache()  # noqa: SLF001
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # noqa: SLF001
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What torch computes for one parameter from a rank and a size."""
+
+    param: Any
+    values: Mapping[str, Any]
+    padded: torch.Size
+    """The size of the memory in which this rank's part begins."""
+
+
+class Resharded:
+    """The shards of these modules for another rank and size, beside the present ones, which stay as they are.
+
+    It is made before the stop, and by torch's own code; what it must not change of FSDP's objects is done on copies.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], *, rank: int, world: int) -> None:
+        """Raises UserError if a parameter cannot be sharded over so many ranks."""
+        self._modules = modules
+        self._rank, self._world = rank, world
+        self._meshes = {id(mesh): (mesh, _mesh_like(mesh, rank, world)) for mesh in meshes(modules)}
+        self._infos = {id(info): self._info(info) for info in infos(modules)}
+        self._made = {id(param.sharded_param): self._make(param) for param in _params(modules)}
+        self._rooms: dict[int, Tensor] = {}
+        """The memory with padding of each parameter's part, by the parameter's id."""
+
+    def room(self, tensor: Tensor) -> tuple[Tensor, Box]:
+        """New memory for this rank's part of a parameter or an optimizer's state, and the box that belongs there."""
+        box, dim = self._box(tensor)
+        made = self._made.get(id(tensor))
+        if made is None:
+            return torch.empty(box.sizes, dtype=tensor.dtype), box
+        padded = torch.zeros(made.padded, dtype=tensor.dtype)
+        self._rooms[id(tensor)] = padded
+        return padded.narrow(dim, 0, box.sizes[dim]), box
+
+    def install(self, found: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Makes the modules those of the new rank and size. `found`: each sharded tensor with its filled room."""
+        for mesh, new in self._meshes.values():
+            vars(mesh).clear()
+            vars(mesh).update(vars(new))
+        rooms = {id(tensor): room for tensor, room in found}
+        for made in self._made.values():
+            param, tensor = made.param, made.param.sharded_param
+            vars(param).update({name: self._of_old_mesh(value) for name, value in made.values.items()})
+            param._sharded_param_data = self._rooms[id(tensor)].view(-1)  # noqa: SLF001
+            param._sharding_spec_by_dtype.clear()  # noqa: SLF001
+            param.all_gather_outputs = []
+            vars(param).pop("_unsharded_param", None)
+            _become(tensor, rooms.pop(id(tensor)), param._sharding_spec)  # noqa: SLF001
+        for tensor, room in found:
+            if id(tensor) in rooms:
+                _become(tensor, room, self._of_old_mesh(copy.copy(tensor._spec)))  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _box(self, tensor: Tensor) -> tuple[Box, int]:
+        dim = boxes.shard_dimension(tensor)
+        if dim is None:
+            raise UserError(f"a tensor of shape {list(tensor.shape)} is not sharded along one dimension")
+        layout = Layout(tuple(tensor.shape), (self._world,), tuple(range(self._world)), (Shard(dim),))
+        parts = layout.at((self._rank,))
+        if parts:
+            return parts[0].box, dim
+        empty = tuple(0 if at == dim else size for at, size in enumerate(tensor.shape))
+        return Box((0,) * len(empty), empty), dim
+
+    def _info(self, info: Any) -> Any:
+        like = copy.copy(info)
+        like.mesh = self._meshes[id(info.mesh)][1]
+        like.shard_mesh_size, like.shard_mesh_rank = self._world, self._rank
+        like.shard_process_group = None  # so that it keeps no group
+        return like
+
+    def _make(self, param: Any) -> _Made:
+        made, tensor = copy.copy(param), param.sharded_param
+        made._setattr_on_modules = lambda _: None  # noqa: SLF001
+        if param.post_forward_mesh_info is not None:
+            made.post_forward_mesh_info = self._infos[id(param.post_forward_mesh_info)]
+        whole = nn.Parameter(
+            torch.empty(param._orig_size, dtype=tensor.dtype, device="meta"),  # noqa: SLF001
+            requires_grad=tensor.requires_grad,
+        )
+        placed = param.fsdp_placement
+        try:
+            made._init_sharded_param(whole, param.device, lambda _: placed, self._infos[id(param.mesh_info)])  # noqa: SLF001
+            if made.post_forward_mesh_info is not None:
+                made._init_sharded_post_forward_param_metadata(whole)  # noqa: SLF001
+        except (NotImplementedError, AssertionError) as error:
+            raise UserError(f"torch cannot shard a parameter over {self._world} ranks: {error}") from error
+        if tuple(made.sharded_size) != self._box(tensor)[0].sizes:
+            raise UserError(f"torch lays out a parameter of shape {list(tensor.shape)} in another way than expected")
+        before = vars(param)
+        changed = {
+            name: value for name, value in vars(made).items() if name not in _KEPT and value is not before.get(name)
+        }
+        return _Made(param, changed, made.padded_sharded_param_size)
+
+    def _of_old_mesh(self, value: Any) -> Any:
+        """The same with the script's mesh, which has become the new one."""
+        for mesh, new in self._meshes.values():
+            if value is new:
+                return mesh
+            if type(value).__name__ == "DTensorSpec" and (value.mesh is mesh or value.mesh is new):
+                spec = copy.copy(value)
+                spec.mesh = mesh  # this also clears its cached hash
+                return spec
+        return value
+
+
+def _mesh_like(mesh: Any, rank: int, world: int) -> Any:
+    """A mesh without groups, of another size."""
+    made = type(mesh)(
+        mesh.device_type,
+        torch.arange(world),
+        mesh_dim_names=mesh.mesh_dim_names,
+        _init_backend=False,
+        _rank=rank,
+    )
+    keepers.disregard(made)
+    return made
+
+
+def _become(tensor: Any, room: Tensor, spec: Any) -> None:
+    """Gives a sharded tensor other memory and another layout. Its shape is the whole one's, and stays."""
+    tensor._local_tensor, tensor._spec = room, spec  # noqa: SLF001
+
+
+def strays(known: Collection[Tensor]) -> list[Tensor]:
+    """Sharded tensors that the script keeps and that are none of the known ones: averages of weights, norms."""
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - as above
+
+    own = set(map(id, known))
+
+    def found() -> list[Tensor]:
+        return [one for one in gc.get_referrers(DTensor) if isinstance(one, DTensor) and id(one) not in own]
+
+    if found():
+        gc.collect()  # some may only wait for that
+    return found()

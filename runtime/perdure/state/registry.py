@@ -362,6 +362,11 @@ class Registry:
         """Why the shards of a module cannot go to other ranks while it trains; "" if they can, or if there are none."""
         return next((why for module in self._modules.values() if (why := module.shards_obstacle(world))), "")
 
+    def sharded_tensors(self) -> dict[str, Tensor]:
+        """Sharded parameters and optimizer state by name; a tied parameter has its first name."""
+        named: dict[str, Tensor] = {name: tensor for tensor, name in self._parameter_names().items()}
+        return {name: tensor for name, tensor in {**named, **self.grown()}.items() if boxes.is_sharded(tensor)}
+
     @property
     def unreduced(self) -> bool:
         """Whether a sharded module holds gradients that each rank has summed up alone."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
@@ -17,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
-from tests.unit.runtime.live.scripts import Ended, take_part
+from tests.unit.runtime.live.scripts import await_exit, dies, take_part
 from tests.unit.runtime.session.sharded import BATCH, OPTIMIZERS, Net, dataset
 
 
@@ -28,24 +29,47 @@ def train(
     epochs: int = 3,
     wait_at: int | None = None,
     again: Sequence[tuple[int, str]] = (),
-    options: Mapping[str, Any] | None = None,
+    extras: bool = False,
+    die: str = "",
+    early: bool = False,
+    leaves_at: int | None = None,
+    begins: Mapping[str, Any] | None = None,
+    keeps: bool = False,
+    saves_at: int | None = None,
 ) -> dict[str, Any]:
-    """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in."""
+    """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in.
+
+    Behind the step `saves_at` it saves, and in step `leaves_at` it waits until it has to leave for a hand-over.
+
+    One with `extras` has compiled blocks that compute in 16 bits and stay whole after a forward pass. `die` is where it
+    kills itself. `begins` is the commit that it begins from. One that is `early` makes a collective before its
+    first batch, and one that `keeps` has an average of its weights, which is not registered.
+    """
     torch.set_num_threads(1)
     offers = dict(again)
-    with Session.from_env(root) as session:
+    with Session.from_env(root, resume_from=begins) as session:
         mesh = init_device_mesh("cpu", (session.world,), mesh_dim_names=("dp",))
         torch.manual_seed(1)
         net: Any = Net(23)
+        options: dict[str, Any] = {}
+        if extras:
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            options = {"mp_policy": policy, "reshard_after_forward": False}
+            for block in net.blocks:
+                block.compile(backend="eager")
         for block in net.blocks:
-            fully_shard(block, mesh=mesh, **(options or {}))
-        fully_shard(net, mesh=mesh, **(options or {}))
+            fully_shard(block, mesh=mesh, **options)
+        fully_shard(net, mesh=mesh, **options)
         trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
         steps_by = OPTIMIZERS[optimizer](trained)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(steps_by, [8, 14], 0.1)
         session.register(model=net, optimizer=steps_by, scheduler=scheduler)
-        ended = Ended()
-        session._core.run.reporter.add(ended)
+        if early:
+            dist.barrier()
+        if die:
+            perdure.restore(session)
+        dies(die, "restored")
+        average = [parameter.detach().clone() for parameter in trained] if keeps else []
         losses: dict[int, list[float]] = {}
         first: list[int] | None = None
         began = None
@@ -54,15 +78,19 @@ def train(
                 for (words,) in session.loader(dataset(), BATCH):
                     began = session.steps_done if began is None else began
                     first = first or ids(net, steps_by, mesh)
-                    loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
+                    loss = session.weighted(cross_entropy(net(words).float().flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
                     norm: Any = clip_grad_norm_(trained, 1.0)
+                    norm = norm.full_tensor()
                     steps_by.step()
                     steps_by.zero_grad()
-                    losses[session.steps_done] = [loss.item(), norm.full_tensor().item()]
+                    losses[session.steps_done] = [loss.item(), norm.item()]
                     take_part(session, wait_at, offers)
+                    await_exit(session, leaves_at)
                     session.step()
                     scheduler.step()
+                    if session.steps_done == saves_at:
+                        session.save()
         except Exit:
             return {"left": session.steps_done, "began": began, "losses": losses}
         return {
@@ -72,6 +100,7 @@ def train(
             "steps": session.steps_done,
             "losses": losses,
             "own": own(net, steps_by),
+            "average": len(average),
             "rate": steps_by.param_groups[0]["lr"],
             "same objects": first == ids(net, steps_by, mesh),
             "run": perdure.progress(session).run,

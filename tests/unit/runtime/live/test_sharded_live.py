@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.runtime.live.jobs import Job
+from tests.unit.runtime.live.jobs import WAIT_AT, Job
 from tests.unit.runtime.live.nursery import FOLDER, MODULES, Nursery
 
 SCRIPT = "sharding.train"
@@ -50,3 +51,67 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     assert by_rank(results) == by_rank(undisturbed)
     assert losses(results) == losses(undisturbed)
     assert all(found["same objects"] for found in results.values() if "rank" in found)
+
+
+OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "2-to-3": (2, 3, (2,), (), {"optimizer": "loop"}),
+    "3-to-2-without-rank-0": (3, 2, (), (0,), {"optimizer": "foreach"}),
+    "3-to-2-in-16-bits-and-compiled": (3, 2, (), (1,), {"extras": True}),
+    "3-to-4-and-one-is-replaced": (3, 4, (1, 3), (1,), {"optimizer": "fused"}),
+    "4-to-3": (4, 3, (), (2,), {"optimizer": "sgd"}),
+}
+"""Old ranks and new ones, joiners, leavers."""
+SHORT = ("2-to-3", "3-to-2-without-rank-0")
+"""Those of `make test`."""
+SIZES = [pytest.param(name, marks=() if name in SHORT else pytest.mark.chaos) for name in OTHER]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.chaos) for name in OTHER]
+)
+def test_a_run_of_another_size_goes_on_as_after_a_restart(nursery: Nursery, name: str) -> None:
+    world, after, joins, leavers, arguments = OTHER[name]
+    saves = {"PERDURE_EVERY_STEPS": "1"}
+    job = Job(nursery, name, world, script=SCRIPT, environ=saves, epochs=2, **arguments)
+    results = job.offered(after, joins, leavers).begin().end()
+    assert opened(job) == [(1, None), (2, 1)], job.output("old0")
+    (at,) = (entry["step"] for entry in job.log if entry["kind"] == "Opened" and entry["run"] == 2)
+    whole = Job(nursery, f"{name}-whole", world, script=SCRIPT, epochs=2, saves_at=at, **arguments)
+    whole.begin().end()
+    begins = {"uri": f"file://{whole.root}", "step": at}
+    restarted = Job(nursery, f"{name}-restarted", after, script=SCRIPT, epochs=2, begins=begins, **arguments)
+    undisturbed = restarted.begin().end()
+    assert {found["began"] for found in undisturbed.values()} == {at}
+    assert by_rank(results) == by_rank(undisturbed)
+    assert {one for one in losses(results) if int(one[0]) >= at} == losses(undisturbed)
+    assert all(found["same objects"] for found in results.values() if "rank" in found)
+
+
+def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and_no_training(nursery: Nursery) -> None:
+    """Its shards would stay those of the old ranks."""
+    job = Job(nursery, "keeps", 2, script=SCRIPT, keeps=True, epochs=2).offered(3, (2,), ()).begin()
+    assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
+    assert "the script keeps a sharded tensor of shape" in job.output("new2")
+    assert opened(job) == [(1, None)]
+    undisturbed = Job(nursery, "keeps-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
+    kept = {name: nursery.result(f"keeps-{name}") for name in ("old0", "old1")}
+    assert by_rank(kept) == by_rank(undisturbed)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.chaos)])
+def test_a_newcomer_that_dies_with_the_shards_changes_nothing(nursery: Nursery, size: int) -> None:
+    job = Job(nursery, f"dies-{size}", 2, script=SCRIPT, epochs=2)
+    job.offered(size, (size - 1,), (1,) if size == 2 else (), die="restored").begin()
+    assert job.ended() == {f"new{size - 1}": -signal.SIGKILL, "old0": 0, "old1": 0}, job.output("old0")
+    assert opened(job) == [(1, None)]
+    undisturbed = Job(nursery, f"dies-{size}-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
+    assert by_rank({name: nursery.result(f"{job.name}-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
+
+
+def test_a_script_that_makes_a_collective_before_its_first_batch_changes_members_in_place(nursery: Nursery) -> None:
+    """A newcomer has no other ranks then, and would get another value."""
+    job = Job(nursery, "early", 2, script=SCRIPT, early=True, leaves_at=WAIT_AT)
+    results = job.offered(2, (0, 1), (0, 1), wait=False).begin().end()
+    assert opened(job) == [(1, None), (2, None)]
+    undisturbed = Job(nursery, "early-undisturbed", 2, script=SCRIPT).begin().end()
+    assert by_rank(results) == by_rank(undisturbed)

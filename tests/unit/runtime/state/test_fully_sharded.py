@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from perdure.group.world import NO_COLLECTIVE, has_placeholder, install_placeholder, uninstall
-from perdure.state.fully_sharded import infos, meshes, obstacle, references, take_groups, unknown
+from perdure.state.fully_sharded import Resharded, infos, meshes, obstacle, references, strays, take_groups, unknown
 from tests.unit.runtime.session.sharded import Net
 
 WORLD = 4
@@ -37,7 +37,7 @@ def fake() -> Iterator[None]:
 
 def sharded(**options: Any) -> Any:
     net: Any = Net(23)
-    options = {"mesh": init_device_mesh("cpu", (WORLD,)), **options}
+    options = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)), **options}
     for block in net.blocks:
         fully_shard(block, **options)
     return fully_shard(net, **options)
@@ -110,3 +110,51 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
     assert references([net]) == noted + len(meshes([net])), "all of them are to the present group"
     assert {mesh.get_group() for mesh in meshes([net])} == {dist.group.WORLD}
     assert net.embedding.weight.grad is None
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize(("rank", "world"), [(0, 3), (2, 3), (5, 7), (1, 2)])
+def test_a_model_of_another_size_is_what_torch_shards_at_that_size(rank: int, world: int) -> None:
+    net = sharded()
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+    for parameter in net.parameters():
+        optimizer.state[parameter] = {"exp_avg": torch.zeros_like(parameter, requires_grad=False)}
+    kept = [(id(one), one.requires_grad) for one in net.parameters()]
+    parts = [*net.parameters(), *(values["exp_avg"] for values in optimizer.state.values())]
+    assert strays(parts) == []
+    assert strays(parts[1:]) == [parts[0]]
+    before = [described(part) for part in parts]
+    made = Resharded([net], rank=rank, world=world)
+    rooms = [(part, made.room(part)[0]) for part in parts]
+    assert [described(part) for part in parts] == before, "nothing is changed yet"
+    uninstall()
+    install_placeholder(rank=rank, world=world)
+    made.install(rooms)
+    take_groups([net])
+    fresh = sharded()
+    assert [described(one) for one in net.parameters()] == [described(one) for one in fresh.parameters()]
+    assert [described(values["exp_avg"]) for values in optimizer.state.values()] == [
+        (*described(one)[:-1], False) for one in fresh.parameters()
+    ]
+    assert [(id(one), one.requires_grad) for one in net.parameters()] == kept
+    assert {one.device_mesh for one in parts} == set(meshes([net]))
+    assert facts(net) == facts(fresh)
+
+
+def described(tensor: Any) -> tuple[Any, ...]:
+    local = tensor._local_tensor
+    return tuple(tensor.shape), tuple(local.shape), local.stride(), tensor.placements, tensor.requires_grad
+
+
+def facts(net: Any) -> list[Any]:
+    """What FSDP has computed for each parameter."""
+    params = [one for part in net.modules() for one in params_of(part)]
+    return [
+        (one.sharded_size, one.padded_sharded_param_size, one._sharded_param_data.shape, one._sharding_spec)
+        for one in params
+    ]
+
+
+def params_of(part: Any) -> list[Any]:
+    groups = part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else []
+    return [one for group in groups for one in group.fsdp_params]
