@@ -149,6 +149,8 @@ class Process(Effects):
             replicas=[],
             joining=False,
             driven_by="",
+            world=2,
+            collectives_before=False,
             progress=SimpleNamespace(step=7),
             tell=self.told.append,
         )
