@@ -19,13 +19,14 @@ from perdure.checkpoint.boxes import is_sharded, shard_dimension
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.state import RankState
-from perdure.errors import PeerLost, StorageError, UserError
+from perdure.errors import PeerLost, StorageError, UserError, in_words
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.host.collector import CollectorPause
 from perdure.layout.box import Box
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
+from perdure.live.liveness import ONE_RANK, hidden_obstacle, obstacle
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
@@ -212,12 +213,12 @@ class Effects:
         if not registry.sharded or attempt.world == attempt.new_world:
             return
         if 1 in (attempt.world, attempt.new_world):
-            self.size_obstacle = "the model is sharded, and one rank alone holds no shards"
+            self.size_obstacle = ONE_RANK
         elif self.party.new is not None:
             try:
                 self.resharded = Resharded(registry.sharded_modules, rank=self.party.new, world=attempt.new_world)
-            except UserError as error:
-                self.size_obstacle = str(error)
+            except (UserError, AttributeError, TypeError) as error:  # another torch may lack a name
+                self.size_obstacle = in_words(error)
 
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
@@ -353,8 +354,7 @@ class Effects:
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
-        if self.run.registry.unreduced:
-            raise UserError("the model holds gradients that are not reduced yet, and would be lost")
+        self._check_moment()
         self.keys.announce_stop()
         own, state = self._own_part()
         header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
@@ -375,6 +375,21 @@ class Effects:
         if self.party.part is PartyRole.STAYER:
             self._merged = self._merge(header)
         self.lap("state")
+
+    def _check_moment(self) -> None:
+        """UserError if a sharded model cannot change its ranks now, whatever was found when the attempt began."""
+        registry = self.run.registry
+        if not registry.sharded:
+            return
+        if why := obstacle(self.run) or hidden_obstacle(self.run):
+            raise UserError(why)
+        if registry.unreduced:
+            raise UserError("the model holds gradients that are not reduced yet, and would be lost")
+        if registry.gathers:
+            raise UserError(
+                "the script has begun to gather sharded parameters before the batch that needs them "
+                "(`unshard(async_op=True)`, or a prefetch without its forward pass)"
+            )
 
     def _exchange(self, given: Sequence[Parcel], state: RankState) -> dict[Key, Tensor]:
         """Send this rank's part, and receive what it needs itself."""
@@ -565,7 +580,7 @@ class Effects:
             self._own_states = [] if same else parts_of([own for *_, own in found])
             return (None, [], RankState({}, {}, {})), None
         # A single rank may hold what cannot be saved.
-        state, _ = on_all(run.peers, "hands its state over", lambda: (run.state(), None))
+        state, _ = on_all(run.peers, "hands its state over", lambda: (_movable(run.state()), None))
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
@@ -620,6 +635,12 @@ def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> RankState:
     shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
     replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
     return RankState(shared, replicated, decode(header.objects), rank)
+
+
+def _movable(state: RankState) -> RankState:
+    """The same. UserError if one of its tensors cannot go to other ranks."""
+    shards(state)
+    return state
 
 
 def _received(header: Header, found: Mapping[Key, Any], own: RankState | None) -> RankState:

@@ -24,6 +24,7 @@ from perdure.wire import Env
 from perdure.wire.channel import Attached
 
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
+ONE_RANK: Final = "the model is sharded, and one rank alone holds no shards"
 EARLY_COLLECTIVES: Final = (
     "the script makes collectives before its first batch, for which a newcomer has no other ranks: make them after it"
 )
@@ -62,6 +63,8 @@ def _registered(run: Run) -> str:
         return OWN_DDP
     if why := run.registry.shards_obstacle(run.world):
         return why
+    if run.world == 1 and run.registry.sharded:
+        return ONE_RANK
     if run.collectives_before and run.registry.sharded:
         return EARLY_COLLECTIVES
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:

@@ -162,7 +162,8 @@ class Run:
     def first_batch(self) -> None:
         """The script requests a batch to train on: counts what it did before the first one."""
         if self.collectives_before is None:
-            self.collectives_before = collectives_so_far()
+            counts = self.registry.sharded and not self.settings.joined
+            self.collectives_before = collectives_so_far() if counts else 0
 
     def state(self) -> RankState:
         """The state that a save made now would hold."""

@@ -53,46 +53,59 @@ def unknown() -> str:
         from torch.distributed.fsdp._fully_shard import _fsdp_common as common  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_param as param  # noqa: PLC0415
         from torch.distributed.tensor import DTensor  # noqa: PLC0415
-    except ImportError as error:
+
+        needed: list[tuple[Any, str]] = [
+            (FakeProcessGroup.Options, "error_on_collective"),
+            (param.FSDPParam, "_init_sharded_param"),
+            (param.FSDPParam, "_init_sharded_post_forward_param_metadata"),
+            (common.FSDPMeshInfo, "__post_init__"),
+            (DeviceMesh, "_get_root_mesh"),
+            (DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding, "cache_clear"),  # noqa: SLF001
+            (torch._C, "_clear_DTensor_sharding_propagator_cache"),  # noqa: SLF001
+        ]
+    except (ImportError, AttributeError) as error:
         return str(error)
-    needed: list[tuple[Any, str]] = [
-        (FakeProcessGroup.Options, "error_on_collective"),
-        (common, "FSDPMeshInfo"),
-        (param, "FSDPParam"),
-        (param.FSDPParam, "_init_sharded_param"),
-        (param.FSDPParam, "reset_sharded_param"),
-        (param.FSDPParam, "_setattr_on_modules"),
-        (common.FSDPMeshInfo, "__post_init__"),
-        (DeviceMesh, "_compute_coordinate_on_dim"),
-        (DTensor, "_op_dispatcher"),
-        (torch._C, "_clear_DTensor_sharding_propagator_cache"),  # noqa: SLF001
-    ]
     return next(
         (f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in needed if not hasattr(owner, name)), ""
     )
 
 
 def obstacle(name: str, module: nn.Module, world: int) -> str:
-    """Why this module's shards cannot go to other ranks while it trains; "" if they can, or if it has none."""
-    if not any(map(boxes.is_sharded, (*module.parameters(), *module.buffers()))):
+    """Why this module's shards cannot go to other ranks while it trains; "" if they can, or if it has none.
+
+    From any thread: between forward and backward the module may have whole parameters in place of its shards.
+    """
+    present = [*module.parameters(), *module.buffers()]
+    if not sharded_parts(module) and not any(map(boxes.is_sharded, present)):
         return ""
     if missing := unknown():
         return f"{name} is sharded, and torch {torch.__version__} has no {missing}"
+    try:
+        why = _obstacle(module, present, world)
+    except (AttributeError, TypeError) as error:
+        why = f"is sharded by torch {torch.__version__} in an unknown way ({error})"
+    return why and f"{name} {why}"
+
+
+def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
     held = list(_params([module]))
     own = {id(param.sharded_param) for param in held}
-    if any(boxes.is_sharded(one) and id(one) not in own for one in (*module.parameters(), *module.buffers())):
-        return f"{name} has sharded tensors that fully_shard has not made"
+    if any(boxes.is_sharded(one) and id(one) not in own for one in present):
+        return "has sharded tensors that fully_shard has not made"
     if any(param.is_dtensor for param in held):
-        return f"{name} is sharded over more than one dimension of a mesh"
+        return "is sharded over more than one dimension of a mesh"
     if why := next(filter(None, map(_custom, _groups([module]))), ""):
-        return f"{name} {why}"
+        return why
     for info in infos([module]):
         if type(info).__name__ != _INFO or info.mesh.ndim != 1 or info.mesh._get_root_mesh() is not info.mesh:  # noqa: SLF001
-            return f"{name} is sharded over more than one dimension of a mesh, or replicated, too"
+            return "is sharded over more than one dimension of a mesh, or replicated, too"
         if info.mesh.mesh.flatten().tolist() != list(range(world)):
-            return f"{name} is sharded over some of the ranks, or in another order"
+            return "is sharded over some of the ranks, or in another order"
         if info.reduce_scatter_process_group is not None:
-            return f"{name} has a process group of its own for gradients"
+            return "has a process group of its own for gradients"
+        if info.mesh._dim_group_names is None or info.mesh._pg_registry is None:  # noqa: SLF001
+            return "has a mesh without process groups"
+    gathers([module])
     return ""
 
 
@@ -116,6 +129,12 @@ def _groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
 def _params(modules: Iterable[nn.Module]) -> Iterator[Any]:
     """FSDP's objects for parameters."""
     return (param for group in _groups(modules) for param in group.fsdp_params)
+
+
+def gathers(modules: Iterable[nn.Module]) -> bool:
+    """Whether the script has begun to gather parameters, and has not waited for them. Other ranks of a newer run
+    would not take part."""
+    return any(group._all_gather_result is not None for group in _groups(modules))  # noqa: SLF001
 
 
 def infos(modules: Iterable[nn.Module]) -> list[Any]:
@@ -148,8 +167,8 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
         mesh._pg_registry = dict.fromkeys(mesh._dim_group_names, dist.group.WORLD)  # noqa: SLF001
     for info in infos(modules):
         info.__post_init__()
-    for param in _params(modules):
-        param.sharded_param.grad = None
+    for one in (*(param.sharded_param for param in _params(modules)), *(p for m in modules for p in m.parameters())):
+        one.grad = None
     _forget_layouts()
 
 

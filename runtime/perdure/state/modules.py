@@ -99,8 +99,9 @@ class Module:
 
     @property
     def sharded(self) -> bool:
-        """Whether any of its tensors is in shards."""
-        return any(map(boxes.is_sharded, chain(self._module.parameters(), self._module.buffers())))
+        """Whether any of its tensors is in shards, or will be again after the backward pass."""
+        tensors_of = chain(self._module.parameters(), self._module.buffers())
+        return bool(sharded_parts(self._module)) or any(map(boxes.is_sharded, tensors_of))
 
     def shards_obstacle(self, world: int) -> str:
         """Why its shards cannot go to other ranks while it trains; "" if they can, or if it has none."""

@@ -26,6 +26,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
+from perdure.state import fully_sharded
 from perdure.state.copies import copied
 from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
@@ -371,6 +372,11 @@ class Registry:
     def unreduced(self) -> bool:
         """Whether a sharded module holds gradients that each rank has summed up alone."""
         return any(True for module in self.sharded_modules for _ in unreduced(module))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the script has begun to gather parameters of a sharded module, and has not waited for them."""
+        return fully_sharded.gathers(self.sharded_modules)
 
     @property
     def tensor_parallel(self) -> str:

@@ -41,7 +41,8 @@ def unreduced(module: nn.Module) -> Iterator[Tensor]:
         state = part._get_fsdp_state()  # noqa: SLF001
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001
         for parameter in (one for group in groups if group for one in group.fsdp_params):
-            if getattr(getattr(parameter, "_unsharded_param", None), "grad", None) is not None:
+            whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
+            if whole is not None or getattr(parameter, "unsharded_accumulated_grad", None) is not None:
                 yield parameter.sharded_param
 
 

@@ -35,6 +35,7 @@ def train(
     leaves_at: int | None = None,
     begins: Mapping[str, Any] | None = None,
     keeps: bool = False,
+    gathers: bool = False,
     saves_at: int | None = None,
 ) -> dict[str, Any]:
     """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in.
@@ -43,7 +44,8 @@ def train(
 
     One with `extras` has compiled blocks that compute in 16 bits and stay whole after a forward pass. `die` is where it
     kills itself. `begins` is the commit that it begins from. One that is `early` makes a collective before its
-    first batch, and one that `keeps` has an average of its weights, which is not registered.
+    first batch, one that `keeps` has an average of its weights, which is not registered, and one that `gathers` begins
+    to gather its parameters before it asks for the next batch.
     """
     torch.set_num_threads(1)
     offers = dict(again)
@@ -87,6 +89,7 @@ def train(
                     losses[session.steps_done] = [loss.item(), norm.item()]
                     take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
+                    begin_to_gather(net if gathers else None)
                     session.step()
                     scheduler.step()
                     if session.steps_done == saves_at:
@@ -105,6 +108,11 @@ def train(
             "same objects": first == ids(net, steps_by, mesh),
             "run": perdure.progress(session).run,
         }
+
+
+def begin_to_gather(net: Any | None) -> None:
+    if net is not None:
+        net.unshard(async_op=True)
 
 
 def ids(net: nn.Module, optimizer: torch.optim.Optimizer, mesh: Any) -> list[int]:

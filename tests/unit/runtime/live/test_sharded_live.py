@@ -98,6 +98,15 @@ def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and
     assert by_rank(kept) == by_rank(undisturbed)
 
 
+def test_a_gathering_that_newcomers_would_not_take_part_in_stops_a_move_and_no_training(nursery: Nursery) -> None:
+    job = Job(nursery, "gathers", 2, script=SCRIPT, gathers=True, epochs=2).offered(3, (2,), ()).begin()
+    assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
+    assert "the script has begun to gather sharded parameters" in job.output("new2")
+    assert opened(job) == [(1, None)]
+    undisturbed = Job(nursery, "gathers-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
+    assert by_rank({name: nursery.result(f"gathers-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
+
+
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.chaos)])
 def test_a_newcomer_that_dies_with_the_shards_changes_nothing(nursery: Nursery, size: int) -> None:
     job = Job(nursery, f"dies-{size}", 2, script=SCRIPT, epochs=2)

@@ -12,9 +12,21 @@ from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from perdure.group.world import NO_COLLECTIVE, has_placeholder, install_placeholder, uninstall
-from perdure.state.fully_sharded import Resharded, infos, meshes, obstacle, references, strays, take_groups, unknown
+from perdure.state.fully_sharded import (
+    Resharded,
+    gathers,
+    infos,
+    meshes,
+    obstacle,
+    references,
+    strays,
+    take_groups,
+    unknown,
+)
+from perdure.state.registry import Registry
 from tests.unit.runtime.session.sharded import Net
 
 WORLD = 4
@@ -93,6 +105,36 @@ def test_shards_over_some_of_the_ranks_do_not_change_ranks() -> None:
     assert "some of the ranks" in obstacle("model", sharded(), WORLD + 1)
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_model_is_sharded_while_its_parameters_are_whole_for_a_forward_pass() -> None:
+    net = fully_shard(Net(23), mesh=init_device_mesh("cpu", (WORLD,)))
+    registry = Registry()
+    registry.add("model", net)
+    net.unshard()
+    assert not any(isinstance(one, DTensor) for one in net.parameters())
+    assert registry.sharded == "model"
+    assert "some of the ranks" in registry.shards_obstacle(WORLD + 1)
+    assert registry.shards_obstacle(WORLD) == ""
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_gathering_that_nobody_has_waited_for_is_seen() -> None:
+    net = sharded()
+    assert not gathers([net])
+    begun = net.blocks[1].unshard(async_op=True)
+    assert gathers([net])
+    begun.wait()
+    assert not gathers([net])
+
+
+@pytest.mark.usefixtures("fake")
+def test_shards_of_a_torch_that_lacks_a_name_do_not_change_ranks() -> None:
+    net = sharded()
+    for info in infos([net]):
+        del info.reduce_scatter_process_group
+    assert "in an unknown way" in obstacle("model", net, WORLD)
+
+
 def test_a_whole_model_has_no_shards_to_move() -> None:
     assert obstacle("model", nn.Linear(2, 2), WORLD) == ""
 
@@ -103,13 +145,15 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
     before, noted = dist.group.WORLD, len(infos([net]))
     assert references([net]) == noted + len(meshes([net]))
     net.embedding.weight.grad = torch.zeros_like(net.embedding.weight)
+    net.ignored = nn.Parameter(torch.ones(1))
+    net.ignored.grad = torch.ones(1)
     uninstall()
     install_placeholder(rank=1, world=WORLD)
     take_groups([net])
     assert dist.group.WORLD is not before
     assert references([net]) == noted + len(meshes([net])), "all of them are to the present group"
     assert {mesh.get_group() for mesh in meshes([net])} == {dist.group.WORLD}
-    assert net.embedding.weight.grad is None
+    assert (net.embedding.weight.grad, net.ignored.grad) == (None, None)
 
 
 @pytest.mark.usefixtures("placeholder")
