@@ -107,7 +107,7 @@ def test_shards_over_some_of_the_ranks_do_not_change_ranks() -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_a_model_is_sharded_while_its_parameters_are_whole_for_a_forward_pass() -> None:
-    net = fully_shard(Net(23), mesh=init_device_mesh("cpu", (WORLD,)))
+    net: Any = fully_shard(Net(23), mesh=init_device_mesh("cpu", (WORLD,)))
     registry = Registry()
     registry.add("model", net)
     net.unshard()
