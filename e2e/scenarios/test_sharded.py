@@ -59,6 +59,14 @@ class Sharded:
             self._logs[name] = self._stack.enter_context(self._job.log(name))
         self._logs[name].wait(rf"PACE run {run}: 2 steps", seconds=START_SECONDS)
 
+    def grows(self, *, run: int) -> None:
+        """Waits until this run, in which all members go on, has done two steps.
+
+        If they go on live, none of them reports, and the status does not yet show that it has begun.
+        """
+        name = observed.member_of_rank(self._watch.history, 0)["metadata"]["name"]
+        self._logs[name].wait(rf"PACE run {run}: 2 steps", seconds=START_SECONDS)
+
     def nodes(self) -> set[str]:
         """Where its pods are."""
         return {str(pod["spec"].get("nodeName")) for pod in observed.pods(self._watch.history)}
@@ -128,7 +136,7 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
         shrunk = training.drained(second)
         training.trains(run=3)
         uncordon(lab.kubectl, small)
-        training.trains(run=4)
+        training.grows(run=4)
         training.hurries()
         said = training.completes()
         print(training.timeline())
