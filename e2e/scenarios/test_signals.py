@@ -62,6 +62,8 @@ MAINTENANCE = ("cloud.google.com/scheduled-maintenance-time", "1795600000")
 IGNORING = Trouble(environ=PACE, spec={"disruption": {"onCordon": "Ignore"}})
 PREEMPTED = ("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod")
 TAINTED = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+LATE = timedelta(seconds=30)
+"""A busy kubelet shows a request, and stops a container, late. Without the deadline it would be minutes."""
 HANGING = Trouble(
     script="hanging.py",
     environ={"SAVE_AT": "10", "HANG_AFTER": "20", "PACE_SECONDS": "0"},
@@ -151,7 +153,7 @@ def test_members_leave_a_node_for_each_reason_once_there_is_room_without_a_stop(
     assert other not in training.nodes_of(3)
     assert spare not in training.nodes_of(4)
     assert given_back not in training.nodes_of(5)
-    assert training.ends_by(run=4) <= taken
+    assert max(training.ends(run=4)) <= taken + LATE
     assert training.ways() == [Way.LIVE, Way.LIVE, Way.LIVE, Way.RECREATE]
     assert training.verdict() == nothing_lost(undisturbed(LONG))
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
@@ -296,7 +298,7 @@ def test_what_cannot_be_saved_before_a_node_is_taken_is_given_up_before_and_coun
         saved = training.shows("ExitTimeout")
         status = training.completes()
     verdict = training.verdict()
-    assert training.ends_by(run=1) <= taken
+    assert max(training.ends(run=1)) <= taken + LATE
     assert given_back not in training.nodes_of(2)
     assert (saved["type"], saved["status"]) == ("Saved", "False")
     assert status["stepsLost"] == 10

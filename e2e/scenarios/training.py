@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -181,12 +181,10 @@ class Training:
         nodes = {seen.name: seen.object["spec"].get("nodeName") for seen in self.watch.history if seen.kind == "Pod"}
         return sorted(str(nodes[name]) for name in self.job.root.members(run))
 
-    def ends_by(self, *, run: int) -> datetime:
-        """By when the trainers of this run have to end, by the plan of the run after it."""
-        statuses = [seen.object.get("status", {}) for seen in self.watch.history if seen.kind == "TrainingJob"]
-        plans = [(status.get("current") or {}).get("plan") or {} for status in statuses]
-        plan = next(plan for plan in plans if plan.get("run") == run + 1)
-        return datetime.fromisoformat(plan["assignedTime"]) + timedelta(seconds=plan["seconds"])
+    def ends(self, *, run: int) -> list[datetime]:
+        """When the trainers of these members have ended, which are all over."""
+        states = [pod["status"]["containerStatuses"][0]["state"] for pod in self._planned(run).values()]
+        return [datetime.fromisoformat(state["terminated"]["finishedAt"]) for state in states]
 
     def _planned(self, run: int) -> dict[str, Object]:
         """The members of this run, as last seen."""
