@@ -162,18 +162,27 @@ def several() -> Script:
 
 
 def in_backward() -> Script:
-    """Each parameter has an optimizer that steps as soon as its gradient is there."""
+    """Each parameter has an optimizer that steps as soon as its gradient is there.
+
+    The hook keeps none of them: the collector does not see what a parameter's hook keeps.
+    """
     net = Net()
-    optimizers = {one: torch.optim.Adam([one], lr=0.1) for one in net.parameters() if one.requires_grad}
+    trained = [one for one in net.parameters() if one.requires_grad]
+    things = {f"optimizer_{number}": torch.optim.Adam([one], lr=0.1) for number, one in enumerate(trained)}
+    names = {id(one): name for one, name in zip(trained, things, strict=True)}
+    script = Script({"net": net, **things}, lambda _, batch: net(batch).backward())
+    own = weakref.ref(script)
 
     def step(parameter: Tensor) -> None:
-        optimizers[parameter].step()  # type: ignore[index]
-        optimizers[parameter].zero_grad()  # type: ignore[index]
+        found = own()
+        assert found
+        optimizer = found.registered[names[id(parameter)]]
+        optimizer.step()
+        optimizer.zero_grad()
 
-    for one in optimizers:
+    for one in trained:
         one.register_post_accumulate_grad_hook(step)
-    things = {f"optimizer_{number}": one for number, one in enumerate(optimizers.values())}
-    return Script({"net": net, **things}, lambda _, batch: net(batch).backward())
+    return script
 
 
 def clamped() -> Script:
