@@ -53,7 +53,7 @@ those of rank 0:
     Sealed, CopyFailed, CopyChanged   answer Copy
     Durable, Failed, Released     words of an uploader
     UploaderEnded, UploaderStuck  an uploader is gone and reaped; it was killed and cannot be reaped in time
-    Late(name)             a save's deadline, which began with Copy, has passed
+    Late(name)             a save's deadline, which began once the part was copied, has passed
     Prepared, NotPrepared  answer Prepare, always one of them
     Appended, NoAnswer, CommitFenced  answer Append, always one of them
 

@@ -240,7 +240,7 @@ Event = (
 @dataclass(frozen=True)
 class Copy:
     """Has this rank's part copied into the arena and sealed; training may go on meanwhile. The save's deadline
-    begins."""
+    begins once it is copied."""
 
     save: Save
 
