@@ -402,10 +402,12 @@ def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutco
 
     A member of a run that was to take over live, and is not known to have begun, tells nothing. One of a run in place
     tells only that it has not begun: that counts if no other member tells more. What is about a newer run than this one
-    is not believed, unless members were offered that run: a container may write anything.
+    is not believed, unless members were offered that run: a container may write anything. Without a step in it, a
+    member says nothing about the run before.
     """
     offered = (*draft.status.lost, *(draft.status.next.attempted_runs if draft.status.next else ()))
     told = [one for one in ended.outcomes if one.outcome and (one.run <= ended.run or one.run in offered)]
+    told = [one for one in told if one.run <= max(ended.run, draft.status.opened) or one.step]
     told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
     return [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
 

@@ -61,8 +61,6 @@ _AFTER_OTHERS: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANG
 """Reasons that are found only if there is no other."""
 _UNSAVED: Final = frozenset({Disruption.MEMBER_LOST, Disruption.NODE_FAULT})
 """Reasons after which the run cannot save, even if another reason holds too."""
-_AWAITED: Final = (Reason.NODE_UNREACHABLE, Reason.MASS_OUTAGE)
-"""A member may train where no news come from: its node comes back, or is given up at a known time."""
 _RENEWED_SECONDS: Final = 10
 """A time for new members that begins again is no shorter: status is written each time."""
 _GPUS: Final = ("nvidia.com/", "amd.com/gpu")
@@ -301,12 +299,12 @@ def _go_on_without(draft: Draft, current: CurrentRun, intent: Intent, held: Wait
     """After a failed offer of another size: begin another run of the members that there are, and then try again.
 
     It is not known which run trains: they may wait for members that never come, which another run ends. None if one of
-    them cannot go on, and no node is awaited under it.
+    them cannot go on. A member that was Ready before may train, and is awaited: each act of a handover has a deadline.
     """
     members, pods = current.plan.members, own(draft.snapshot)
     unfit = [one for one in members if one.name not in pods or not can_train(draft, pods[one.name])]
     hidden = why_ready_no_more(draft, [pods[one.name] for one in unfit if one.name in pods])
-    awaited = (hidden and hidden[0] in _AWAITED) or draft.status.previous or _has_no_root(draft)
+    awaited = hidden or draft.status.previous or _has_no_root(draft)
     if awaited or refused(draft, [one.name for one in members]):
         return _go_on_trying(draft, intent, held)
     if unfit or size_of(current.plan).each != wanted_size(draft.snapshot).each:

@@ -92,8 +92,11 @@ class Handovers(Promise):
 
     def on_change(self, change: Change) -> None:
         if change.kind == PODS and (attempt := outcome(change.raw).get("attempt") if terminated(change.raw) else None):
-            if attempt.get("word") == "abort" or not (attempt.get("voted") or attempt.get("word")):
-                self._never.setdefault((owner_of(change.raw), int(attempt["run"])), self._case.now)
+            run, never = (owner_of(change.raw), int(attempt["run"])), attempt.get("word") == "abort"
+            if change.event == "DELETED" and self._case.deaf:
+                self._never.pop(run, None)  # its last words are gone with it, and perhaps nobody heard them
+            elif never or not (attempt.get("voted") or attempt.get("word")):
+                self._never.setdefault(run, self._case.now)
         elif change.kind == JOBS and change.old is not None and by_operator(change):
             self._look_at_run(change.raw, change.old)
 

@@ -117,7 +117,7 @@ class Takeover(Promise):
             yield "I8", f"{len(allotted)} members are allotted, {wanted(job['spec'])} are wanted"
         old, known = plan_of(before), {int(plan["run"]) for plan in plans(before)}
         for new in plans(after):
-            allowed = (*sizes(job["spec"]), self._kept_size(job, before, after))
+            allowed = (*sizes(job["spec"]), self._kept_size(job, before, new))
             if int(new["run"]) not in known and len(new["members"]) not in allowed:
                 yield "I8", f"run {new['run']} has {len(new['members'])} members, its sizes are {sizes(job['spec'])}"
             if old and int(new["run"]) not in known and int(new.get("takesOver") or 0) == int(old["run"]):
@@ -134,19 +134,18 @@ class Takeover(Promise):
         ):
             yield from self._falls(job, now)
 
-    def _kept_size(self, job: Json, before: Json, after: Json) -> int:
+    def _kept_size(self, job: Json, before: Json, new: Json) -> int:
         """A job of a fixed size that is to grow keeps its run's size in a move for another reason, once a larger run
         was offered in vain, or once its members of an earlier template have awaited all new ones for long enough;
         otherwise 0.
 
-        The other reason may be noticed in the round that plans the move, while a standby for the growth is warm: then
-        only the status that this round writes names it.
+        The other reason may be noticed in the round that plans the move: then only the plan names it.
         """
         why, have = intent(before), len(plan_of(before).get("members") or ())
         if job["spec"].get("elastic") or have > wanted(job["spec"]):
             return 0
-        reasons = {why.get("disruption"), intent(after).get("disruption", "SizeChange")}
-        if reasons != {"SizeChange"} or upcoming(before).get("attempts"):
+        grows = why.get("disruption") == "SizeChange" and new.get("cause") == why["cause"]
+        if not grows or upcoming(before).get("attempts"):
             return have
         waited = self._case.now - seconds_of(why["since"])
         return have if waited >= int(job["spec"].get("startTimeoutSeconds") or 600) - CLOCK_SECONDS else 0

@@ -852,9 +852,11 @@ class TestAnotherSizeAfterAFailedOffer:
         here = self._failing().having(budget=None).refused("digits-ab12").after(31).step()
         assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
 
-    def test_where_a_member_is_not_ready_any_more_all_save_and_leave(self) -> None:
+    def test_a_member_that_is_not_ready_any_more_may_train_and_is_awaited(self) -> None:
         here = self._failing().pod(1, ready=False).settle().after(31).settle()
-        assert _stage(here) is Stage.LEAVING
+        assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
+        here = here.after(300).settle()
+        assert (_stage(here), leaves(here.plan())) == (Stage.PREPARING, {})
 
 
 class TestALostSaveIsAwaited:

@@ -169,6 +169,14 @@ class TestAnOfferedRunThatTookOverUnseen:
         assert (here.now.previous, here.now.steps_lost, here.now.steps_in_doubt) == (None, 2, 0)
 
 
+def test_members_that_end_in_a_run_they_were_only_offered_tell_nothing_of_the_one_they_had_trained() -> None:
+    here = job(disruption=PATIENT).having(nodes=tuple(NodeView(name=f"n{number + 1}") for number in range(5)))
+    here = here.running(world=2).cordon("n2").settle().after(1).settle().ready().settle()
+    here = here.ended(2, ExitKind.HANDOVER_FAILED, run=2).settle()
+    here = here.exited(1, code=137).ended(0, ExitKind.PEER_LOST, run=2, opened=1).settle()
+    assert (here.now.current, here.now.steps_lost, here.now.runs_unreported) == (None, 0, 1)
+
+
 class TestARunThatWasNeverOpened:
     def test_a_leaver_that_saves_at_its_end_corrects_what_members_had_reported(self) -> None:
         for commit, lost in (((2, 12), 0), ((2, 10), 2), ((1, 0), 12)):
