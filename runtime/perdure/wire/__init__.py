@@ -31,8 +31,10 @@ from perdure.wire.handover import (
 )
 from perdure.wire.names import (
     ANNOTATION_ASSIGNMENT,
+    ANNOTATION_REPORT,
     ASSIGNMENT_FILE,
     ASSIGNMENT_FOLDER,
+    CHANNEL_FILE,
     CREDENTIALS,
     CREDENTIALS_FOLDER,
     DEFAULT_GRACE_SECONDS,
@@ -40,6 +42,8 @@ from perdure.wire.names import (
     LABEL_JOB,
     LABEL_ROLE,
     LINGER_SECONDS,
+    REPORT_TOKEN_FILE,
+    REPORT_TOKEN_FOLDER,
     TERMINATION_LOG,
     WAIT_MARGIN_SECONDS,
     Completion,
@@ -77,10 +81,12 @@ from perdure.wire.wanted import CommitSelector, ResumeFrom, read_resume_from
 
 __all__ = [
     "ANNOTATION_ASSIGNMENT",
+    "ANNOTATION_REPORT",
     "ASSIGNMENT_BYTES",
     "ASSIGNMENT_FILE",
     "ASSIGNMENT_FOLDER",
     "BEGINNINGS_KEPT",
+    "CHANNEL_FILE",
     "CLEAN",
     "CREDENTIALS",
     "CREDENTIALS_FOLDER",
@@ -93,6 +99,8 @@ __all__ = [
     "LINGER_SECONDS",
     "OPENED_AT_MOST",
     "OUTCOME_BYTES",
+    "REPORT_TOKEN_FILE",
+    "REPORT_TOKEN_FOLDER",
     "RESULT_BYTES",
     "TERMINATION_LOG",
     "VERSION",

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from enum import Enum
 from functools import cache, partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from perdure.wire.reading import LARGEST, ContractError
 
@@ -55,7 +55,7 @@ def _reader(of: Any) -> FieldReader:
         return parts[1] if callable(parts[1]) else partial(_number, parts[1])
     if of in (bool, int, float, str):
         return partial(_plain, of)
-    if origin is UnionType:
+    if origin in (UnionType, Union):  # the latter is what `Annotated[...] | None` makes
         (inner,) = (part for part in parts if part is not NoneType)
         return partial(_optional, _reader(inner))
     if origin is tuple:

@@ -10,12 +10,19 @@ from typing import Final
 
 GROUP: Final = "perdure.dev"
 ANNOTATION_ASSIGNMENT: Final = "perdure.dev/assignment"
+ANNOTATION_REPORT: Final = "perdure.dev/report"
+"""Where the pod's reports go, see perdure.wire.report; absent where no operator takes any."""
 LABEL_JOB: Final = "perdure.dev/job"
 LABEL_ROLE: Final = "perdure.dev/role"
 
 ASSIGNMENT_FOLDER: Final = "/run/perdure"
 """Where the downward-API volume is mounted in container 0."""
 ASSIGNMENT_FILE: Final = "/run/perdure/assignment"
+CHANNEL_FILE: Final = "/run/perdure/report"
+"""ANNOTATION_REPORT, beside the assignment in the same volume; empty or absent without one."""
+REPORT_TOKEN_FOLDER: Final = "/var/run/perdure/report"  # noqa: S105 - a path
+"""Where the projected volume with the token for reports is mounted in container 0."""
+REPORT_TOKEN_FILE: Final = "/var/run/perdure/report/token"  # noqa: S105 - a path
 CREDENTIALS_FOLDER: Final = "/run/perdure-s3"
 """Where the Secret with the S3 keys is mounted in container 0, if the job names one."""
 CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION")

@@ -39,6 +39,7 @@ class Message:
     seconds: Mapping[str, float] = field(default_factory=dict)
     least: Natural = 0
     first: Positive = 1
+    bounded: Natural | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ messages = st.builds(
     seconds=st.dictionaries(st.text(), st.floats(allow_nan=False)),
     least=st.integers(0, LARGEST),
     first=st.integers(1, LARGEST),
+    bounded=st.none() | st.integers(0, LARGEST),
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -120,6 +122,7 @@ def test_objects_are_read_tolerantly(body: dict[str, Any], expected: Message) ->
         ({"number": 1, "least": -1}, "least"),
         ({"number": 1, "first": 0}, "first"),
         ({"number": 1, "first": LARGEST + 1}, "first"),
+        ({"number": 1, "bounded": -1}, "bounded"),
         ({"number": 1, "ratio": None}, "ratio"),
         ({"number": 1, "many": None}, "many"),
     ],

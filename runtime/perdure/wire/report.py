@@ -1,0 +1,217 @@
+"""What an agent tells the operator while its trainer works: one report, its answer, and where reports go.
+
+The agent sends `POST {url}/v1/report`, the report as the body and its pod's token as the bearer. The operator answers
+200 with an `Answer`, or any other status: then the agent tries again later. Where reports go is a `Channel`, which the
+operator writes into an annotation of the pod; a pod without one has an operator that takes no reports.
+
+A report is evidence for people and for what may wait: nothing is committed or deleted because of one. A container
+writes it, so it may hold any bytes: texts are cut and lose their control characters when they are read. Unknown fields
+are ignored, and an unknown phase is None, because agents live in users' images for weeks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from perdure.wire.codec import Natural, Positive, from_json
+from perdure.wire.reading import LARGEST, VERSION, ContractError, document
+from perdure.wire.truncation import fitting, shortened
+
+REPORT_PATH: Final = "/v1/report"
+"""Follows the channel's URL."""
+REPORT_BYTES: Final = 2048
+"""No report is longer, as JSON."""
+ANSWER_BYTES: Final = 1024
+"""No answer is longer; an agent reads no more."""
+CHANNEL_BYTES: Final = 32768
+"""No annotation with a channel is longer: a bundle holds the certificates of an old and of a new authority."""
+SHORTEST_SECONDS: Final = 1.0
+LONGEST_SECONDS: Final = 300.0
+"""The bounds of the time between two reports."""
+REASON_CHARACTERS: Final = 160
+"""The length of a reason in a report."""
+AWAITED_KEPT: Final = 8
+"""Ranks that a report names as waited for."""
+
+_REASON_BYTES: Final = 420
+"""The same once JSON has escaped it: an escaped character has at most twelve bytes."""
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
+"""What moves a cursor, begins a line, changes the direction of a text, cannot be seen or cannot be encoded."""
+
+
+class Phase(StrEnum):
+    """What a pod's trainer is busy with."""
+
+    STANDBY = "standby"  # the pod waits for an assignment, and may still import
+    IMPORTING = "importing"  # the script runs, and has no Session yet
+    CONNECTING = "connecting"  # its ranks look for each other, and open the run
+    RESTORING = "restoring"  # the run is open, and its state is being read
+    TRAINING = "training"
+    SAVING = "saving"  # training waits for a save
+    EVALUATING = "evaluating"
+    HANDING_OVER = "handing-over"  # members change while the processes live
+    LEAVING = "leaving"  # the trainer saves to leave, ends, or has ended
+
+
+def _phase(value: Any) -> Phase | None:
+    """The phase; None for the word of a newer agent."""
+    try:
+        return Phase(value)
+    except ValueError:
+        return None
+
+
+def _start(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{8,64}", value):
+        raise TypeError(f"{str(value)[:80]!r} is not 8 to 64 hexadecimal digits")
+    return value
+
+
+def _amount(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        raise TypeError(f"{str(value)[:80]!r} is not a number from 0 to 2^53 - 1")
+    return float(value)
+
+
+def _share(value: Any) -> float:
+    return min(1.0, _amount(value))
+
+
+def _reason(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:80]!r} is not a string")
+    return _CONTROLS.sub(" ", shortened(value, REASON_CHARACTERS))
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= LARGEST for rank in value):
+        raise TypeError(f"{str(value)[:80]!r} is not a list of ranks")
+    return tuple(value[:AWAITED_KEPT])
+
+
+Amount = Annotated[float, _amount]
+"""Finite, and from 0."""
+Share = Annotated[float, _share]
+"""From 0 to 1."""
+Reason = Annotated[str, _reason]
+"""One short line for people, without control characters."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How one pod's training stands. What is unknown is None, or an empty text."""
+
+    start: Annotated[str, _start]
+    """Names one start of the pod's agent: hexadecimal digits drawn at random."""
+    sequence: Positive
+    """Rises with each report of that start."""
+    phase: Annotated[Phase | None, _phase] = None
+    """None: the agent is newer than this reader, and has a phase that this one does not know."""
+    run: Natural | None = None
+    """The run that the pod's trainer trains, or was assigned; None for a standby."""
+    rank: Natural | None = None
+    """The pod's first rank in that run."""
+    step: Natural | None = None
+    """Optimizer steps done."""
+    epoch: Natural | None = None
+    """Epochs finished."""
+    samples_per_second: Amount | None = None
+    """Of all ranks together, over the last seconds."""
+    step_seconds: Amount | None = None
+    """Seconds from one step to the next, over the last seconds."""
+    commit_step: Natural | None = None
+    """The step of the newest commit that the pod knows."""
+    commit_at: Amount | None = None
+    """When the pod heard of it, as Unix time."""
+    save_stall_seconds: Amount | None = None
+    """How long training stood still for the newest periodic save."""
+    store_failing_since: Amount | None = None
+    """When the first of the saves failed that have failed in a row, as Unix time; None: the newest one succeeded."""
+    store_why: Reason = ""
+    """Why the newest of them failed."""
+    awaited: Annotated[tuple[int, ...], _ranks] = ()
+    """Ranks that this one waits for, the lowest first, at most AWAITED_KEPT of them."""
+    required_grace_seconds: Amount | None = None
+    """An estimate of what a save takes that begins now, by what the newest one took."""
+    live: bool | None = None
+    """Whether members of this script can change live."""
+    live_why: Reason = ""
+    """Why they cannot."""
+    progress: Share | None = None
+    """The part of the training that is done, where its end is known."""
+    remaining_seconds: Amount | None = None
+    """An estimate of the seconds to that end."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the operator says to a report that it took."""
+
+    next_seconds: Amount
+    """When the next one should come, from this answer on."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Where a pod's reports go."""
+
+    url: str
+    """https://host:port, without a path."""
+    ca: str
+    """The certificates in PEM that the server's own is checked with, and no others."""
+
+
+def write_report(report: Report) -> str:
+    """The body of a request: compact JSON of at most REPORT_BYTES, without what is unknown."""
+    body: dict[str, Any] = {"v": VERSION}
+    for name, value in asdict(report).items():
+        if isinstance(value, float):
+            body[name] = round(value, 3)
+        elif name in ("store_why", "live_why"):
+            body[name] = _CONTROLS.sub(" ", fitting(_reason(value), _REASON_BYTES))
+        else:
+            body[name] = value
+    body["awaited"] = list(report.awaited[:AWAITED_KEPT])
+    return _compact({name: value for name, value in body.items() if value not in (None, "", [])})
+
+
+def read_report(text: str) -> Report:
+    """The report in a body. Raises ContractError, or UnsupportedVersion for another major version."""
+    return from_json(Report, document("report", text))
+
+
+def write_answer(answer: Answer) -> str:
+    """The body of an answer."""
+    return _compact({"v": VERSION, **asdict(answer)})
+
+
+def read_answer(text: str) -> Answer:
+    """The answer in a body, its time within the bounds. Raises ContractError or UnsupportedVersion."""
+    answer = from_json(Answer, document("answer to a report", text))
+    return Answer(min(LONGEST_SECONDS, max(SHORTEST_SECONDS, answer.next_seconds)))
+
+
+def write_channel(channel: Channel) -> str:
+    """The annotation's text. Raises ContractError for what an agent would not read."""
+    text = _compact({"v": VERSION, **asdict(channel)})
+    read_channel(text)
+    return text
+
+
+def read_channel(text: str) -> Channel:
+    """The channel in an annotation. Raises ContractError or UnsupportedVersion."""
+    if len(text) > CHANNEL_BYTES:
+        raise ContractError(f"channel of reports: longer than {CHANNEL_BYTES} bytes")
+    channel = from_json(Channel, document("channel of reports", text))
+    if not re.fullmatch(r"https://[A-Za-z0-9.\-\[\]:]+:[0-9]{1,5}", channel.url):
+        raise ContractError(f"channel of reports: {channel.url[:80]!r} is not https://host:port")
+    return channel
+
+
+def _compact(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, separators=(",", ":"))
