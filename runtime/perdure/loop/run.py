@@ -202,6 +202,12 @@ class Run:
             self.opened_checkpointer.peers = self.peers
         self.old_groups.clear()
 
+    def let_go_shards(self) -> None:
+        """Drops the groups that sharded modules keep, once the script trains no more. Otherwise rank 0's store would
+        listen until the process has ended, and the pod's next trainer would wait for that."""
+        if not self.settings.joined:
+            self.registry.let_go_groups()
+
     def tell(self, event: Event) -> None:
         """Reports an event to the agent, the trace and the other sinks."""
         self.reporter.tell(event)

@@ -211,6 +211,8 @@ class Core:
         if isinstance(error, Exit) or exit_status(error) == 0:
             self._finish()
             self.close()
+            if error:
+                self.run.let_go_shards()
         elif error:
             self.run.background.end()  # the script may catch the error and go on
             self.run.evaluated.end_look()
@@ -280,6 +282,7 @@ class Core:
             tell_failed(self.run)
         self._report_last()
         self.close()
+        self.run.let_go_shards()
 
     def _leave_to_child(self) -> None:
         """A forked child is no rank, and its end no outcome."""

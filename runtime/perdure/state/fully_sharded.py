@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -170,6 +171,17 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
     for one in (*(param.sharded_param for param in _params(modules)), *(p for m in modules for p in m.parameters())):
         one.grad = None
     _forget_layouts()
+
+
+def let_go(modules: Sequence[nn.Module]) -> None:
+    """Drops their groups, which then end although the script keeps its model and its mesh: collectives of the model
+    fail from now on. In a torch that keeps groups elsewhere these stay until the process ends."""
+    with suppress(AttributeError, TypeError):
+        for mesh in meshes(modules):
+            for one in (mesh, mesh._get_root_mesh()):  # noqa: SLF001
+                one._pg_registry = {}  # noqa: SLF001
+        for info in infos(modules):
+            vars(info).update({name: None for name, kept in vars(info).items() if isinstance(kept, dist.ProcessGroup)})
 
 
 def _forget_layouts() -> None:

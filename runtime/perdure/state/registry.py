@@ -363,6 +363,10 @@ class Registry:
         """Why the shards of a module cannot go to other ranks while it trains; "" if they can, or if there are none."""
         return next((why for module in self._modules.values() if (why := module.shards_obstacle(world))), "")
 
+    def let_go_groups(self) -> None:
+        """Drops the process groups of sharded modules: their collectives fail from now on."""
+        fully_sharded.let_go(self.sharded_modules)
+
     def sharded_tensors(self) -> dict[str, Tensor]:
         """Sharded parameters and optimizer state by name; a tied parameter has its first name."""
         named: dict[str, Tensor] = {name: tensor for tensor, name in self._parameter_names().items()}

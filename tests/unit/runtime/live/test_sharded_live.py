@@ -51,6 +51,7 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     assert by_rank(results) == by_rank(undisturbed)
     assert losses(results) == losses(undisturbed)
     assert all(found["same objects"] for found in results.values() if "rank" in found)
+    assert {tuple(found["listens"]) for found in results.values() if "left" in found} == {()}
 
 
 OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

@@ -19,6 +19,7 @@ from perdure.state.fully_sharded import (
     Resharded,
     gathers,
     infos,
+    let_go,
     meshes,
     obstacle,
     references,
@@ -154,6 +155,16 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
     assert references([net]) == noted + len(meshes([net])), "all of them are to the present group"
     assert {mesh.get_group() for mesh in meshes([net])} == {dist.group.WORLD}
     assert (net.embedding.weight.grad, net.ignored.grad) == (None, None)
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_a_training_that_has_ended_keeps_no_group() -> None:
+    net = sharded()
+    let_go([net])
+    assert references([net]) == 0
+    uninstall()
+    with pytest.raises(RuntimeError, match="process group"):
+        net.embedding.weight.full_tensor()
 
 
 @pytest.mark.usefixtures("placeholder")
