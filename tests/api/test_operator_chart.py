@@ -132,7 +132,7 @@ def test_one_namespace_needs_no_rights_on_jobs_elsewhere(tools: dict[str, Path])
 
 def test_users_of_a_namespace_may_use_training_jobs_as_they_may_use_others(tools: dict[str, Path]) -> None:
     roles = {role["metadata"]["name"]: role for role in of_kind(rendered(tools), "ClusterRole")}
-    assert set(roles) == {"perdure-operator", "perdure-edit", "perdure-view"}
+    assert set(roles) == {"perdure-operator", "perdure-edit", "perdure-view", "perdure-kubectl"}
     aggregated = {
         name: {label.rpartition("-")[2] for label in role["metadata"]["labels"] if "/aggregate-to-" in label}
         for name, role in roles.items()
@@ -141,9 +141,11 @@ def test_users_of_a_namespace_may_use_training_jobs_as_they_may_use_others(tools
         "perdure-operator": set(),
         "perdure-edit": {"admin", "edit"},
         "perdure-view": {"admin", "edit", "view"},
+        "perdure-kubectl": set(),
     }
     verbs = {name: {verb for rule in role["rules"] for verb in rule["verbs"]} for name, role in roles.items()}
     assert verbs["perdure-view"] == {"get", "list", "watch"}
+    assert verbs["perdure-kubectl"] <= {"get", "list", "watch"}
     assert "create" in verbs["perdure-edit"]
     assert "perdure-edit" not in str(rendered(tools, "userRoles=false"))
 

@@ -21,6 +21,8 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 """Where a package is, and where its tests are."""
 TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/handover/test_images.py": ["perdure/agent/rescuer"],
+    "tests/api/test_kubectl_perdure.py": ["perdure_operator/kubectl/reading", "perdure_operator/kubectl/start"],
+    "tests/unit/operator/kubectl/test_status_page.py": ["perdure_operator/kubectl/job"],
     "tests/unit/operator/cluster/read/test_cache.py": [
         "perdure_operator/cluster/read/deleted_objects",
         "perdure_operator/cluster/read/records",

@@ -51,6 +51,7 @@ _DENIED: Final = re.compile(r"denied (the )?request")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_IN_CLUSTER_NAMESPACE: Final = _IN_CLUSTER_TOKEN.with_name("namespace")
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,27 @@ class Credentials:
     insecure: bool = False
 
 
-async def login(kubeconfig: str | None = None) -> KubeApi:
+async def login(kubeconfig: str | None = None, context: str | None = None) -> KubeApi:
     """Connect with `kubeconfig`; without it as the pod's ServiceAccount, or with $KUBECONFIG or ~/.kube/config.
+
+    `context` is one of the kubeconfig's, None the current one. Raises UserError if there is no usable configuration.
+    """
+    return KubeApi(client.ApiClient(await _configuration(kubeconfig, context)))
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace that kubectl would use: the context's, or in a pod its own, or `default`.
 
     Raises UserError if there is no usable configuration.
     """
-    return KubeApi(client.ApiClient(await _configuration(kubeconfig)))
+    if kubeconfig is None and context is None and _IN_CLUSTER_TOKEN.exists():
+        return _IN_CLUSTER_NAMESPACE.read_text().strip()
+    try:
+        contexts, current = config.list_kube_config_contexts(kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION)
+    except (config.ConfigException, OSError) as error:
+        raise _no_cluster(kubeconfig, error) from None
+    used = next((one for one in contexts if one["name"] == context), None) if context else current
+    return str((used or {}).get("context", {}).get("namespace") or "default")
 
 
 async def credentials(kubeconfig: str | None = None) -> Credentials:
@@ -89,19 +105,23 @@ async def credentials(kubeconfig: str | None = None) -> Credentials:
     )
 
 
-async def _configuration(kubeconfig: str | None) -> Any:
+async def _configuration(kubeconfig: str | None, context: str | None = None) -> Any:
     configuration = client.Configuration()
     try:
-        if kubeconfig is None and _IN_CLUSTER_TOKEN.exists():
+        if kubeconfig is None and context is None and _IN_CLUSTER_TOKEN.exists():
             config.load_incluster_config(client_configuration=configuration)
         else:
-            await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+            await config.load_kube_config(kubeconfig, context, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
-        where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
-        raise UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE") from None
+        raise _no_cluster(kubeconfig, error) from None
         # With trust_env, aiohttp looks up proxies and reads ~/.netrc, in a thread each, before each request.
     configuration.client_session_kwargs = {"trust_env": behind_a_proxy(configuration.host)}
     return configuration
+
+
+def _no_cluster(kubeconfig: str | None, error: Exception) -> UserError:
+    where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
+    return UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE")
 
 
 def behind_a_proxy(server: str) -> bool:

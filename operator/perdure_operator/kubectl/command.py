@@ -1,0 +1,101 @@
+"""The command line of `kubectl perdure`. A refusal is one line on stderr and exit status 1, as kubectl's are."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+
+from perdure.errors import UserError
+from perdure_operator.kubectl import reading, status_page
+from perdure_operator.kubectl.job import summary
+from perdure_operator.kubectl.page import Page
+from perdure_operator.kubectl.reading import Where
+from perdure_operator.kubectl.screen import draw
+
+KILLED_BY_SIGINT = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        asyncio.run(arguments.command(arguments))
+    except UserError as error:
+        sys.stderr.write(f"Error {error}\n" if str(error).startswith("from server") else f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return KILLED_BY_SIGINT
+    except BrokenPipeError:  # `| head` has read enough; the interpreter must not flush into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubectl perdure",
+        description="What training jobs do, what they wait for, and what a drain would do to them. It only reads.",
+        parents=[_kubectl_flags(default=None)],
+    )
+    parser.add_argument("--version", action="version", version=f"kubectl-perdure {version('perdure')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    flags = _kubectl_flags(default=argparse.SUPPRESS)  # what stands before COMMAND is kept
+
+    status = commands.add_parser("status", parents=[flags], help="all jobs in one table, or one job with its members")
+    status.add_argument("job", nargs="?", metavar="JOB")
+    status.set_defaults(command=_status)
+    return parser
+
+
+def _kubectl_flags(default: Any) -> argparse.ArgumentParser:
+    """Those of kubectl itself; they may stand before the command and after it."""
+    flags = argparse.ArgumentParser(add_help=False, argument_default=default)
+    flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="instead of the context's")
+    flags.add_argument("-A", "--all-namespaces", action="store_true", default=default or False)
+    flags.add_argument("--context", metavar="CONTEXT", help="of the kubeconfig, instead of the current one")
+    flags.add_argument("--kubeconfig", metavar="FILE", help="instead of $KUBECONFIG or ~/.kube/config")
+    output = flags.add_mutually_exclusive_group()
+    output.add_argument("-o", "--output", choices=["json"])
+    output.add_argument("--json", dest="output", action="store_const", const="json", help="the same as -o json")
+    return flags
+
+
+async def _status(arguments: argparse.Namespace) -> None:
+    where = _where(arguments)
+    async with reading.connected(where) as api:
+        if arguments.job:
+            seen = await reading.job(api, where, arguments.job)
+            told = status_page.job_page(seen)
+            _show(arguments, told, status_page.page_of_job(told, seen.now))
+            return
+        rows = [summary(one) for one in await reading.jobs(api, where)]
+        if not rows and arguments.output is None:
+            there = "in any namespace" if where.scope is None else f"in {where.scope} namespace"
+            sys.stderr.write(f"No training jobs found {there}.\n")
+            return
+        table = status_page.table_of_jobs(rows, api.server_time(), namespaces=where.all_namespaces)
+        _show(arguments, rows, table)
+
+
+def _where(arguments: argparse.Namespace) -> Where:
+    return Where(arguments.kubeconfig, arguments.context, arguments.namespace, arguments.all_namespaces)
+
+
+def _show(arguments: argparse.Namespace, told: BaseModel | Sequence[BaseModel], page: Page) -> None:
+    if arguments.output is None:
+        draw(page, sys.stdout)
+        return
+    plain = _plain(told) if isinstance(told, BaseModel) else {"items": [_plain(one) for one in told]}
+    sys.stdout.write(json.dumps(plain, indent=2) + "\n")
+
+
+def _plain(told: BaseModel) -> dict[str, Any]:
+    return told.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,69 @@
+"""What a command shows, without how it is drawn: tables and lines of plain text. Pure.
+
+Texts come from users and nodes: `screen` draws each by `printable`, and reads no markup in it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+_UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode's categories of what a terminal could obey, and of what could reorder a line."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns with heads; a table without rows is not drawn."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Labels with their texts, one below the other; a text that is "" is left out."""
+
+    facts: tuple[tuple[str, str], ...]
+
+
+Page = tuple[Table | Facts | str, ...]
+"""Shown from the top, with an empty line between its parts."""
+
+
+def printable(text: str) -> str:
+    """The text in one line, without what a terminal would obey."""
+    return " ".join("".join(" " if unicodedata.category(one) in _UNPRINTABLE else one for one in text).split())
+
+
+def first_part(message: str, characters: int) -> str:
+    """The first part of an operator's message, at most so long: its parts are set off by semicolons."""
+    part = message.partition("; ")[0]
+    return part if len(part) <= characters else part[: characters - 1].rstrip() + "…"
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """How long ago that was, as kubectl writes it; "" if nobody knows."""
+    return duration((now - moment).total_seconds()) if moment else ""
+
+
+def duration(seconds: float) -> str:
+    """Such as 45s, 12m, 3h5m, 2d."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if hours < 3:
+        return f"{minutes}m"
+    return f"{hours}h{minutes % 60}m" if hours < 48 else f"{days}d"
+
+
+def clock(moment: datetime | None, now: datetime) -> str:
+    """The time of day, UTC, with the date if it is another day; "" for None."""
+    if moment is None:
+        return ""
+    there = moment.astimezone(UTC)
+    return there.strftime("%H:%M:%SZ" if there.date() == now.astimezone(UTC).date() else "%Y-%m-%d %H:%M:%SZ")

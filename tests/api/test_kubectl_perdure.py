@@ -1,0 +1,138 @@
+"""`kubectl perdure` as a process of a user who may only read, against a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.apiserver import ApiServer
+from e2e.cluster.commands import clean_environment
+from tests.api.conftest import REPOSITORY
+from tests.api.rbac import audit_rbac
+from tests.api.scene import Scene, starts, until
+
+pytestmark = pytest.mark.api
+NAMESPACE, ACCOUNT = "perdure-readers", "reader"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+FOR_PEOPLE = "--show-only=templates/userroles.yaml"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An account with the chart's ClusterRole for `kubectl perdure`, and no other right."""
+
+    kubeconfig: Path
+    rendered: str
+    """The role, and its binding."""
+    kubectl: Path
+
+    def run(self, *words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """As a user types it: kubectl finds the plugin on the PATH."""
+        environment = clean_environment(os.environ) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        argv = [str(self.kubectl), "perdure", *words]
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=environment)
+
+    def text(self, *words: str) -> str:
+        done = self.run(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert max(map(len, done.stdout.splitlines())) <= 100
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        done = self.run(*words, "-o", "json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def reader(api_server: ApiServer, tools: dict[str, Path]) -> Reader:
+    argv = [str(tools["helm"] / "helm"), "template", "perdure", str(REPOSITORY / "helm" / "perdure"), FOR_PEOPLE]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "perdure-readers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "perdure-kubectl"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+    }
+    rendered = f"{done.stdout}\n---\n{yaml.safe_dump(binding)}"
+    api_server.kubectl("create", "namespace", NAMESPACE)
+    api_server.kubectl("create", "serviceaccount", ACCOUNT, f"--namespace={NAMESPACE}")
+    api_server.kubectl("apply", "-f", "-", input=rendered)
+    kubeconfig = api_server.kubeconfig_for_service_account(NAMESPACE, ACCOUNT)
+    return Reader(kubeconfig, rendered, tools["kubernetes"] / "kubectl")
+
+
+@pytest.fixture
+def moving(scene: Scene) -> Iterator[Scene]:
+    """A job that trains on while a new member starts, because one of its nodes is cordoned."""
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={"replacementTimeoutSeconds": 600})
+    starts(scene, *nodes)
+    scene.cordon(nodes[1])
+    until("a standby", lambda: len(scene.names()) == 3)
+    yield scene
+    scene.server.kubectl("uncordon", nodes[1])
+
+
+def test_who_may_only_read_sees_what_a_job_waits_for_and_until_when(moving: Scene, reader: Reader) -> None:
+    where = ("-n", moving.namespace)
+    table = reader.text("status", *where)
+    assert table.split()[:3] == ["NAME", "STAGE", "SIZE"]
+    assert "preparing" in table
+    page = reader.text("status", moving.name, *where)
+    assert f"node {moving.namespace}-n2 is cordoned" in " ".join(page.split())
+    assert all(name in page for name in moving.names())
+    told = reader.json("status", moving.name, *where)
+    (job,) = reader.json("status", *where)["items"]
+    assert job == told["job"]
+    assert (
+        job["waitsFor"]["until"]
+        == json.loads(moving.status().model_dump_json(include={"current": {"intent": {"ready_by"}}}))["current"][
+            "intent"
+        ]["ready_by"]
+    )
+    assert [one["role"] for one in told["members"]] == ["member", "member", "next"]
+    everywhere = reader.json("status", "-A")["items"]
+    assert [one["name"] for one in everywhere if one["namespace"] == moving.namespace] == [moving.name]
+
+
+def test_it_asks_for_no_more_than_its_role_grants_and_for_all_of_it(
+    moving: Scene, reader: Reader, api_server: ApiServer
+) -> None:
+    reader.text("status", "-A")
+    reader.text("status", moving.name, "-n", moving.namespace)
+    difference = audit_rbac([api_server.audit_log], reader.rendered, USER)
+    assert (difference.unused, difference.ungranted) == (frozenset(), frozenset())
+
+
+def test_a_refusal_is_one_line_as_kubectl_writes_it(api_server: ApiServer, reader: Reader, namespace: str) -> None:
+    none = reader.run("status", "none", "-n", namespace)
+    kubectl = api_server.kubectl("get", "trainingjob", "none", f"--namespace={namespace}", check=False)
+    assert (none.returncode, none.stdout, none.stderr) == (1, "", kubectl.stderr)
+    stranger = api_server.kubeconfig_for_service_account(namespace, "default")
+    refused = reader.run("status", "-n", namespace, kubeconfig=stranger)
+    kubectl = api_server.kubectl(
+        "get",
+        "trainingjobs",
+        f"--namespace={namespace}",
+        f"--as=system:serviceaccount:{namespace}:default",
+        check=False,
+    )
+    assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", kubectl.stderr)
+
+
+def test_a_namespace_without_jobs_is_no_error(reader: Reader, namespace: str) -> None:
+    done = reader.run("status", "-n", namespace)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"No training jobs found in {namespace} namespace.\n"

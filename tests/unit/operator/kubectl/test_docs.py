@@ -1,0 +1,50 @@
+"""The examples of docs/kubectl.md are what the command prints, of a job that the real operator has moved."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from perdure_operator.api import names
+from perdure_operator.kubectl.job import summary
+from perdure_operator.kubectl.page import Page
+from perdure_operator.kubectl.screen import draw
+from perdure_operator.kubectl.status_page import job_page, page_of_job, table_of_jobs
+from tests.support.raw import UID
+from tests.unit.operator.kubectl.seen import moving_again, seen
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "kubectl.md"
+EXAMPLE = re.compile(r"```console\n\$ (kubectl perdure [^\n]*)\n(.*?)```", re.DOTALL)
+
+
+def status_of_all() -> tuple[Page, str]:
+    told = seen(moving_again())
+    return table_of_jobs([summary(told)], told.now, namespaces=False), told.record.uid
+
+
+def status_of_one() -> tuple[Page, str]:
+    told = seen(moving_again())
+    return page_of_job(job_page(told), told.now), told.record.uid
+
+
+PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
+    "kubectl perdure status": status_of_all,
+    "kubectl perdure status digits": status_of_one,
+}
+SHOWN = dict(EXAMPLE.findall(DOCS.read_text()))
+
+
+def test_each_example_is_printed_by_some_command() -> None:
+    assert SHOWN.keys() == PRINTED.keys()
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_an_example_is_what_the_command_prints(command: str) -> None:
+    page, uid = PRINTED[command]()
+    out = io.StringIO()
+    draw(page, out)
+    assert out.getvalue().replace(names.base("digits", uid), names.base("digits", UID)) == SHOWN[command]
