@@ -16,6 +16,7 @@ from torch import Tensor
 
 from perdure.errors import UserError
 from perdure.layout.box import Box
+from perdure.layout.elastic import ElasticMesh
 from perdure.layout.sharding import Layout, Placement, Replicate, Shard, StridedShard
 
 _KIND: Final = "DTensor"
@@ -47,14 +48,17 @@ def split_dimensions(value: Any) -> int:
     return sum(not isinstance(_read(placement), Replicate) for placement in value.placements)
 
 
-def shard_dimension(tensor: Tensor) -> int | None:
-    """The dimension along which a tensor is sharded over a mesh of one dimension, in which all ranks are in order;
-    None for any other layout."""
+def placements_over(tensor: Tensor, mesh: ElasticMesh) -> tuple[Placement, ...] | None:
+    """How a tensor is placed over this mesh; None if it is placed over another one."""
     layout = _layout(tensor)
-    if layout.ranks != tuple(range(_world())) or len(layout.placements) != 1:
+    if (layout.mesh, layout.ranks) != (mesh.shape, tuple(range(mesh.world))) or None in layout.placements:
         return None
-    (placement,) = layout.placements
-    return placement.dim if isinstance(placement, Shard) else None
+    return layout.placements
+
+
+def layout_over(tensor: Tensor, mesh: ElasticMesh) -> Layout:
+    """The tensor's layout if its mesh becomes this one."""
+    return mesh.layout(tuple(tensor.shape), _layout(tensor).placements)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -57,6 +57,8 @@ class Groups:
     """Only for the agreement; None in a world of one."""
     gradients: Gradients | None = None
     """Becomes torch's WORLD; None in a world of one, or if there is a WORLD already."""
+    of_mesh: tuple[Group, ...] = ()
+    """This rank's groups in a mesh, in the order in which torch makes them."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +98,26 @@ def rendezvous(settings: Settings, *, timeout: timedelta, deadline: Deadline) ->
     return groups
 
 
-def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline) -> Groups:
-    """Connect the groups of a run, while torch may still use those of another. From any thread."""
+def connect_ranks(
+    settings: Settings, *, timeout: timedelta, deadline: Deadline, mesh: Sequence[tuple[int, tuple[int, ...]]] = ()
+) -> Groups:
+    """Connect the groups of a run, while torch may still use those of another. From any thread.
+
+    `mesh`: this rank's groups in a mesh that are not all ranks, each with its dimension and its ranks.
+    """
     if settings.world == 1:
         return Groups(Solo(), None)
     place = place_of(settings)
     store = open_place(place, timeout, deadline, listen=not settings.master_is_elsewhere)
     _await_all_ranks(store, settings, deadline)
 
-    def group(name: str, seconds: timedelta) -> Group:
+    everyone = range(settings.world)
+
+    def group(name: str, seconds: timedelta, ranks: Sequence[int] = everyone) -> Group:
         # gloo has its own timeout. No request to give up is checked, because an abandoned thread would go on.
         limit = Deadline(seconds.total_seconds() + ANSWER_SECONDS, lambda: None)
-        make = partial(connect_group, store, name, rank=settings.rank, size=settings.world, timeout=seconds)
+        rank, size = ranks.index(settings.rank), len(ranks)
+        make = partial(connect_group, store, name, rank=rank, size=size, timeout=seconds)
         return _answered(make, limit, f"{place} does not answer while the process groups are made")
 
     with peer_lost("the process groups were made"):
@@ -121,7 +131,8 @@ def connect_ranks(settings: Settings, *, timeout: timedelta, deadline: Deadline)
             gradients = Gradients(group("gradients", timeout), store, timeout)
         agreement = group("agreement", timeout)
         messages = group("messages", max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
-    return Groups(GlooPeers(messages), agreement, gradients)
+        of_mesh = tuple(group(f"mesh/{dim}/{ranks[0]}", timeout, ranks) for dim, ranks in mesh)
+    return Groups(GlooPeers(messages), agreement, gradients, of_mesh)
 
 
 def install_groups(groups: Groups, settings: Settings) -> None:

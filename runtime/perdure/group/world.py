@@ -13,7 +13,8 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -62,7 +63,6 @@ _CLAIMED: Final[list[weakref.ref[Any]]] = []
 """The last group that a session installed as torch's WORLD."""
 _PLACEHOLDERS: Final[list[Any]] = []
 """What makes gloo's groups, while a placeholder is torch's WORLD."""
-NO_COLLECTIVE: Final = "a collective, or a process group of the script's own, before the first batch"
 _GUARDED: Final[list[tuple[FunctionType, CodeType, dict[str, Any] | None]]] = []
 """The function that makes torch's WORLD, with its own code and defaults, while it has others."""
 
@@ -97,18 +97,14 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
 def install_placeholder(*, rank: int, world: int) -> None:
     """Make a group without connections torch's default group, with the rank and size that this process will have.
 
-    A model can be sharded over it. Collectives fail, and so does a further group: no other rank is there yet.
+    A model can be sharded over it and over a mesh of it, whose groups are such groups, too. Collectives fail: no other
+    rank is there yet.
     """
-    from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not every torch has it
-
     lift_guard()
-    options = FakeProcessGroup.Options()
-    options.error_on_collective = True
-    group = FakeProcessGroup._create_internal(rank, world, options)  # noqa: SLF001 - there is no public way
     store = dist.HashStore()  # type: ignore[attr-defined]
-    install(cast("Group", group), store, rank=rank, world=world, timeout=timedelta(seconds=1))
+    install(_unconnected(None, rank, world), store, rank=rank, world=world, timeout=timedelta(seconds=1))
     _PLACEHOLDERS.append(getattr(distributed_c10d, GLOO))
-    setattr(distributed_c10d, GLOO, _refuse_group)
+    setattr(distributed_c10d, GLOO, _unconnected)
 
 
 def has_placeholder() -> bool:
@@ -116,15 +112,32 @@ def has_placeholder() -> bool:
     return bool(_PLACEHOLDERS)
 
 
-def _refuse_group(*_: Any, **__: Any) -> Any:
-    raise RuntimeError(NO_COLLECTIVE)
+def _unconnected(_: Any, rank: int, size: int, *__: Any, **___: Any) -> Group:
+    """What torch gets in place of a gloo group."""
+    from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not every torch has it
+
+    options = FakeProcessGroup.Options()
+    options.error_on_collective = True
+    return cast("Group", FakeProcessGroup._create_internal(rank, size, options))  # noqa: SLF001 - there is no public way
+
+
+@contextmanager
+def handing_out(groups: Sequence[Group]) -> Iterator[None]:
+    """Meanwhile torch gets these connected groups, in this order, where it would connect new ones."""
+    found, left = getattr(distributed_c10d, GLOO), iter(groups)
+    setattr(distributed_c10d, GLOO, lambda *_, **__: next(left))
+    try:
+        yield
+    finally:
+        setattr(distributed_c10d, GLOO, found)
 
 
 def collectives_so_far() -> int:
-    """How many collectives and messages the installed WORLD has carried on this rank; 0 without a WORLD."""
+    """How many collectives and messages torch's groups have carried on this rank; 0 without a WORLD."""
     if not dist.is_initialized() or has_placeholder():
         return 0
-    return int(dist.group.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]  # noqa: SLF001 - see above
+    groups: list[Any] = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public list
+    return sum(int(group._get_sequence_number_for_group()) for group in groups)  # noqa: SLF001
 
 
 def guard_world(ask: Callable[[], None]) -> None:
@@ -193,8 +206,8 @@ def kept(known: int) -> bool:
     return dist.is_initialized() and sys.getrefcount(dist.group.WORLD) > _REFERENCES[0] + known
 
 
-def foreign() -> list[str]:
-    """Names of the script's own groups, which a change of ranks would not replace."""
-    own = dist.group.WORLD if dist.is_initialized() else None
-    groups = distributed_c10d._world.pg_map  # noqa: SLF001 - see above
-    return [str(group.group_name) for group in groups if group is not own]
+def foreign(known: Collection[Any] = ()) -> list[str]:
+    """Names of the script's own groups, which a change of ranks would not replace. `known`: groups that it would."""
+    own = {id(group) for group in known} | ({id(dist.group.WORLD)} if dist.is_initialized() else set())
+    groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - see above
+    return [str(group.group_name) for group in groups if id(group) not in own]

@@ -75,6 +75,13 @@ class Layout:
             return (Part(Box.whole(self.shape), (0,) * len(self.shape)),)
         return parts(self.shape, self.mesh, coordinate, self.placements)
 
+    @property
+    def nothing(self) -> Box:
+        """The empty box, as a rank's local tensor without elements has it: 0 along each dimension that is sharded."""
+        sharded = {one.dim for one in self.placements if not isinstance(one, Replicate)}
+        sizes = tuple(0 if dim in sharded else size for dim, size in enumerate(self.shape))
+        return Box((0,) * len(sizes), sizes)
+
     def holders(self) -> Mapping[Box, tuple[int, ...]]:
         """Each box, and the ranks that hold it, ascending."""
         return _holders(self)

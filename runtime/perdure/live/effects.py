@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from perdure.checkpoint.boxes import is_sharded, shard_dimension
+from perdure.checkpoint.boxes import is_sharded, placements_over
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
 from perdure.checkpoint.state import RankState
@@ -24,6 +24,7 @@ from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.host.collector import CollectorPause
 from perdure.layout.box import Box
+from perdure.layout.elastic import ElasticMesh, write_placements
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.liveness import ONE_RANK, hidden_obstacle, obstacle
@@ -35,6 +36,7 @@ from perdure.live.transfer import (
     Key,
     Parcel,
     Place,
+    Placements,
     describe,
     exchange,
     make_room,
@@ -89,8 +91,10 @@ class Header:
     """For a newer run of another size: each old rank's states of objects that are its own, encoded."""
     saves: Mapping[str, Any] = field(default_factory=dict)
     """What the newer run has to know of this one's saves: perdure.checkpoint.background.state.Carried."""
-    shards: Mapping[str, int] = field(default_factory=dict)
-    """The sharded tensors, each with the dimension along which it is sharded: perdure.live.transfer.shards."""
+    shards: Mapping[str, Placements] = field(default_factory=dict)
+    """The sharded tensors, each with its placements: perdure.live.transfer.shards."""
+    mesh: tuple[int, ...] = ()
+    """The shape of the mesh over which they are sharded; empty if none is."""
     alone: Any = None
     """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
     newcomer may be the last process that has it."""
@@ -107,6 +111,7 @@ class Header:
             "alike": list(self.alike),
             "sums": list(self.sums),
             "parts": list(self.parts),
+            "mesh": list(self.mesh),
             "place": asdict(self.place),
             "commit": commit,
         }
@@ -123,6 +128,7 @@ class Header:
             "place": ReadPosition(**body["place"]),
         }
         known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
+        known["mesh"] = tuple(body["mesh"])
         return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
 
 
@@ -214,11 +220,18 @@ class Effects:
             return
         if 1 in (attempt.world, attempt.new_world):
             self.size_obstacle = ONE_RANK
-        elif self.party.new is not None:
-            try:
+            return
+        try:
+            self._mesh()
+            if self.party.new is not None:
                 self.resharded = Resharded(registry.sharded_modules, rank=self.party.new, world=attempt.new_world)
-            except (UserError, AttributeError, TypeError) as error:  # another torch may lack a name
-                self.size_obstacle = in_words(error)
+        except (UserError, AttributeError, TypeError) as error:  # another torch may lack a name
+            self.size_obstacle = in_words(error)
+
+    def _mesh(self) -> ElasticMesh | None:
+        """The mesh of the newer run, if the model is sharded. UserError if it has no such mesh."""
+        mesh = self.run.registry.mesh
+        return mesh and mesh.of(self.attempt.new_world)
 
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
@@ -228,6 +241,8 @@ class Effects:
         elif self.party.part is PartyRole.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
+        if mesh := self._mesh():
+            warm = f"{warm}\na mesh of shape {list(mesh.shape)} in the newer run"
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
         if self.party.decides:
             with suppress(StorageError):  # the next call asks whether the store answers
@@ -257,9 +272,10 @@ class Effects:
         """Connect the newer run's groups, if this party is a rank of it."""
         if self.party.new is None:
             return
-        begun, bridge = time.monotonic(), self.bridge
+        begun, bridge, mesh = time.monotonic(), self.bridge, self._mesh()
         timeout = timedelta(seconds=self.run.timeout)
-        bridge.groups = connect_ranks(self.settings, timeout=timeout, deadline=self._deadline)
+        groups = tuple(mesh.groups_beside_world(self.party.new)) if mesh else ()
+        bridge.groups = connect_ranks(self.settings, timeout=timeout, deadline=self._deadline, mesh=groups)
         self.stop_seconds["connect"] += time.monotonic() - begun
 
     def publish_connected(self) -> None:
@@ -362,7 +378,7 @@ class Effects:
         if self.attempt.world == self.attempt.new_world:
             self.run.images.know(header.ranks)
         self.lap("header")
-        given = parcels(self.attempt, header.items, header.shards)
+        given = self._parcels(header)
         if state and self.resharded:
             self._make_rooms(header, state, self.resharded)
         if state:
@@ -375,6 +391,10 @@ class Effects:
         if self.party.part is PartyRole.STAYER:
             self._merged = self._merge(header)
         self.lap("state")
+
+    def _parcels(self, header: Header) -> list[Parcel]:
+        mesh = ElasticMesh(header.mesh) if header.mesh else None
+        return parcels(self.attempt, header.items, header.shards, mesh)
 
     def _check_moment(self) -> None:
         """UserError if a sharded model cannot change its ranks now, whatever was found when the attempt began."""
@@ -429,7 +449,7 @@ class Effects:
         header = Header.read(bridge.peers.announce(None))
         self.header = header
         self.lap("header")
-        given = parcels(self.attempt, header.items, header.shards)
+        given = self._parcels(header)
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         targets = registry.targets(decode(header.objects), header.items, self._room or {})
         self._room = None
@@ -442,11 +462,12 @@ class Effects:
         return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
 
     def _check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
-        """UserError unless this script shards the same tensors, along the same dimensions, as the old ranks."""
+        """UserError unless this script shards the same tensors in the same way as the old ranks."""
+        mesh = self._mesh()
         for part, name in {*targets, *((SHARED, name) for name in header.shards)}:
             target = targets.get((part, name))
-            here = shard_dimension(target) if target is not None and is_sharded(target) else None
-            if here != header.shards.get(name):
+            placed = placements_over(target, mesh) if mesh and target is not None and is_sharded(target) else None
+            if (None if placed is None else write_placements(placed)) != header.shards.get(name):
                 raise UserError(f"{name} is not sharded as on the old ranks: start newcomers with the same script")
 
     def _merge(self, header: Header) -> dict[str, Any]:
@@ -580,7 +601,7 @@ class Effects:
             self._own_states = [] if same else parts_of([own for *_, own in found])
             return (None, [], RankState({}, {}, {})), None
         # A single rank may hold what cannot be saved.
-        state, _ = on_all(run.peers, "hands its state over", lambda: (_movable(run.state()), None))
+        state, _ = on_all(run.peers, "hands its state over", lambda: (self._movable(run.state()), None))
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
@@ -595,6 +616,11 @@ class Effects:
             ranks = [all_alike(staged.state, self._alike)] if self._alike else []
         return (staged.objects, ranks, state), state
 
+    def _movable(self, state: RankState) -> RankState:
+        """The same. UserError if one of its tensors cannot go to other ranks."""
+        shards(state, self.run.registry.mesh)
+        return state
+
     def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> None:
         """Keep the generators that are equal on all ranks. With one rank there is nothing to compare, so none is
         kept."""
@@ -606,7 +632,7 @@ class Effects:
         writer = run.checkpointer.writer
         if writer is None:
             return {}
-        age = time.monotonic() - run.schedule.saved_at
+        age, mesh = time.monotonic() - run.schedule.saved_at, run.registry.mesh
         goal = run.opening.goal if run.opening else None
         header = Header(
             run.progress.position(),
@@ -625,7 +651,8 @@ class Effects:
             tuple(self._sums) if any(self._sums) else (),
             tuple(self._own_states) if any(self._own_states) else (),
             asdict(run.background.carried),
-            shards(state),
+            shards(state, mesh),
+            mesh.shape if mesh else (),
             self._alone,
         )
         return header.write()
@@ -635,12 +662,6 @@ def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> RankState:
     shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
     replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
     return RankState(shared, replicated, decode(header.objects), rank)
-
-
-def _movable(state: RankState) -> RankState:
-    """The same. UserError if one of its tensors cannot go to other ranks."""
-    shards(state)
-    return state
 
 
 def _received(header: Header, found: Mapping[Key, Any], own: RankState | None) -> RankState:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from perdure.errors import UserError
 from perdure.group.agreement import Agreement
 from perdure.group.found import meet_in_its_store
 from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
-from perdure.group.world import has_placeholder, uninstall
+from perdure.group.world import foreign, has_placeholder, uninstall
 from perdure.live.liveness import tell_attached
 from perdure.live.membership import make_pulse
 from perdure.loop.leaving import give_up
 from perdure.loop.run import Run
 from perdure.loop.survivor_snapshots import PATIENCE_SECONDS
-from perdure.state.fully_sharded import take_groups
+from perdure.state.fully_sharded import groups, take_groups
 from perdure.wire import Env
 
 
@@ -30,14 +31,19 @@ def attach(run: Run) -> None:
 
 def meet_in_place(run: Run) -> None:
     """Begin the newer run in place, without a live hand-over: its ranks meet as usual and wait until the older run
-    ends."""
+    ends. UserError if the script has made groups over a placeholder, which no other rank is in."""
     run.joining = False
-    was_placeholder = has_placeholder()
+    was_placeholder, modules = has_placeholder(), run.registry.sharded_modules
     if was_placeholder:
+        if names := foreign(groups(modules)):
+            raise UserError(
+                f"this process was to join a living run, and its script has made groups without the other ranks "
+                f"({', '.join(names[:3])}): make them after the first batch"
+            )
         uninstall()
     meet(run, run.timeout)
     if was_placeholder:
-        take_groups(run.registry.sharded_modules)
+        take_groups(modules)
     for replica in run.replicas:
         replica.adapt(run.world, peers=run.peers)
 

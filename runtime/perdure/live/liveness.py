@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.group.world import foreign, has_placeholder, kept
 from perdure.loop.run import Run
 from perdure.state import keepers
-from perdure.state.fully_sharded import meshes, references
+from perdure.state.fully_sharded import groups, meshes, references
 from perdure.state.keepers import OWN_DDP
 from perdure.wire import Env
 from perdure.wire.channel import Attached
@@ -52,8 +52,8 @@ def obstacle(run: Run) -> str:
         return "on GPUs ranks cannot be connected beside a living run yet"
     if run.joining and dist.is_initialized() and not has_placeholder():
         return "a process group that the script has made itself: the Session makes it with the first batch"
-    if groups := foreign():
-        return f"process groups of the script's own: {', '.join(groups[:3])}"
+    if names := foreign(groups(run.registry.sharded_modules) if run.registry.sharded else ()):
+        return f"process groups of the script's own: {', '.join(names[:3])}"
     return _registered(run) or next((why for replica in run.replicas if (why := replica.lasting)), "")
 
 

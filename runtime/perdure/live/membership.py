@@ -14,7 +14,7 @@ from perdure.checkpoint.opening import Opening
 from perdure.group.agreement import Agreement
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.rendezvous import install_groups
-from perdure.group.world import uninstall
+from perdure.group.world import handing_out, uninstall
 from perdure.live.bridge import Bridge
 from perdure.live.keys import Word
 from perdure.log.reader import Log, slot_of
@@ -66,9 +66,10 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable
     )
     run.pulse = make_pulse(run)
     run.pulse.start(at_once=False)
-    reshard()
     if modules := run.registry.sharded_modules:
-        take_groups(modules)
+        with handing_out(groups.of_mesh):
+            take_groups(modules)
+    reshard()
     for replica in run.replicas:
         replica.adapt(settings.world, equal=True)
     run.progress.share(settings.rank, settings.world)

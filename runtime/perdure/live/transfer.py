@@ -24,7 +24,7 @@ from torch import Tensor
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.boxes import described as described_layout
-from perdure.checkpoint.boxes import held, is_sharded, shard_dimension, view
+from perdure.checkpoint.boxes import held, is_sharded, placements_over, view
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.stage import described
 from perdure.checkpoint.state import RankState
@@ -32,9 +32,9 @@ from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
 from perdure.layout.box import Box
+from perdure.layout.elastic import ElasticMesh, read_placements, redistribution, write_placements
 from perdure.layout.messages import Message, messages
 from perdure.layout.plan import Move, TensorDemand, plan
-from perdure.layout.sharding import Layout, Shard
 from perdure.live.protocol.parties import Attempt, PartyRole
 
 SMALL_BYTES: Final = 64 * 1024
@@ -116,55 +116,55 @@ def describe(state: RankState) -> tuple[Item, ...]:
     return (*_items(SHARED, state.shared), *_items(REPLICATED, state.replicated))
 
 
-def shards(state: RankState) -> dict[str, int]:
-    """The sharded tensors by name, each with the dimension along which it is sharded. Equal on all old ranks.
+Placements = Sequence[Sequence[int]]
+"""How a tensor is placed over the run's mesh, as perdure.layout.elastic writes it."""
 
-    Raises UserError for one that is not sharded along one dimension over all ranks.
+
+def shards(state: RankState, mesh: ElasticMesh | None) -> dict[str, Placements]:
+    """The sharded tensors by name, each with its placements over the run's mesh. Equal on all old ranks.
+
+    Raises UserError for one that is sharded over another mesh, or of which a rank has several pieces.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Placements] = {}
     for name, tensor in state.shared.items():
         if is_sharded(tensor):
-            dim = shard_dimension(tensor)
-            if dim is None:
+            placements = placements_over(tensor, mesh) if mesh else None
+            if placements is None or len(held(tensor)) > 1:
                 raise UserError(f"tensor {name} is placed as {described_layout(tensor)}: its ranks change by a restart")
-            found[name] = dim
+            found[name] = write_placements(placements)
     return found
 
 
-def parcels(attempt: Attempt, items: Sequence[Item], sharded: Mapping[str, int] = MappingProxyType({})) -> list[Parcel]:
-    """Which rank sends what to which party. Equal on all parties. `sharded` is what `shards` returns."""
+def parcels(
+    attempt: Attempt,
+    items: Sequence[Item],
+    sharded: Mapping[str, Placements] = MappingProxyType({}),
+    mesh: ElasticMesh | None = None,
+) -> list[Parcel]:
+    """Which rank sends what to which party. Equal on all parties. `sharded` is what `shards` returns, for this mesh of
+    the living run."""
     newcomers = [party.number for party in attempt.newcomers]
     named = {f"{item.part}/{item.name}": item for item in items}
+    parties = [attempt.of_new(rank).number for rank in range(attempt.new_world)] if mesh else []
+    same = attempt.world == attempt.new_world
+    holding = [party.number for party in attempt.parties if same and party.part is PartyRole.STAYER]
+    kept: list[Move] = []
 
     def demand(name: str, item: Item) -> TensorDemand:
         if item.part != SHARED:
             return TensorDemand.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
-        if item.name not in sharded:
+        if mesh is None or item.name not in sharded:
             return TensorDemand.whole(name, item.shape, item.size, range(attempt.world), newcomers)
-        dim = sharded[item.name]
-        held = layout(item.shape, attempt.world, dim).holders()
-        return TensorDemand(name, item.size // max(1, math.prod(item.shape)), held, _wanted(attempt, item.shape, dim))
+        placements = read_placements(sharded[item.name])
+        before, after = (one.layout(item.shape, placements) for one in (mesh, mesh.of(attempt.new_world)))
+        bytes_each = item.size // max(1, math.prod(item.shape))
+        found, stays = redistribution(name, bytes_each, before, after, parties=parties, holding=holding)
+        kept.extend(stays)
+        return found
 
-    moves = plan(demand(name, item) for name, item in named.items())
-    links = itertools.groupby(moves, key=lambda move: (move.source, move.destination))
+    moves = plan([demand(name, item) for name, item in named.items()])
+    links = itertools.groupby(sorted([*moves, *kept]), key=lambda move: (move.source, move.destination))
     return [Parcel(sender, receiver, tuple(found), named) for (sender, receiver), found in links]
-
-
-def layout(shape: Sequence[int], world: int, dim: int) -> Layout:
-    """Which rank of a run of this size holds which box of a tensor that is sharded along this dimension."""
-    return Layout(tuple(shape), (world,), tuple(range(world)), (Shard(dim),))
-
-
-def _wanted(attempt: Attempt, shape: Sequence[int], dim: int) -> dict[Box, list[int]]:
-    """The boxes of the newer run, and the parties that do not hold theirs yet."""
-    same = attempt.world == attempt.new_world
-    wanted: dict[Box, list[int]] = {}
-    for box, ranks in layout(shape, attempt.new_world, dim).holders().items():
-        parties = [attempt.of_new(rank) for rank in ranks]
-        numbers = [party.number for party in parties if not (same and party.part is PartyRole.STAYER)]
-        if numbers:
-            wanted[box] = numbers
-    return wanted
 
 
 def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:

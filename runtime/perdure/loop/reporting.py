@@ -30,7 +30,6 @@ from perdure.errors import (
     StorageError,
     UserError,
 )
-from perdure.group.world import NO_COLLECTIVE
 from perdure.loop.telemetry.events import Events
 from perdure.loop.telemetry.sinks import AgentPipe
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
@@ -44,9 +43,8 @@ NO_GROUP: Final = (
     "Default process group has not been initialized",
     "error_on_collective",
     "Backend fake ",
-    NO_COLLECTIVE,
 )
-"""torch's messages for what follows, and ours for a group beside a placeholder."""
+"""torch's messages for what follows."""
 NO_GROUP_YET: Final = (
     "this process joins a living run, and has no process group before its first batch: what needs one (a "
     "DistributedDataParallel, new_group, a device mesh or a collective of the script's own) goes after the first "

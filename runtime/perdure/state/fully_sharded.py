@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -20,17 +21,24 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from perdure.checkpoint import boxes
 from perdure.errors import UserError
 from perdure.layout.box import Box
-from perdure.layout.sharding import Layout, Shard
+from perdure.layout.elastic import ElasticMesh
 from perdure.state import keepers
 from perdure.state.shards import sharded_parts
 
-_INFO: Final = "FSDPMeshInfo"
+_FSDP: Final = "FSDPMeshInfo"
+_HSDP: Final = "HSDPMeshInfo"
+"""torch's classes for what FSDP notes of a mesh."""
 _COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm": "DefaultReduceScatter"}
 """What does the collectives, and torch's own class for it."""
+_SPEC: Final = "DTensorSpec"
+_GET_RANK: Final = "get_rank"
+"""What torch's meshes ask for this process's rank."""
 
 
 _KEPT: Final = {
@@ -41,6 +49,9 @@ _KEPT: Final = {
     "_orig_param_uid",
     "_sharding_spec_by_dtype",
     "_setattr_on_modules",
+    "_init_shard_mesh",
+    "_shard_mesh",
+    "_spmd_mesh",
 }
 """What a sharded parameter keeps at another size, or gets with its memory."""
 
@@ -50,7 +61,6 @@ def unknown() -> str:
     """The name that this torch lacks and that a live hand-over of a sharded model needs; "" if there is none."""
     try:
         from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not before a model is sharded
-        from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_common as common  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_param as param  # noqa: PLC0415
         from torch.distributed.tensor import DTensor  # noqa: PLC0415
@@ -60,7 +70,11 @@ def unknown() -> str:
             (param.FSDPParam, "_init_sharded_param"),
             (param.FSDPParam, "_init_sharded_post_forward_param_metadata"),
             (common.FSDPMeshInfo, "__post_init__"),
+            (common.HSDPMeshInfo, "__post_init__"),
             (DeviceMesh, "_get_root_mesh"),
+            (DeviceMesh, "_create_sub_mesh"),
+            (DeviceMesh, "_get_slice_mesh_layout"),
+            (device_mesh, _GET_RANK),
             (DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding, "cache_clear"),  # noqa: SLF001
             (torch._C, "_clear_DTensor_sharding_propagator_cache"),  # noqa: SLF001
         ]
@@ -93,21 +107,53 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
     own = {id(param.sharded_param) for param in held}
     if any(boxes.is_sharded(one) and id(one) not in own for one in present):
         return "has sharded tensors that fully_shard has not made"
-    if any(param.is_dtensor for param in held):
-        return "is sharded over more than one dimension of a mesh"
     if why := next(filter(None, map(_custom, _groups([module]))), ""):
         return why
     for info in infos([module]):
-        if type(info).__name__ != _INFO or info.mesh.ndim != 1 or info.mesh._get_root_mesh() is not info.mesh:  # noqa: SLF001
-            return "is sharded over more than one dimension of a mesh, or replicated, too"
-        if info.mesh.mesh.flatten().tolist() != list(range(world)):
+        if why := _unknown_mesh(info, held):
+            return f"is sharded over {why}"
+        if _root(info.mesh).mesh.flatten().tolist() != list(range(world)):
             return "is sharded over some of the ranks, or in another order"
         if info.reduce_scatter_process_group is not None:
             return "has a process group of its own for gradients"
-        if info.mesh._dim_group_names is None or info.mesh._pg_registry is None:  # noqa: SLF001
-            return "has a mesh without process groups"
+    if any(mesh._dim_group_names is None or mesh._pg_registry is None for mesh in meshes([module])):  # noqa: SLF001
+        return "has a mesh without process groups"
+    if len({tuple(_root(info.mesh).shape) for info in infos([module])}) > 1 or _several([module]):
+        return "is sharded over several meshes"
     gathers([module])
+    holds_sums([module])
     return ""
+
+
+def _unknown_mesh(info: Any, held: Iterable[Any]) -> str:
+    """The mesh, if it is none over which `fully_shard` shards alone or beside replicas; "" if it is."""
+    mesh, root, kind = info.mesh, _root(info.mesh), type(info).__name__
+    if root._flatten_mapping:  # noqa: SLF001
+        return "a mesh of which dimensions were made one"
+    if root.ndim > 2:
+        return f"a mesh of {root.ndim} dimensions"
+    known = mesh is root and (kind, mesh.ndim) in {(_FSDP, 1), (_HSDP, 2)}
+    if not known or any(param.is_dtensor for param in held):
+        return "a part of a mesh, or beside tensor parallelism"
+    return ""
+
+
+def _root(mesh: Any) -> Any:
+    return mesh._get_root_mesh()  # noqa: SLF001
+
+
+def _several(modules: Iterable[nn.Module]) -> bool:
+    """Whether there are several meshes with groups of their own."""
+    roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
+    return len(roots) > 1 and any(root.ndim > 1 for root in roots.values())
+
+
+def elastic_mesh(modules: Sequence[nn.Module]) -> ElasticMesh:
+    """The mesh over which they are sharded. UserError if there are several."""
+    shapes = {tuple(_root(info.mesh).shape) for info in infos(modules)}
+    if len(shapes) != 1 or _several(modules):
+        raise UserError("the sharded models have meshes of their own: shard them over one")
+    return ElasticMesh(shapes.pop())
 
 
 def _custom(group: Any) -> str:
@@ -147,9 +193,21 @@ def infos(modules: Iterable[nn.Module]) -> list[Any]:
     return list(found.values())
 
 
+def holds_sums(modules: Iterable[nn.Module]) -> bool:
+    """Whether each replica keeps sums of gradients that it has not added to the others' yet
+    (`set_requires_all_reduce(False)`)."""
+    return any(group._partial_reduce_output is not None for group in _groups(modules))  # noqa: SLF001
+
+
 def meshes(modules: Iterable[nn.Module]) -> list[Any]:
-    """The meshes over which they are sharded, each once."""
-    return list({id(info.mesh): info.mesh for info in infos(modules)}.values())
+    """The meshes over which they are sharded, each before its parts: `mesh["shard"]` is one, too."""
+    roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
+    parts = [mesh for mesh in map(_thing, keepers.made()) if isinstance(mesh, DeviceMesh) and id(mesh) not in roots]
+    return [*roots.values(), *(mesh for mesh in parts if id(_root(mesh)) in roots)]
+
+
+def _thing(noted: tuple[Any, str]) -> Any:
+    return noted[0]
 
 
 def references(modules: Sequence[nn.Module]) -> int:
@@ -158,14 +216,27 @@ def references(modules: Sequence[nn.Module]) -> int:
     return sum(value is dist.group.WORLD for values in kept for value in values.values())
 
 
+def groups(modules: Iterable[nn.Module]) -> list[Any]:
+    """The process groups of their meshes."""
+    return [group for mesh in meshes(modules) for group in mesh._pg_registry.values()]  # noqa: SLF001
+
+
 def take_groups(modules: Sequence[nn.Module]) -> None:
-    """Lets them use torch's present WORLD, of which they have the rank and the size already.
+    """Lets their meshes be those of torch's present WORLD, with new groups.
 
     Gradients are dropped, as by a restart: a newcomer has none, and a part of a gradient is none.
     """
+    shape = elastic_mesh(modules).of(dist.get_world_size()).shape
     for mesh in meshes(modules):
-        mesh._dim_group_names = [dist.group.WORLD.group_name]  # type: ignore[union-attr]  # noqa: SLF001
-        mesh._pg_registry = dict.fromkeys(mesh._dim_group_names, dist.group.WORLD)  # noqa: SLF001
+        root = _root(mesh)
+        if mesh is root:
+            made = init_device_mesh(mesh.device_type, shape, mesh_dim_names=mesh.mesh_dim_names)
+        else:
+            names = mesh.mesh_dim_names
+            made = root._create_sub_mesh(root._get_slice_mesh_layout(names), names)  # noqa: SLF001
+        keepers.disregard(made)
+        vars(mesh).clear()
+        vars(mesh).update(vars(made))
     for info in infos(modules):
         info.__post_init__()
     for one in (*(param.sharded_param for param in _params(modules)), *(p for m in modules for p in m.parameters())):
@@ -178,8 +249,7 @@ def let_go(modules: Sequence[nn.Module]) -> None:
     fail from now on. In a torch that keeps groups elsewhere these stay until the process ends."""
     with suppress(AttributeError, TypeError):
         for mesh in meshes(modules):
-            for one in (mesh, mesh._get_root_mesh()):  # noqa: SLF001
-                one._pg_registry = {}  # noqa: SLF001
+            mesh._pg_registry = {}  # noqa: SLF001
         for info in infos(modules):
             vars(info).update({name: None for name, kept in vars(info).items() if isinstance(kept, dist.ProcessGroup)})
 
@@ -200,6 +270,8 @@ class _Made:
     values: Mapping[str, Any]
     padded: torch.Size
     """The size of the memory in which this rank's part begins."""
+    dim: int
+    """The dimension along which it is sharded, and padded."""
 
 
 class Resharded:
@@ -210,33 +282,31 @@ class Resharded:
 
     def __init__(self, modules: Sequence[nn.Module], *, rank: int, world: int) -> None:
         """Raises UserError if a parameter cannot be sharded over so many ranks."""
-        self._modules = modules
-        self._rank, self._world = rank, world
-        self._meshes = {id(mesh): (mesh, _mesh_like(mesh, rank, world)) for mesh in meshes(modules)}
-        self._infos = {id(info): self._info(info) for info in infos(modules)}
-        self._made = {id(param.sharded_param): self._make(param) for param in _params(modules)}
+        self._rank, self._mesh = rank, elastic_mesh(modules).of(world)
+        with _ranked(rank):
+            self._meshes = _meshes_like(modules, self._mesh.shape, rank)
+            self._infos = {id(info): self._info(info) for info in infos(modules)}
+            self._made = {id(param.sharded_param): self._make(param) for param in _params(modules)}
         self._rooms: dict[int, Tensor] = {}
         """The memory with padding of each parameter's part, by the parameter's id."""
 
     def room(self, tensor: Tensor) -> tuple[Tensor, Box]:
         """New memory for this rank's part of a parameter or an optimizer's state, and the box that belongs there."""
-        box, dim = self._box(tensor)
+        box = self._box(tensor)
         made = self._made.get(id(tensor))
         if made is None:
             return torch.empty(box.sizes, dtype=tensor.dtype), box
         padded = torch.zeros(made.padded, dtype=tensor.dtype)
         self._rooms[id(tensor)] = padded
-        return padded.narrow(dim, 0, box.sizes[dim]), box
+        return padded.narrow(made.dim, 0, box.sizes[made.dim]), box
 
     def install(self, found: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Makes the modules those of the new rank and size. `found`: each sharded tensor with its filled room."""
-        for mesh, new in self._meshes.values():
-            vars(mesh).clear()
-            vars(mesh).update(vars(new))
+        """Makes the modules, whose meshes are the newer run's already, those of the new rank and size. `found`: each
+        sharded tensor with its filled room."""
         rooms = {id(tensor): room for tensor, room in found}
         for made in self._made.values():
             param, tensor = made.param, made.param.sharded_param
-            vars(param).update({name: self._of_old_mesh(value) for name, value in made.values.items()})
+            vars(param).update(made.values)
             param._sharded_param_data = self._rooms[id(tensor)].view(-1)  # noqa: SLF001
             param._sharding_spec_by_dtype.clear()  # noqa: SLF001
             param.all_gather_outputs = []
@@ -244,29 +314,31 @@ class Resharded:
             _become(tensor, rooms.pop(id(tensor)), param._sharding_spec)  # noqa: SLF001
         for tensor, room in found:
             if id(tensor) in rooms:
-                _become(tensor, room, self._of_old_mesh(copy.copy(tensor._spec)))  # type: ignore[attr-defined]  # noqa: SLF001
+                _become(tensor, room, _spec_over(tensor._spec, tensor._spec.mesh))  # type: ignore[attr-defined]  # noqa: SLF001
+        _forget_layouts()
 
-    def _box(self, tensor: Tensor) -> tuple[Box, int]:
-        dim = boxes.shard_dimension(tensor)
-        if dim is None:
-            raise UserError(f"a tensor of shape {list(tensor.shape)} is not sharded along one dimension")
-        layout = Layout(tuple(tensor.shape), (self._world,), tuple(range(self._world)), (Shard(dim),))
-        parts = layout.at((self._rank,))
-        if parts:
-            return parts[0].box, dim
-        empty = tuple(0 if at == dim else size for at, size in enumerate(tensor.shape))
-        return Box((0,) * len(empty), empty), dim
+    def _box(self, tensor: Tensor) -> Box:
+        layout = boxes.layout_over(tensor, self._mesh)
+        held = layout.at(self._mesh.coordinate(self._rank))
+        if len(held) > 1:
+            raise UserError(f"a tensor of shape {list(tensor.shape)} lies in several pieces on one rank")
+        return held[0].box if held else layout.nothing
 
     def _info(self, info: Any) -> Any:
-        like = copy.copy(info)
-        like.mesh = self._meshes[id(info.mesh)][1]
-        like.shard_mesh_size, like.shard_mesh_rank = self._world, self._rank
+        like, at = copy.copy(info), self._mesh.coordinate(self._rank)
+        like.mesh = self._meshes[id(info.mesh)]
+        dim = 0 if like.mesh.ndim == 1 else info.shard_mesh_dim
+        like.shard_mesh_size, like.shard_mesh_rank = self._mesh.shape[dim], at[dim]
         like.shard_process_group = None  # so that it keeps no group
+        if type(info).__name__ == _HSDP:
+            like.replicate_mesh_size, like.replicate_mesh_rank = self._mesh.shape[0], at[0]
+            like.replicate_process_group = None
         return like
 
     def _make(self, param: Any) -> _Made:
         made, tensor = copy.copy(param), param.sharded_param
         made._setattr_on_modules = lambda _: None  # noqa: SLF001
+        made._init_shard_mesh = lambda: None  # noqa: SLF001
         if param.post_forward_mesh_info is not None:
             made.post_forward_mesh_info = self._infos[id(param.post_forward_mesh_info)]
         whole = nn.Parameter(
@@ -279,38 +351,56 @@ class Resharded:
             if made.post_forward_mesh_info is not None:
                 made._init_sharded_post_forward_param_metadata(whole)  # noqa: SLF001
         except (NotImplementedError, AssertionError) as error:
-            raise UserError(f"torch cannot shard a parameter over {self._world} ranks: {error}") from error
-        if tuple(made.sharded_size) != self._box(tensor)[0].sizes:
+            raise UserError(f"torch cannot shard a parameter over {self._mesh.world} ranks: {error}") from error
+        if tuple(made.sharded_size) != self._box(tensor).sizes:
             raise UserError(f"torch lays out a parameter of shape {list(tensor.shape)} in another way than expected")
         before = vars(param)
         changed = {
-            name: value for name, value in vars(made).items() if name not in _KEPT and value is not before.get(name)
+            name: _over_live_mesh(value, before.get(name))
+            for name, value in vars(made).items()
+            if name not in _KEPT and value is not before.get(name)
         }
-        return _Made(param, changed, made.padded_sharded_param_size)
-
-    def _of_old_mesh(self, value: Any) -> Any:
-        """The same with the script's mesh, which has become the new one."""
-        for mesh, new in self._meshes.values():
-            if value is new:
-                return mesh
-            if type(value).__name__ == "DTensorSpec" and (value.mesh is mesh or value.mesh is new):
-                spec = copy.copy(value)
-                spec.mesh = mesh  # this also clears its cached hash
-                return spec
-        return value
+        return _Made(param, changed, made.padded_sharded_param_size, placed.dim)
 
 
-def _mesh_like(mesh: Any, rank: int, world: int) -> Any:
-    """A mesh without groups, of another size."""
-    made = type(mesh)(
-        mesh.device_type,
-        torch.arange(world),
-        mesh_dim_names=mesh.mesh_dim_names,
-        _init_backend=False,
-        _rank=rank,
-    )
-    keepers.disregard(made)
-    return made
+def _over_live_mesh(value: Any, before: Any) -> Any:
+    """The same; a layout is one over the script's mesh, which will be the newer run's."""
+    return _spec_over(value, before.mesh) if type(value).__name__ == _SPEC else value
+
+
+def _spec_over(spec: Any, mesh: Any) -> Any:
+    """A copy of a layout, over this mesh."""
+    found = copy.copy(spec)
+    found.mesh = mesh  # this also clears its cached hash
+    return found
+
+
+def _meshes_like(modules: Iterable[nn.Module], shape: Sequence[int], rank: int) -> dict[int, Any]:
+    """Meshes without groups for each of the modules' meshes, by its id, in which this process has another rank."""
+    found: dict[int, Any] = {}
+    for mesh in meshes(modules):
+        if mesh is _root(mesh):
+            ranks = torch.arange(math.prod(shape)).view(*shape)
+            names = mesh.mesh_dim_names
+            made = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=rank)
+            made._dim_group_names = []  # noqa: SLF001
+        else:
+            root, names = found[id(_root(mesh))], mesh.mesh_dim_names
+            made = root._create_sub_mesh(root._get_slice_mesh_layout(names), names)  # noqa: SLF001
+        keepers.disregard(made)
+        found[id(mesh)] = made
+    return found
+
+
+@contextmanager
+def _ranked(rank: int) -> Iterator[None]:
+    """Meanwhile torch's meshes take this process for this rank. Only for the main thread."""
+    found = getattr(device_mesh, _GET_RANK)
+    setattr(device_mesh, _GET_RANK, lambda *_: rank)
+    try:
+        yield
+    finally:
+        setattr(device_mesh, _GET_RANK, found)
 
 
 def _become(tensor: Any, room: Tensor, spec: Any) -> None:

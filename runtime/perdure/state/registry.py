@@ -26,6 +26,7 @@ from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tree import join, named_as, refs, split
 from perdure.errors import UserError
+from perdure.layout.elastic import ElasticMesh
 from perdure.state import fully_sharded
 from perdure.state.copies import copied
 from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
@@ -359,9 +360,20 @@ class Registry:
         """Those that are sharded over the ranks."""
         return [module.inside for module in self._modules.values() if module.sharded]
 
+    @property
+    def mesh(self) -> ElasticMesh | None:
+        """The mesh over which modules are sharded; None if none is. UserError if they have several."""
+        return fully_sharded.elastic_mesh(self.sharded_modules) if self.sharded else None
+
     def shards_obstacle(self, world: int) -> str:
         """Why the shards of a module cannot go to other ranks while it trains; "" if they can, or if there are none."""
-        return next((why for module in self._modules.values() if (why := module.shards_obstacle(world))), "")
+        if why := next((why for module in self._modules.values() if (why := module.shards_obstacle(world))), ""):
+            return why
+        try:
+            self.mesh  # noqa: B018 - only whether there is one
+        except UserError as error:
+            return str(error)
+        return ""
 
     def let_go_groups(self) -> None:
         """Drops the process groups of sharded modules: their collectives fail from now on."""
@@ -375,7 +387,8 @@ class Registry:
     @property
     def unreduced(self) -> bool:
         """Whether a sharded module holds gradients that each rank has summed up alone."""
-        return any(True for module in self.sharded_modules for _ in unreduced(module))
+        modules = self.sharded_modules
+        return any(True for module in modules for _ in unreduced(module)) or fully_sharded.holds_sums(modules)
 
     @property
     def gathers(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
@@ -49,6 +49,7 @@ def trains(
     keeps: bool = False,
     gathers: bool = False,
     saves_at: int | None = None,
+    how: str = "fsdp",
 ) -> dict[str, Any]:
     """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in.
 
@@ -57,12 +58,12 @@ def trains(
     One with `extras` has compiled blocks that compute in 16 bits and stay whole after a forward pass. `die` is where it
     kills itself. `begins` is the commit that it begins from. One that is `early` makes a collective before its
     first batch, one that `keeps` has an average of its weights, which is not registered, and one that `gathers` begins
-    to gather its parameters before it asks for the next batch.
+    to gather its parameters before it asks for the next batch. `how` is its mesh.
     """
     torch.set_num_threads(1)
     offers = dict(again)
     with Session.from_env(root, resume_from=begins) as session:
-        mesh = init_device_mesh("cpu", (session.world,), mesh_dim_names=("dp",))
+        mesh = meshed(how, session.world)
         torch.manual_seed(1)
         net: Any = Net(23)
         options: dict[str, Any] = {}
@@ -127,6 +128,13 @@ def listeners() -> list[int]:
     """The ports on which this process listens."""
     own = {socket_inode(str(link.readlink())) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
     return [port for _, inode, port in internet_listeners(Path("/proc/self/net")) if inode in own]
+
+
+def meshed(how: str, world: int) -> DeviceMesh:
+    """`how`: fsdp, or hsdp, in which two ranks hold the shards, and others hold the same."""
+    if how == "hsdp":
+        return init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
 
 
 def begin_to_gather(net: Any | None) -> None:

@@ -16,6 +16,7 @@ EQUAL: Mapping[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "rank-1-of-2": (2, (1,), {"optimizer": "loop"}),
     "rank-0-of-2": (2, (0,), {"optimizer": "fused"}),
     "two-of-4": (4, (1, 3), {"optimizer": "foreach"}),
+    "rank-2-of-2-x-2-replicas": (4, (2,), {"optimizer": "foreach", "how": "hsdp"}),
 }
 """How many ranks, and which of them are replaced."""
 SAME = ("steps", "own", "rate")
@@ -60,6 +61,8 @@ OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, 
     "3-to-2-in-16-bits-and-compiled": (3, 2, (), (1,), {"extras": True}),
     "3-to-4-and-one-is-replaced": (3, 4, (1, 3), (1,), {"optimizer": "fused"}),
     "4-to-3": (4, 3, (), (2,), {"optimizer": "sgd"}),
+    "replicas-2-x-2-to-1-x-2": (4, 2, (), (1, 2), {"optimizer": "foreach", "how": "hsdp"}),
+    "replicas-1-x-2-to-2-x-2": (2, 4, (1, 2), (), {"optimizer": "fused", "how": "hsdp"}),
 }
 """Old ranks and new ones, joiners, leavers."""
 SHORT = ("2-to-3", "3-to-2-without-rank-0")

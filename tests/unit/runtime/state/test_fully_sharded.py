@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,10 +14,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from perdure.group.world import NO_COLLECTIVE, has_placeholder, install_placeholder, uninstall
+from perdure.group.world import foreign, has_placeholder, install_placeholder, uninstall
+from perdure.state import keepers
 from perdure.state.fully_sharded import (
     Resharded,
+    _forget_layouts,
+    elastic_mesh,
     gathers,
+    groups,
     infos,
     let_go,
     meshes,
@@ -35,6 +39,7 @@ WORLD = 4
 
 @pytest.fixture
 def placeholder() -> Iterator[None]:
+    _forget_layouts()  # those of equal meshes in earlier tests
     install_placeholder(rank=1, world=WORLD)
     yield
     uninstall()
@@ -66,12 +71,24 @@ def shaped(*shape: int) -> Callable[[], Any]:
     return lambda: sharded(mesh=init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")))
 
 
-REFUSED = {
-    "HSDP": (shaped(2, 2), "more than one dimension"),
+def of_two_meshes() -> Any:
+    net = shaped(2, 2)()
+    net.late = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (WORLD,)))
+    return net
+
+
+REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
     "a part of a larger mesh": (
         lambda: sharded(mesh=init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("one", "all"))["all"]),
-        "more than one dimension",
+        "a part of a mesh",
     ),
+    "replicas in a part of a larger mesh": (
+        lambda: sharded(
+            mesh=init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("pp", "replicate", "shard"))["replicate", "shard"]
+        ),
+        "a mesh of 3 dimensions",
+    ),
+    "two meshes": (of_two_meshes, "several meshes"),
     "a hook": (hooked, "an all-reduce hook"),
     "sharded again": (lambda: sharded(reshard_after_forward=2), "reshard_after_forward"),
 }
@@ -90,8 +107,19 @@ def test_a_model_can_be_sharded_over_a_placeholder_and_nothing_is_computed_over_
     for collective in (dist.barrier, lambda: dist.all_reduce(torch.ones(1)), net.embedding.weight.full_tensor):
         with pytest.raises(RuntimeError, match="error_on_collective"):
             collective()
-    with pytest.raises(RuntimeError, match=NO_COLLECTIVE):
-        dist.new_group([0, 1])
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_replicas_are_sharded_over_placeholders_and_their_groups_are_not_taken_for_the_scripts_own() -> None:
+    net = shaped(2, 2)()
+    assert obstacle("model", net, WORLD) == ""
+    assert elastic_mesh([net]).shape == (2, 2)
+    assert len(foreign()) == 2
+    assert foreign(groups([net])) == []
+    with pytest.raises(RuntimeError, match="error_on_collective"):
+        net.embedding.weight.full_tensor()
+    own: Any = dist.new_group([0, 1])
+    assert foreign(groups([net])) == [own.group_name]
 
 
 @pytest.mark.usefixtures("fake")
@@ -158,19 +186,45 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
 
 
 @pytest.mark.usefixtures("placeholder")
-def test_a_training_that_has_ended_keeps_no_group() -> None:
-    net = sharded()
+@pytest.mark.parametrize("shape", [(WORLD,), (2, 2)])
+def test_a_training_that_has_ended_keeps_no_group(shape: tuple[int, ...]) -> None:
+    net = sharded() if len(shape) == 1 else shaped(*shape)()
     let_go([net])
-    assert references([net]) == 0
+    assert (references([net]), groups([net])) == (0, [])
     uninstall()
     with pytest.raises(RuntimeError, match="process group"):
         net.embedding.weight.full_tensor()
 
 
 @pytest.mark.usefixtures("placeholder")
-@pytest.mark.parametrize(("rank", "world"), [(0, 3), (2, 3), (5, 7), (1, 2)])
-def test_a_model_of_another_size_is_what_torch_shards_at_that_size(rank: int, world: int) -> None:
-    net = sharded()
+def test_no_note_of_a_mesh_of_replicas_keeps_a_group_that_was_there_before() -> None:
+    net = shaped(2, 2)()
+    before, kept = groups([net]), [id(mesh) for mesh in meshes([net])]
+    uninstall()
+    install_placeholder(rank=1, world=WORLD)
+    take_groups([net])
+    values = [value for info in infos([net]) for value in vars(info).values()]
+    found = [*values, *(mesh.get_group(dim) for mesh in meshes([net]) for dim in range(mesh.ndim))]
+    assert [one for one in found if any(one is old for old in before)] == []
+    assert all(any(one is new for new in groups([net])) for one in found if isinstance(one, dist.ProcessGroup))
+    assert [id(mesh) for mesh in meshes([net])] == kept
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize(
+    ("rows", "rank", "world"),
+    [
+        (None, 0, 3), (None, 2, 3), (None, 5, 7), (None, 1, 2),
+        (2, 0, 2), (2, 3, 4), (2, 6, 8), (2, 3, 6),
+    ],
+)  # fmt: skip
+def test_a_model_of_another_size_is_what_torch_shards_at_that_size(rows: int | None, rank: int, world: int) -> None:
+    """`rows`: 2 for replicas of two ranks each."""
+
+    def made() -> Any:
+        return sharded() if rows is None else shaped(dist.get_world_size() // rows, rows)()
+
+    net = made()
     optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
     for parameter in net.parameters():
         optimizer.state[parameter] = {"exp_avg": torch.zeros_like(parameter, requires_grad=False)}
@@ -178,22 +232,32 @@ def test_a_model_of_another_size_is_what_torch_shards_at_that_size(rank: int, wo
     parts = [*net.parameters(), *(values["exp_avg"] for values in optimizer.state.values())]
     assert strays(parts) == []
     assert strays(parts[1:]) == [parts[0]]
-    before = [described(part) for part in parts]
-    made = Resharded([net], rank=rank, world=world)
-    rooms = [(part, made.room(part)[0]) for part in parts]
+    before, kept_meshes = [described(part) for part in parts], keepers.made()
+    made_anew = Resharded([net], rank=rank, world=world)
+    rooms = [(part, made_anew.room(part)[0]) for part in parts]
     assert [described(part) for part in parts] == before, "nothing is changed yet"
+    assert [one for one in keepers.made() if not any(one[0] is mesh for mesh, _ in kept_meshes)] == []
     uninstall()
     install_placeholder(rank=rank, world=world)
-    made.install(rooms)
     take_groups([net])
-    fresh = sharded()
+    made_anew.install(rooms)
+    fresh = made()
     assert [described(one) for one in net.parameters()] == [described(one) for one in fresh.parameters()]
     assert [described(values["exp_avg"]) for values in optimizer.state.values()] == [
         (*described(one)[:-1], False) for one in fresh.parameters()
     ]
     assert [(id(one), one.requires_grad) for one in net.parameters()] == kept
-    assert {one.device_mesh for one in parts} == set(meshes([net]))
+    assert {one.device_mesh for one in parts} <= set(meshes([net]))
     assert facts(net) == facts(fresh)
+    assert [noted(info) for info in infos([net])] == [noted(info) for info in infos([fresh])]
+    assert [mesh.get_coordinate() for mesh in meshes([net])] == [mesh.get_coordinate() for mesh in meshes([fresh])]
+
+
+def noted(info: Any) -> dict[str, Any]:
+    """FSDP's note of a mesh; of a group rank and size."""
+    found = {name: value for name, value in vars(info).items() if isinstance(value, int | None)}
+    sizes = {name: (value.rank(), value.size()) for name, value in vars(info).items() if hasattr(value, "rank")}
+    return found | sizes | {"shape": tuple(info.mesh.shape)}
 
 
 def described(tensor: Any) -> tuple[Any, ...]:
