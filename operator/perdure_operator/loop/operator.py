@@ -89,11 +89,13 @@ async def run(options: OperatorOptions) -> bool:
 def _metrics(api: KubeApi, leader: Leader, port: int, folder: Path | None) -> SideWork:
     """What serves metrics. Raises UserError if the port or the certificate cannot be used."""
     # Prometheus' client and cryptography take a tenth of a second and 10 MB: only where they are wanted.
-    from perdure_operator.metrics import access, certificate, exposition, server  # noqa: PLC0415
+    from perdure_operator.metrics import access, exposition, server  # noqa: PLC0415
+    from perdure_operator.serving import certificate, connections  # noqa: PLC0415
 
     contexts = certificate.FromFiles(folder) if folder else certificate.SelfMade([socket.gethostname(), "localhost"])
     collect = exposition.collector(lambda: leader.freeze(api.requests))
-    return partial(server.serve, server.listen(port), contexts, access.Gate(api), collect)
+    served = server.endpoint(access.Gate(api), collect)
+    return partial(connections.serve, connections.listen(port, name=server.NAME), contexts, served)
 
 
 def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None, beside: Sequence[SideWork]) -> None:

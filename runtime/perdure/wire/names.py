@@ -20,9 +20,10 @@ ASSIGNMENT_FOLDER: Final = "/run/perdure"
 ASSIGNMENT_FILE: Final = "/run/perdure/assignment"
 CHANNEL_FILE: Final = "/run/perdure/report"
 """ANNOTATION_REPORT, beside the assignment in the same volume; empty or absent without one."""
-REPORT_TOKEN_FOLDER: Final = "/var/run/perdure/report"  # noqa: S105 - a path
-"""Where the projected volume with the token for reports is mounted in container 0."""
-REPORT_TOKEN_FILE: Final = "/var/run/perdure/report/token"  # noqa: S105 - a path
+REPORT_TOKEN_FOLDER: Final = "/run/perdure-report"  # noqa: S105 - a path
+"""Where the projected volume with the token for reports is mounted in container 0. It is not below /var/run/perdure,
+which is ASSIGNMENT_FOLDER in most images: no folder can be made in a volume that is read-only."""
+REPORT_TOKEN_FILE: Final = "/run/perdure-report/token"  # noqa: S105 - a path
 CREDENTIALS_FOLDER: Final = "/run/perdure-s3"
 """Where the Secret with the S3 keys is mounted in container 0, if the job names one."""
 CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION")

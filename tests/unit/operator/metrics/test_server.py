@@ -16,18 +16,9 @@ import pytest
 from perdure.errors import UserError
 from perdure_operator.cluster.protocol import Resource, Unavailable
 from perdure_operator.metrics.access import TOKEN_REVIEWS, Gate
-from perdure_operator.metrics.certificate import SelfMade
-from perdure_operator.metrics.server import (
-    HEADER_BYTES,
-    Body,
-    Collect,
-    Limits,
-    RequestRefused,
-    ScrapeRequest,
-    listen,
-    parse,
-    serve,
-)
+from perdure_operator.metrics.server import HEADER_BYTES, NAME, Body, Collect, endpoint, takes_gzip
+from perdure_operator.serving.certificate import SelfMade
+from perdure_operator.serving.connections import Limits, RequestRefused, listen, parse, serve
 
 FAR = 60.0
 """Seconds that no test should come near."""
@@ -77,9 +68,10 @@ class Scrapes:
 
 @asynccontextmanager
 async def serving(limits: Limits, collect: Collect, api: ApiServer | None = None) -> AsyncIterator[int]:
-    listener = listen(0)
+    listener = listen(0, name=NAME)
     port = listener.getsockname()[1]
-    task = asyncio.create_task(serve(listener, SERVED, Gate(api or ApiServer()), collect, limits=limits))
+    served = endpoint(Gate(api or ApiServer()), collect)
+    task = asyncio.create_task(serve(listener, SERVED, served, limits=limits))
     try:
         yield port
     finally:
@@ -242,12 +234,12 @@ def test_a_client_that_does_not_read_its_answer_is_dropped_and_the_next_one_is_s
 
 
 def test_a_port_that_is_taken_is_one_line_with_a_remedy() -> None:
-    with listen(0) as taken, pytest.raises(UserError, match="give another --metrics-port"):
-        listen(taken.getsockname()[1])
+    with listen(0, name=NAME) as taken, pytest.raises(UserError, match="give another --metrics-port"):
+        listen(taken.getsockname()[1], name=NAME)
 
 
 def test_both_families_are_served_where_the_machine_has_both() -> None:
-    with listen(0) as listener:
+    with listen(0, name=NAME) as listener:
         assert listener.family == (socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
 
 
@@ -256,16 +248,24 @@ def test_both_families_are_served_where_the_machine_has_both() -> None:
     [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.0", False), ("identity", False)],
 )
 def test_gzip_is_taken_as_the_client_accepts_it(accepted: str, expected: bool) -> None:
-    head = f"GET /metrics?x=1 HTTP/1.1\r\nauthorization: bearer t\r\nACCEPT-encoding: {accepted}\r\n\r\n"
-    assert parse(head.encode()) == ScrapeRequest("t", expected)
+    assert takes_gzip(accepted) is expected
+
+
+SERVES = endpoint(Gate(ApiServer()), Scrapes().collect)
+
+
+def test_names_of_headers_and_the_scheme_are_read_in_any_case() -> None:
+    head = b"GET /metrics?x=1 HTTP/1.1\r\nauthorization: bearer t\r\nACCEPT-encoding: gzip\r\n\r\n"
+    request = parse(head, SERVES)
+    assert (request.token, request.headers["accept-encoding"]) == ("t", "gzip")
 
 
 def test_the_first_of_two_headers_counts() -> None:
     head = b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n"
-    assert parse(head).token == "a"
+    assert parse(head, SERVES).token == "a"
 
 
 @pytest.mark.parametrize("line", [b"", b"GET", b"GET /metrics", b"GET  /metrics HTTP/1.1"])
 def test_half_a_request_line_is_refused(line: bytes) -> None:
     with pytest.raises(RequestRefused):
-        parse(line + b"\r\n\r\n")
+        parse(line + b"\r\n\r\n", SERVES)

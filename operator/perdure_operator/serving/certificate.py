@@ -1,7 +1,7 @@
-"""The server's TLS context: from the files of a mounted Secret, or with a certificate that this process makes itself.
+"""A server's TLS context: from the files of a mounted Secret, or with a certificate that this process makes itself.
 
 The key that it makes never leaves memory: OpenSSL reads it from an anonymous file. Both kinds are renewed while the
-process runs. Used by `server`.
+process runs. Used by `connections`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class FromFiles:
                 self._state = state  # a wrong pair is reported once
                 self._context = self._read()
         except (OSError, ValueError) as error:
-            words = "%s: the new tls.crt and tls.key cannot be used, so metrics keep the certificate before: %s"
+            words = "%s: the new tls.crt and tls.key cannot be used, so the certificate before is kept: %s"
             logger.warning(words, self._folder, error)
 
     def _stat(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class FromFiles:
 def make(names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
     """A certificate and its key, both PEM, valid for LIFE from `now`."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "perdure-operator metrics")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "perdure-operator")])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -125,7 +125,7 @@ def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     with ExitStack() as files:
         paths = []
         for content in (certificate, key):
-            fd = os.memfd_create("perdure-metrics")
+            fd = os.memfd_create("perdure-serving")
             files.callback(os.close, fd)
             os.write(fd, content)
             paths.append(f"/proc/self/fd/{fd}")

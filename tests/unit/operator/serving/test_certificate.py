@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from perdure.errors import UserError
-from perdure_operator.metrics.certificate import LIFE, LOOK_SECONDS, Contexts, FromFiles, SelfMade, make
+from perdure_operator.serving.certificate import LIFE, LOOK_SECONDS, Contexts, FromFiles, SelfMade, make
 
 
 def seen(contexts: Contexts) -> bytes:
@@ -59,7 +59,7 @@ def test_it_leaves_no_file_and_no_open_file_behind() -> None:
             names.append(str(one.readlink()))
     assert kept.current()
     assert names
-    assert not [name for name in names if "perdure-metrics" in name]
+    assert not [name for name in names if "perdure-serving" in name]
 
 
 def test_it_is_renewed_when_half_of_its_life_is_over() -> None:

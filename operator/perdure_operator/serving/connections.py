@@ -1,0 +1,213 @@
+"""One HTTPS endpoint on a port: one request a connection, so that each connection has an end.
+
+A TLS handshake takes 3 s at most, headers 2 s, an answer 10 s. There are 16 connections at once, and 50 new
+ones a second: the others wait in the kernel, because handshakes take the operator's time. Used by `loop.operator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from perdure.errors import UserError
+from perdure_operator.serving.certificate import Contexts
+
+PAUSE_SECONDS: Final = 0.02
+"""Between two accepted connections."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many connections there are at once, and the seconds that each part of one may take."""
+
+    connections: int = 16
+    handshake: float = 3.0
+    headers: float = 2.0
+    answer: float = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for the endpoint, with a token that nobody has checked yet."""
+
+    token: str
+    headers: Mapping[str, str]
+    """By names in lower case. The first of two with one name counts."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer."""
+
+    content: bytes
+    content_type: str
+    headers: tuple[str, ...] = ()
+    status: HTTPStatus = HTTPStatus.OK
+
+
+class RequestRefused(Exception):
+    """The request is answered with this status and one line."""
+
+    def __init__(self, status: HTTPStatus, words: str, *headers: str) -> None:
+        super().__init__(words)
+        self.status, self.words, self.headers = status, words, headers
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is served: one path, by one method."""
+
+    name: str
+    """What the log calls it."""
+    method: str
+    path: str
+    respond: Callable[[Request], Coroutine[Any, Any, Response]]
+    """May raise RequestRefused."""
+    header_bytes: int
+    """The longest head of a request. A projected token takes 1 to 2 KiB."""
+
+
+def listen(port: int, *, name: str) -> socket.socket:
+    """A listening socket on all addresses, of both families where the machine has both. Raises UserError."""
+    both = socket.has_dualstack_ipv6()
+    try:
+        family = socket.AF_INET6 if both else socket.AF_INET
+        listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
+    except OSError as error:
+        raise UserError(f"cannot serve {name} on port {port}: {error.strerror}: give another --{name}-port") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(
+    listener: socket.socket, contexts: Contexts, endpoint: Endpoint, *, limits: Limits | None = None
+) -> None:
+    """Serve until cancelled; closes the listener."""
+    bounds = limits or Limits()
+    free = asyncio.Semaphore(bounds.connections)
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as group:
+        with listener:
+            while True:
+                await free.acquire()
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:  # too many open files, mostly
+                    free.release()
+                    logger.warning("%s: a connection could not be accepted: %s", endpoint.name, error)
+                    await asyncio.sleep(1)
+                    continue
+                task = group.create_task(_connection(connection, contexts, endpoint, bounds))
+                task.add_done_callback(lambda _: free.release())
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _connection(connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits) -> None:
+    """Answer one request. A client's fault is no line in the log; a fault of ours ends this connection alone."""
+    try:
+        reader, writer = await _handshake(connection, contexts, endpoint, limits)
+    except (OSError, TimeoutError):
+        connection.close()
+        return
+    except Exception:
+        connection.close()
+        logger.exception("%s: an unexpected error ended a connection", endpoint.name)
+        return
+    try:
+        answer = await _answer(reader, endpoint, limits)
+        async with asyncio.timeout(limits.answer):
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        pass  # the client went away, or is too slow
+    except Exception:
+        logger.exception("%s: an unexpected error ended a request", endpoint.name)
+    finally:
+        writer.transport.abort()
+
+
+async def _handshake(
+    connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=endpoint.header_bytes, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, connection, ssl=contexts.current(), ssl_handshake_timeout=limits.handshake
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits) -> bytes:
+    try:
+        return _written(await _response(await _read(reader, endpoint, limits), endpoint))
+    except RequestRefused as refusal:
+        return _written(_line(refusal.words, refusal.status, refusal.headers))
+
+
+async def _response(request: Request, endpoint: Endpoint) -> Response:
+    try:
+        return await endpoint.respond(request)
+    except RequestRefused:
+        raise
+    except Exception:
+        logger.exception("%s: an unexpected error as a request was answered", endpoint.name)
+        return _line("an error in the operator: its log has it", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _read(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits) -> Request:
+    try:
+        async with asyncio.timeout(limits.headers):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError:
+        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly") from None
+    except asyncio.LimitOverrunError:
+        words = f"the headers are longer than {endpoint.header_bytes} bytes"
+        raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words) from None
+    return parse(head, endpoint)
+
+
+def parse(head: bytes, endpoint: Endpoint) -> Request:
+    """Read a request's head. Raises RequestRefused for all but the endpoint's method and path with a bearer token."""
+    line, *lines = head.decode("latin-1").split("\r\n")
+    words = line.split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
+    if words[1].partition("?")[0] != endpoint.path:
+        raise RequestRefused(HTTPStatus.NOT_FOUND, f"only {endpoint.path} is here")
+    if words[0] != endpoint.method:
+        words_ = f"{endpoint.path} takes {endpoint.method} alone"
+        raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, words_, f"Allow: {endpoint.method}")
+    headers: dict[str, str] = {}
+    for one in lines:
+        name, _, value = one.partition(":")
+        headers.setdefault(name.strip().lower(), value.strip())
+    scheme, _, token = headers.pop("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        words_ = "give a ServiceAccount's token: Authorization: Bearer TOKEN"
+        raise RequestRefused(HTTPStatus.UNAUTHORIZED, words_, "WWW-Authenticate: Bearer")
+    return Request(token.strip(), headers)
+
+
+def _line(words: str, status: HTTPStatus, headers: tuple[str, ...] = ()) -> Response:
+    return Response(f"{words}\n".encode(), "text/plain; charset=utf-8", headers, status)
+
+
+def _written(response: Response) -> bytes:
+    lines = [
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.content)}",
+        "Connection: close",
+        *response.headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + response.content
