@@ -63,8 +63,9 @@ _CLAIMED: Final[list[weakref.ref[Any]]] = []
 """The last group that a session installed as torch's WORLD."""
 _PLACEHOLDERS: Final[list[Any]] = []
 """What makes gloo's groups, while a placeholder is torch's WORLD."""
+NO_MESSAGE: Final = "a message to another rank, or from one, before the first batch"
 _GUARDED: Final[list[tuple[FunctionType, CodeType, dict[str, Any] | None]]] = []
-"""The function that makes torch's WORLD, with its own code and defaults, while it has others."""
+"""torch's functions that have other code meanwhile, each with its own code and defaults."""
 
 
 def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: timedelta) -> Group:
@@ -97,14 +98,16 @@ def install(group: Group, store: Store, *, rank: int, world: int, timeout: timed
 def install_placeholder(*, rank: int, world: int) -> None:
     """Make a group without connections torch's default group, with the rank and size that this process will have.
 
-    A model can be sharded over it and over a mesh of it, whose groups are such groups, too. Collectives fail: no other
-    rank is there yet.
+    A model can be sharded over it and over a mesh of it, whose groups are such groups, too. Collectives and messages
+    fail: no other rank is there yet.
     """
     lift_guard()
     store = dist.HashStore()  # type: ignore[attr-defined]
     install(_unconnected(None, rank, world), store, rank=rank, world=world, timeout=timedelta(seconds=1))
     _PLACEHOLDERS.append(getattr(distributed_c10d, GLOO))
     setattr(distributed_c10d, GLOO, _unconnected)
+    for message in (dist.isend, dist.irecv):  # all others call these; the group itself would drop a message in silence
+        _replace(inspect.unwrap(message), _refuse_message)
 
 
 def has_placeholder() -> bool:
@@ -132,6 +135,10 @@ def handing_out(groups: Sequence[Group]) -> Iterator[None]:
         setattr(distributed_c10d, GLOO, found)
 
 
+def _refuse_message(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(NO_MESSAGE)
+
+
 def collectives_so_far() -> int:
     """How many collectives and messages torch's groups have carried on this rank; 0 without a WORLD."""
     if not dist.is_initialized() or has_placeholder():
@@ -156,18 +163,23 @@ def guard_world(ask: Callable[[], None]) -> None:
         if not dist.is_initialized():
             make(*args, **kwargs)
 
+    _replace(plain, made)
+
+
+def _replace(plain: FunctionType, made: Callable[..., None]) -> None:
+    """Have `made` called in place of a function of torch's."""
     _GUARDED.append((plain, plain.__code__, plain.__kwdefaults__))
     plain.__code__, plain.__kwdefaults__ = _instead.__code__, {"_made": made}
 
 
 def _instead(*args: Any, _made: Callable[..., None], **kwargs: Any) -> None:
-    """The code of torch's function while it is guarded. It refers to nothing of this module, whose names it would not
+    """The code of torch's function while it is replaced. It refers to nothing of this module, whose names it would not
     find."""
     _made(*args, **kwargs)
 
 
 def lift_guard() -> None:
-    """Give torch's function its own code back."""
+    """Give torch's functions their own code back."""
     while _GUARDED:
         plain, code, defaults = _GUARDED.pop()
         plain.__code__, plain.__kwdefaults__ = code, defaults
@@ -195,6 +207,7 @@ def uninstall() -> list[Any]:
     """Remove torch's groups, and return them; they live as long as the list (perdure.group.old_groups)."""
     while _PLACEHOLDERS:
         setattr(distributed_c10d, GLOO, _PLACEHOLDERS.pop())
+        lift_guard()
     kept = list(distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public list
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -30,6 +30,7 @@ from perdure.errors import (
     StorageError,
     UserError,
 )
+from perdure.group.world import NO_MESSAGE
 from perdure.loop.telemetry.events import Events
 from perdure.loop.telemetry.sinks import AgentPipe
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
@@ -43,12 +44,13 @@ NO_GROUP: Final = (
     "Default process group has not been initialized",
     "error_on_collective",
     "Backend fake ",
+    NO_MESSAGE,
 )
-"""torch's messages for what follows."""
+"""torch's messages for what follows, and ours for a message over a placeholder."""
 NO_GROUP_YET: Final = (
     "this process joins a living run, and has no process group before its first batch: what needs one (a "
-    "DistributedDataParallel, new_group, a device mesh or a collective of the script's own) goes after the first "
-    "batch; wrap the model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
+    "DistributedDataParallel, new_group, a device mesh, a collective or a message of the script's own) goes after the "
+    "first batch; wrap the model with session.wrap, or set PERDURE_LIVE=no to have members replaced in place"
 )
 _PEER_GONE: Final = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe.*gloo|NCCL (communicator|error)|ncclRemoteError"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from perdure.loop.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.live.scripts import await_exit, dies, take_part
 from tests.unit.runtime.session.sharded import BATCH, OPTIMIZERS, Net, dataset
+
+SECONDS = 60.0
 
 
 def train(root: str, **arguments: Any) -> dict[str, Any]:
@@ -125,8 +130,19 @@ def trains(
 
 
 def listeners() -> list[int]:
-    """The ports on which this process listens."""
-    own = {socket_inode(str(link.readlink())) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    """The ports on which this process listens, when its threads have let go of what they had."""
+    end = time.monotonic() + SECONDS
+    while (found := _ports()) and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.02)
+    return found
+
+
+def _ports() -> list[int]:
+    own = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            own.add(socket_inode(str(link.readlink())))
     return [port for _, inode, port in internet_listeners(Path("/proc/self/net")) if inode in own]
 
 

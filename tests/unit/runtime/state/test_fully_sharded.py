@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from perdure.group.world import foreign, has_placeholder, install_placeholder, uninstall
+from perdure.group.world import NO_MESSAGE, foreign, has_placeholder, install_placeholder, uninstall
 from perdure.state import keepers
 from perdure.state.fully_sharded import (
     Resharded,
@@ -120,6 +120,26 @@ def test_replicas_are_sharded_over_placeholders_and_their_groups_are_not_taken_f
         net.embedding.weight.full_tensor()
     own: Any = dist.new_group([0, 1])
     assert foreign(groups([net])) == [own.group_name]
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize(
+    "message",
+    [
+        dist.send,
+        dist.recv,
+        dist.isend,
+        dist.irecv,
+        lambda tensor, to: dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, to)]),
+        lambda _, to: dist.send_object_list([None], to),
+        lambda _, of: dist.recv_object_list([None], of),
+    ],
+)
+def test_a_message_over_a_placeholder_fails_and_none_fails_after_it(message: Callable[..., Any]) -> None:
+    with pytest.raises(RuntimeError, match=NO_MESSAGE):
+        message(torch.ones(1), 0)
+    uninstall()
+    assert [one.__code__.co_name for one in (dist.isend, dist.irecv)] == ["isend", "irecv"]
 
 
 @pytest.mark.usefixtures("fake")
