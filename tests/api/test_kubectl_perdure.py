@@ -74,15 +74,22 @@ def reader(api_server: ApiServer, tools: dict[str, Path]) -> Reader:
 
 
 @pytest.fixture
-def moving(scene: Scene) -> Iterator[Scene]:
-    """A job that trains on while a new member starts, because one of its nodes is cordoned."""
+def training(scene: Scene) -> Scene:
+    """A job whose members are on n1 and n2."""
     nodes = [scene.node(name) for name in ("n1", "n2")]
     scene.apply(disruption={"replacementTimeoutSeconds": 600})
     starts(scene, *nodes)
-    scene.cordon(nodes[1])
-    until("a standby", lambda: len(scene.names()) == 3)
-    yield scene
-    scene.server.kubectl("uncordon", nodes[1])
+    return scene
+
+
+@pytest.fixture
+def moving(training: Scene) -> Iterator[Scene]:
+    """That job while it trains on and a new member starts, because n2 is cordoned."""
+    node = f"{training.namespace}-n2"
+    training.cordon(node)
+    until("a standby", lambda: len(training.names()) == 3)
+    yield training
+    training.server.kubectl("uncordon", node)
 
 
 def test_who_may_only_read_sees_what_a_job_waits_for_and_until_when(moving: Scene, reader: Reader) -> None:
@@ -107,13 +114,40 @@ def test_who_may_only_read_sees_what_a_job_waits_for_and_until_when(moving: Scen
     assert [one["name"] for one in everywhere if one["namespace"] == moving.namespace] == [moving.name]
 
 
-def test_it_asks_for_no_more_than_its_role_grants_and_for_all_of_it(
+def test_who_may_only_read_is_told_what_the_operator_then_does_at_a_drain(training: Scene, reader: Reader) -> None:
+    node, third = f"{training.namespace}-n2", training.node("n3")
+    told = reader.json("what-if", "drain", node)
+    (job,) = [one for one in told["jobs"] if one["namespace"] == training.namespace]
+    assert (job["members"], job["evictions"]["refused"]) == (training.names()[1:], True)
+    assert (job["withRoom"]["how"], job["withoutRoom"]["how"]) == ("live", "recreate")
+    page = reader.text("what-if", "drain", node)
+    assert f"{training.namespace}/{training.name}, running" in page
+    assert "429" in page
+
+    training.cordon(node)
+    until("a standby", lambda: len(training.names()) == 3)
+    training.run_pods(third)
+    until("an offer to take over live", lambda: _offered_live(training))
+
+
+def _offered_live(scene: Scene) -> bool:
+    upcoming = scene.status().next
+    return upcoming is not None and upcoming.plan is not None and upcoming.plan.handover is not None
+
+
+def test_it_asks_for_no_more_than_its_role_grants_and_only_reads(
     moving: Scene, reader: Reader, api_server: ApiServer
 ) -> None:
     reader.text("status", "-A")
     reader.text("status", moving.name, "-n", moving.namespace)
+    reader.text("what-if", "drain", f"{moving.namespace}-n1")
     difference = audit_rbac([api_server.audit_log], reader.rendered, USER)
-    assert (difference.unused, difference.ungranted) == (frozenset(), frozenset())
+    assert difference.ungranted == frozenset()
+    assert {str(right) for right in difference.unused} <= RARE
+
+
+RARE = {"get pods", "get controllerrevisions.apps", "list evictions.lifecycle.k8s.io"}
+"""A pod that status names and a LIST lacks, a job whose template is refused, a Kubernetes that serves Evictions."""
 
 
 def test_a_refusal_is_one_line_as_kubectl_writes_it(api_server: ApiServer, reader: Reader, namespace: str) -> None:
@@ -130,6 +164,12 @@ def test_a_refusal_is_one_line_as_kubectl_writes_it(api_server: ApiServer, reade
         check=False,
     )
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", kubectl.stderr)
+
+
+def test_a_node_that_does_not_exist_is_one_line(api_server: ApiServer, reader: Reader) -> None:
+    done = reader.run("what-if", "drain", "nowhere")
+    kubectl = api_server.kubectl("get", "node", "nowhere", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", kubectl.stderr)
 
 
 def test_a_namespace_without_jobs_is_no_error(reader: Reader, namespace: str) -> None:

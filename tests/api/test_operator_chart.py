@@ -109,7 +109,7 @@ def test_claims_of_karpenter_are_read_only_where_that_is_wanted(tools: dict[str,
 
 def test_evictions_are_answered_unless_the_chart_says_otherwise(tools: dict[str, Path]) -> None:
     def rules_and_words(*values: str) -> tuple[list[tuple[str, ...]], list[str]]:
-        documents = rendered(tools, *values)
+        documents = rendered(tools, "userRoles=false", *values)
         roles = of_kind(documents, "ClusterRole") + of_kind(documents, "Role")
         rules = [rule for role in roles for rule in role["rules"] if rule["apiGroups"] == ["lifecycle.k8s.io"]]
         (deployment,) = of_kind(documents, "Deployment")
@@ -157,7 +157,7 @@ def test_nothing_may_read_secrets_or_change_nodes(tools: dict[str, Path]) -> Non
         for rule in role["rules"]
     ]
     assert all("secrets" not in rule["resources"] and "*" not in rule["verbs"] for rule in rules)
-    assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get", "list", "watch"]]
+    assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get", "list", "watch"], ["list"]]
 
 
 def test_a_class_for_joiners_preempts_no_pod_and_is_seen_by_autoscalers(tools: dict[str, Path]) -> None:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from perdure.errors import UserError
-from perdure_operator.kubectl import reading, status_page
+from perdure_operator.kubectl import reading, status_page, what_if
 from perdure_operator.kubectl.job import summary
 from perdure_operator.kubectl.page import Page
 from perdure_operator.kubectl.reading import Where
 from perdure_operator.kubectl.screen import draw
 
-KILLED_BY_SIGINT = 130
+KILLED_BY_SIGINT: Final = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = _parser().parse_args(argv)
+    logging.getLogger("perdure_operator").addHandler(logging.NullHandler())  # what the operator would log
     try:
         asyncio.run(arguments.command(arguments))
     except UserError as error:
@@ -52,6 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", parents=[flags], help="all jobs in one table, or one job with its members")
     status.add_argument("job", nargs="?", metavar="JOB")
     status.set_defaults(command=_status)
+
+    asked = commands.add_parser("what-if", help="what something would do to training jobs: drain")
+    drain = asked.add_subparsers(required=True, metavar="WHAT").add_parser(
+        "drain", parents=[flags], help="the jobs on these nodes: live or not and why, and when evictions are admitted"
+    )
+    drain.add_argument("nodes", nargs="+", metavar="NODE")
+    drain.set_defaults(command=_what_if_drained)
     return parser
 
 
@@ -83,6 +92,14 @@ async def _status(arguments: argparse.Namespace) -> None:
             return
         table = status_page.table_of_jobs(rows, api.server_time(), namespaces=where.all_namespaces)
         _show(arguments, rows, table)
+
+
+async def _what_if_drained(arguments: argparse.Namespace) -> None:
+    where, nodes = _where(arguments), tuple(dict.fromkeys(arguments.nodes))
+    async with reading.connected(where) as api:
+        seen = await reading.before_a_drain(api, where, nodes)
+        told = what_if.what_if(seen, nodes, api.server_time())
+    _show(arguments, told, what_if.page(told))
 
 
 def _where(arguments: argparse.Namespace) -> Where:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,10 +10,13 @@ from perdure.errors import UserError
 from perdure.wire import LABEL_JOB
 from perdure_operator.cluster import kube
 from perdure_operator.cluster.kube import KubeApi
-from perdure_operator.cluster.protocol import JOBS, PODS, ApiError, Json, NotFound
+from perdure_operator.cluster.protocol import EVICTIONS, JOBS, PODS, ApiError, Conflict, Json, NotFound
 from perdure_operator.cluster.read import parse, records
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.kubectl.job import JobSeen, in_order
+from perdure_operator.kubectl.what_if import DrainSeen, Unseen
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ async def connected(where: Where) -> AsyncIterator[KubeApi]:
 
 def in_words(error: ApiError) -> str:
     """A refusal as kubectl puts it."""
+    if isinstance(error, Conflict) and not error.status:
+        return f"{error}: try again"
     message = str(error).partition(": ")[2] or str(error)
     if not error.status:
         return f"the API server does not answer: {message}"
@@ -72,6 +77,44 @@ async def job(api: KubeApi, where: Where, name: str) -> JobSeen:
     listed = await api.list(PODS, where.one, selector=f"{LABEL_JOB}={name}")
     views = sorted((parse.pod(raw) for raw in listed), key=lambda pod: pod.name)
     return JobSeen(record, tuple(pod for pod in views if pod.owner_uid == record.uid), api.server_time())
+
+
+async def before_a_drain(api: KubeApi, where: Where, nodes: Sequence[str]) -> list[DrainSeen | Unseen]:
+    """The jobs with pods on these nodes, as the operator sees them; of all namespaces, unless `-n` names one.
+
+    Raises UserError if there is no such node.
+    """
+    cache = Cache(responds=await api.serves(EVICTIONS))
+    observer = Observer(api, cache, namespace=where.namespace)
+    await observer.sync()
+    for name in nodes:
+        if cache.node(name) is None:
+            raise UserError(f'from server (NotFound): nodes "{name}" not found')
+    return [
+        await _with_warm_ups(api, observer, record)
+        for record in sorted(cache.jobs(), key=lambda one: one.key)
+        if any(pod.view.owner_uid == record.uid and pod.view.node in nodes for pod in cache.pods(record.key))
+    ]
+
+
+async def _with_warm_ups(api: KubeApi, observer: Observer, record: JobRecord) -> DrainSeen | Unseen:
+    namespace, name = record.key
+    if record.fault:
+        return Unseen(namespace, name, record.fault)
+    snapshot = await observer.observe(record.key)
+    if snapshot is None:
+        return Unseen(namespace, name, "it was deleted meanwhile")
+    listed = await api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
+    spans = (_warm_up(raw) for raw in listed if parse.controller(raw) == record.uid)
+    return DrainSeen(snapshot, tuple(span for span in spans if span is not None))
+
+
+def _warm_up(raw: Json) -> float | None:
+    """Seconds from the pod's creation until it was Ready; None if it is not, or its clocks disagree."""
+    created, view = parse.time(parse.meta(raw).get("creationTimestamp")), parse.pod(raw)
+    if created is None or view.ready_since is None or view.ready_since < created:
+        return None
+    return (view.ready_since - created).total_seconds()
 
 
 def _job(raw: Json) -> JobRecord:

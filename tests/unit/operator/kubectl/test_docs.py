@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from collections.abc import Callable, Mapping
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from perdure_operator.api import names
+from perdure_operator.kubectl import what_if
 from perdure_operator.kubectl.job import summary
 from perdure_operator.kubectl.page import Page
 from perdure_operator.kubectl.screen import draw
 from perdure_operator.kubectl.status_page import job_page, page_of_job, table_of_jobs
+from perdure_operator.kubectl.what_if import DrainSeen
 from tests.support.raw import UID
-from tests.unit.operator.kubectl.seen import moving_again, seen
+from tests.support.stage import KEY
+from tests.unit.operator.kubectl.seen import moved, moving_again, seen
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "kubectl.md"
 EXAMPLE = re.compile(r"```console\n\$ (kubectl perdure [^\n]*)\n(.*?)```", re.DOTALL)
@@ -31,9 +35,17 @@ def status_of_one() -> tuple[Page, str]:
     return page_of_job(job_page(told), told.now), told.record.uid
 
 
+def what_if_drained() -> tuple[Page, str]:
+    stage = moved()
+    snapshot = asyncio.run(stage.observer.observe(KEY))
+    assert snapshot is not None
+    return what_if.page(what_if.what_if([DrainSeen(snapshot, (4.2, 5.0))], ["n3"], stage.now)), snapshot.uid
+
+
 PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
     "kubectl perdure status": status_of_all,
     "kubectl perdure status digits": status_of_one,
+    "kubectl perdure what-if drain n3": what_if_drained,
 }
 SHOWN = dict(EXAMPLE.findall(DOCS.read_text()))
 

@@ -1,0 +1,286 @@
+"""`kubectl perdure what-if drain`: what a drain would do to each job, by the operator's own decisions. Pure.
+
+It says what the operator would decide, until when, and what nobody knows before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pydantic import Field
+
+from perdure.wire import Completion, Role
+from perdure_operator.api.model import Model
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.api.status import Takeover
+from perdure_operator.decide import stage_of
+from perdure_operator.decide.facts import own, terminated
+from perdure_operator.kubectl.forward import How, Outlook, drained, play
+from perdure_operator.kubectl.page import Facts, Page, Table, clock, duration
+from perdure_operator.state.snapshot import PodView, Snapshot
+
+DEFAULT_SECONDS: Final = 300
+"""How often a run saves if the spec does not say."""
+NOT_LOOKED_AT: Final = (
+    "Not looked at: rows that your operator's configuration adds to the table of signals; other pods on these "
+    "nodes, and their budgets; whether several jobs compete for the same room."
+)
+
+
+@dataclass(frozen=True)
+class DrainSeen:
+    """A job with pods on the nodes of a drain."""
+
+    snapshot: Snapshot
+    warm_ups: tuple[float, ...] = ()
+    """How many seconds each of its pods took from its creation until it was Ready."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A job with pods there that could not be read."""
+
+    namespace: str
+    name: str
+    why: str
+
+
+class Evictions(Model):
+    """What the eviction API says to a drain of the job's members."""
+
+    refused: bool
+    """Whether it refuses at first."""
+    why: str
+    first_after: float | None = None
+    """About so many seconds after the cordon the first is admitted if new members find room; absent if unknown."""
+    at_latest: datetime | None = None
+    """By when, if new members find no room; absent without a limit."""
+
+
+class DrainOfJob(Model):
+    """What a drain would do to one job."""
+
+    namespace: str
+    name: str
+    stage: str
+    members: tuple[str, ...]
+    """Its pods on these nodes."""
+    nodes: tuple[str, ...]
+    """Those of the nodes that they are on."""
+    with_room: Outlook
+    """If its new members find a node."""
+    without_room: Outlook
+    """If they find none."""
+    evictions: Evictions
+    at_risk: str
+    """Which steps could be lost."""
+    not_known: tuple[str, ...] = ()
+
+
+def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
+    """What a drain of these nodes would do to the job."""
+    snapshot, named = seen.snapshot, frozenset(nodes)
+    going = pods_on(snapshot, named)
+    after = drained(snapshot, named)
+    with_room, without_room = play(after, room=True), play(after, room=False)
+    warm_up = max(seen.warm_ups, default=None)
+    return DrainOfJob(
+        namespace=snapshot.namespace,
+        name=snapshot.name,
+        stage=stage_of(snapshot.status).value,
+        members=tuple(pod.name for pod in going),
+        nodes=tuple(sorted({pod.node for pod in going})),
+        with_room=with_room,
+        without_room=without_room,
+        evictions=_evictions(snapshot, going, with_room, without_room, warm_up),
+        at_risk=_at_risk(snapshot, with_room),
+        not_known=tuple(_not_known(snapshot, with_room, warm_up)),
+    )
+
+
+def pods_on(snapshot: Snapshot, nodes: frozenset[str]) -> list[PodView]:
+    """The job's own pods there that have not ended."""
+    there = (pod for pod in own(snapshot).values() if pod.node in nodes)
+    return [pod for pod in there if not (pod.gone or terminated(pod))]
+
+
+def _evictions(
+    snapshot: Snapshot, going: Sequence[PodView], with_room: Outlook, without_room: Outlook, warm_up: float | None
+) -> Evictions:
+    budget = snapshot.budget
+    if snapshot.foreign_budgets:
+        others = ", ".join(snapshot.foreign_budgets)
+        return Evictions(refused=True, why=f"refused until another PodDisruptionBudget is changed or deleted: {others}")
+    if budget is None:
+        graces = max((pod.grace for pod in going), default=0)
+        return Evictions(
+            refused=False, why=f"no PodDisruptionBudget: members are evicted at once, with {graces} s to save"
+        )
+    counted = [pod for pod in own(snapshot).values() if pod.role == Role.MEMBER and pod.ready and not terminated(pod)]
+    allowed = len(counted) + len(snapshot.foreign_pods) - budget.min_available
+    if allowed > 0 or not any(pod.role == Role.MEMBER and pod.ready for pod in going):
+        return Evictions(refused=False, why="admitted at once: no member that trains has to stay available there")
+    kept = f"the job's PodDisruptionBudget keeps {budget.min_available} members available"
+    return Evictions(
+        refused=True,
+        why=f"{kept}: refused (429, kubectl tries again every 5 s) until the members there have ended",
+        first_after=_first_after(snapshot, with_room, warm_up),
+        at_latest=without_room.saved_by,
+    )
+
+
+def _first_after(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> float | None:
+    """The members told, new ones Ready, and the leaving ones ended, as long as all that is known from before."""
+    exits = snapshot.status.exit_seconds
+    if outlook.how in (How.TRAINS_ON, How.WAITS) or (outlook.starting and warm_up is None):
+        return None
+    if exits is None and outlook.how is not How.LIVE:
+        return None
+    return outlook.seconds + ((warm_up or 0.0) if outlook.starting else 0.0) + (exits or 0.0)
+
+
+def _at_risk(snapshot: Snapshot, outlook: Outlook) -> str:
+    if snapshot.status.current is None:
+        return "none: no run is on"
+    if snapshot.spec.completion is not Completion.LOG:
+        return "what the script has not saved when it is asked to end"
+    saved = f"the steps since its last commit ({cadence(snapshot.spec.checkpoint)})"
+    step = snapshot.status.step
+    known = f"; the last one known is of step {step}" if step is not None else "; none is known yet"
+    if outlook.how is How.LIVE:
+        return f"none; if a member dies meanwhile, at most {saved}{known}"
+    if outlook.how is How.TRAINS_ON:
+        return f"none as long as it trains on; if its members are deleted by force, {saved}{known}"
+    return f"none if the members save in time; else {saved}{known}"
+
+
+def cadence(policy: CheckpointPolicy) -> str:
+    """How often a run saves, in words."""
+    for number, what in ((policy.every_steps, "steps"), (policy.every_epochs, "epochs")):
+        if number is not None:
+            return f"one every {number} {what}"
+    return f"one every {policy.every_seconds or DEFAULT_SECONDS} seconds"
+
+
+def _not_known(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> Iterable[str]:
+    status = snapshot.status
+    if outlook.starting:
+        yield f"whether there is room for {_members(outlook.starting)}"
+    if outlook.starting and warm_up is None:
+        yield "how long they take to be Ready"
+    if outlook.how is How.LIVE and all(one.how is not Takeover.LIVE for one in status.history):
+        yield "whether its script can be handed over live, as no run of it was: if not, it goes on in place"
+    if outlook.how in (How.IN_PLACE, How.RECREATE) and status.exit_seconds is None:
+        yield "how long its members take to save, as none was asked to yet"
+    if status.current:
+        yield "whether its members make progress"
+
+
+def _members(count: int) -> str:
+    return "1 new member" if count == 1 else f"{count} new members"
+
+
+class Drain(Model):
+    """What a drain of these nodes would do."""
+
+    nodes: tuple[str, ...]
+    now: datetime
+    jobs: tuple[DrainOfJob, ...]
+    unreadable: dict[str, str] = Field(default_factory=dict)
+    """Jobs of which nothing is said, as namespace/name, and why."""
+    not_looked_at: str = NOT_LOOKED_AT
+
+
+def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datetime) -> Drain:
+    """What a drain of these nodes would do to these jobs."""
+    found = list(seen)
+    return Drain(
+        nodes=tuple(nodes),
+        now=now,
+        jobs=tuple(drain(one, nodes) for one in found if isinstance(one, DrainSeen)),
+        unreadable={f"{one.namespace}/{one.name}": one.why for one in found if isinstance(one, Unseen)},
+    )
+
+
+def page(told: Drain) -> Page:
+    """The page for people: all jobs in one table, then each with its reasons."""
+    jobs, now, where = told.jobs, told.now, ", ".join(told.nodes)
+    unreadable = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in told.unreadable.items()]
+    if not jobs and not unreadable:
+        return (f"No training job has a pod on {where}.",)
+    heads = ("NAMESPACE", "NAME", "PODS THERE", "IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS")
+    rows = tuple(
+        (
+            job.namespace,
+            job.name,
+            str(len(job.members)),
+            _short(job.with_room, now),
+            _short(job.without_room, now),
+            "refused at first" if job.evictions.refused else "admitted at once",
+        )
+        for job in jobs
+    )
+    details = [_details(job, now) for job in jobs]
+    return (Table(heads, rows, title=f"If {where} were drained now"), *details, *unreadable, told.not_looked_at)
+
+
+def _details(job: DrainOfJob, now: datetime) -> Facts:
+    return Facts(
+        (
+            ("Job", f"{job.namespace}/{job.name}, {job.stage}"),
+            ("Pods there", ", ".join(job.members)),
+            ("With room", _long(job.with_room, now)),
+            ("Without", _long(job.without_room, now)),
+            ("Evictions", _told(job, now)),
+            ("Steps at risk", job.at_risk),
+            ("Not known", "; ".join(job.not_known)),
+        )
+    )
+
+
+def _short(outlook: Outlook, now: datetime) -> str:
+    waits = outlook.awaited_until and outlook.how in (How.RECREATE, How.LIVE) and outlook.seconds > SOON
+    return f"{outlook.how.value} at {clock(_at(outlook, now), now)}" if waits else outlook.how.value
+
+
+SOON: Final = 10
+"""Seconds after the cordon that are worth no time of their own in the table: the quiet second, and what follows."""
+
+
+def _at(outlook: Outlook, now: datetime) -> datetime:
+    return now + timedelta(seconds=outlook.seconds)
+
+
+_WORDS: Final = {
+    How.LIVE: "live: the run goes on between two batches",
+    How.IN_PLACE: "in place: the members save, and those that stay go on in their pods",
+    How.RECREATE: "recreate: all members save and leave, and all members of the next run are new",
+    How.TRAINS_ON: "trains on: no member leaves, and the drain waits for as long as kubectl lets it",
+    How.WAITS: "no run is on: it waits",
+}
+
+
+def _long(outlook: Outlook, now: datetime) -> str:
+    size = f", with {outlook.size} members" if outlook.size else ""
+    late = outlook.seconds and outlook.how is not How.TRAINS_ON
+    when = f", {duration(outlook.seconds)} after the cordon" if late else ""
+    if outlook.starting and outlook.how in (How.LIVE, How.IN_PLACE) and outlook.seconds <= SOON:
+        when = f", once {_members(outlook.starting)} {'is' if outlook.starting == 1 else 'are'} Ready"
+    by = f"; they may save until {clock(outlook.saved_by, now)}" if outlook.saved_by else ""
+    why = f"; because {outlook.why}" if outlook.why else ""
+    return f"{_WORDS[outlook.how]}{size}{when}{by}{why}"
+
+
+def _told(job: DrainOfJob, now: datetime) -> str:
+    told = job.evictions
+    first = (
+        f"; with room the first is admitted about {duration(told.first_after)} after the cordon"
+        if told.first_after
+        else ""
+    )
+    last = f"; without room by {clock(told.at_latest, now)}, if they save in time" if told.at_latest else ""
+    never = "; without room that is never" if told.refused and job.without_room.how is How.TRAINS_ON else ""
+    return f"{told.why}{first}{last}{never}"

@@ -1,0 +1,107 @@
+"""`kubectl perdure what-if drain` tells what holds evictions, until when, what is at risk, and what nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from datetime import timedelta
+
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.cluster.protocol import PODS
+from perdure_operator.kubectl.screen import draw
+from perdure_operator.kubectl.what_if import Drain, DrainOfJob, DrainSeen, Unseen, cadence, page, what_if
+from perdure_operator.state.snapshot import Budget, Snapshot
+from tests.support.raw import NOW
+from tests.support.stage import KEY, Stage
+from tests.unit.operator.kubectl.seen import moved, training
+
+
+def snapshot(stage: Stage) -> Snapshot:
+    seen = asyncio.run(stage.observer.observe(KEY))
+    assert seen is not None
+    return seen
+
+
+def asked(stage: Stage, *nodes: str, warm_ups: tuple[float, ...] = ()) -> DrainOfJob:
+    (job,) = what_if([DrainSeen(snapshot(stage), warm_ups)], nodes, stage.now).jobs
+    return job
+
+
+def text(told: Drain) -> str:
+    out = io.StringIO()
+    draw(page(told), out)
+    return " ".join(out.getvalue().split())
+
+
+def test_evictions_are_refused_until_the_members_there_have_ended() -> None:
+    stage = moved()
+    told = asked(stage, "n3", warm_ups=(4.2, 5.0))
+    assert told.members == (stage.names()[1],)
+    assert told.evictions.refused
+    assert told.evictions.first_after == 6.0  # the quiet second, and the longest time until a pod was Ready
+    assert told.evictions.at_latest == stage.now + timedelta(seconds=1 + 30 + 600)
+    assert asked(stage, "n3").evictions.first_after is None
+    assert "how long they take to be Ready" in asked(stage, "n3").not_known
+
+
+def test_a_member_that_is_not_ready_and_one_without_a_budget_are_evicted_at_once() -> None:
+    stage = training()
+    stage.cluster.change(PODS, "ns", stage.names()[1], _not_ready)
+    assert not asked(stage, "n2").evictions.refused
+    assert asked(stage, "n1").evictions.refused
+    bare = snapshot(training()).model_copy(update={"budget": None})
+    (told,) = what_if([DrainSeen(bare)], ["n1"], NOW).jobs
+    assert not told.evictions.refused
+    assert "with 120 s to save" in told.evictions.why
+
+
+def test_a_budget_that_leaves_room_for_one_eviction_admits_it() -> None:
+    loose = snapshot(training())
+    loose = loose.model_copy(update={"budget": Budget(min_available=1, uid="u")})
+    (told,) = what_if([DrainSeen(loose)], ["n1"], NOW).jobs
+    assert not told.evictions.refused
+
+
+def _not_ready(pod: dict[str, object]) -> None:
+    status = pod["status"]
+    assert isinstance(status, dict)
+    status["conditions"] = [{"type": "Ready", "status": "False"}]
+
+
+def test_a_second_budget_is_named_as_it_refuses_every_eviction() -> None:
+    two = snapshot(training()).model_copy(update={"foreign_budgets": ("theirs",)})
+    (told,) = what_if([DrainSeen(two)], ["n1"], NOW).jobs
+    assert told.evictions.refused
+    assert told.evictions.why.endswith("theirs")
+
+
+def test_a_drain_that_never_ends_is_told_so() -> None:
+    told = what_if([DrainSeen(snapshot(training(disruption={"signals": {"cordon": "Ignore"}})))], ["n1"], NOW)
+    assert "without room that is never" in text(told)
+    assert "its reaction to a cordoned node is Ignore" in text(told)
+
+
+def test_steps_at_risk_are_those_since_the_last_commit() -> None:
+    assert asked(moved(), "n3").at_risk.startswith("none; if a member dies meanwhile")
+    assert "of step 450" in asked(moved(), "n3").at_risk
+    assert "one every 50 steps" in asked(training(checkpoint=EVERY_FIFTY), "n1").at_risk
+    assert "has not saved" in asked(training(completion="ExitCode"), "n1").at_risk
+    assert cadence(CheckpointPolicy(uri="s3://b/c", every_epochs=2)) == "one every 2 epochs"
+    assert cadence(CheckpointPolicy(uri="s3://b/c")) == "one every 300 seconds"
+
+
+EVERY_FIFTY = {"uri": "s3://bucket/digits", "everySteps": 50}
+
+
+def test_what_nobody_knows_before_is_said() -> None:
+    first = asked(training(), "n2").not_known
+    assert any("room for 1 new member" in one for one in first)
+    assert any("handed over live" in one for one in first)
+    assert not any("handed over live" in one for one in asked(moved(), "n3").not_known)
+    assert any("take to save" in one for one in asked(training(completion="ExitCode"), "n1").not_known)
+
+
+def test_a_job_that_cannot_be_read_is_named_and_nothing_is_said_of_it() -> None:
+    told = what_if([Unseen("ns", "new", "field replicas: too new")], ["n1"], NOW)
+    assert text(told).startswith("ns/new: cannot be read, so nothing is said of it: field replicas: too new")
+    assert text(what_if([], ["n1", "n2"], NOW)) == "No training job has a pod on n1, n2."
