@@ -1,12 +1,14 @@
-"""`kubectl perdure` as a process of a user who may only read, against a real API server."""
+"""`kubectl perdure` for a user who may only read, against a real API server and the jobs of a real operator."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import yaml
 
 from e2e.cluster.apiserver import ApiServer
 from e2e.cluster.commands import clean_environment
+from perdure_operator.kubectl import command
 from tests.api.conftest import REPOSITORY
 from tests.api.rbac import audit_rbac
 from tests.api.scene import Scene, starts, until
@@ -27,6 +30,15 @@ FOR_PEOPLE = "--show-only=templates/userroles.yaml"
 
 
 @dataclass(frozen=True)
+class Done:
+    """How a command has ended, and what it has printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
 class Reader:
     """An account with the chart's ClusterRole for `kubectl perdure`, and no other right."""
 
@@ -35,22 +47,22 @@ class Reader:
     """The role, and its binding."""
     kubectl: Path
 
-    def run(self, *words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """As a user types it: kubectl finds the plugin on the PATH."""
-        environment = clean_environment(os.environ) | {"KUBECONFIG": str(kubeconfig or self.kubeconfig)}
-        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        argv = [str(self.kubectl), "perdure", *words]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    def run(self, *words: str, kubeconfig: Path | None = None) -> Done:
+        """In this process: a new one would import for a second each time."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            status = command.main([*words, f"--kubeconfig={kubeconfig or self.kubeconfig}"])
+        return Done(status, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
         done = self.run(*words)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.status, done.stderr) == (0, "")
         assert max(map(len, done.stdout.splitlines())) <= 100
         return done.stdout
 
     def json(self, *words: str) -> Any:
         done = self.run(*words, "-o", "json")
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.status, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
 
@@ -110,8 +122,16 @@ def test_who_may_only_read_sees_what_a_job_waits_for_and_until_when(moving: Scen
         ]["ready_by"]
     )
     assert [one["role"] for one in told["members"]] == ["member", "member", "next"]
-    everywhere = reader.json("status", "-A")["items"]
-    assert [one["name"] for one in everywhere if one["namespace"] == moving.namespace] == [moving.name]
+
+
+def test_kubectl_finds_it_as_a_plugin(reader: Reader, namespace: str) -> None:
+    environment = clean_environment(os.environ) | {"KUBECONFIG": str(reader.kubeconfig)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    argv = [str(reader.kubectl), "perdure", "status", "-n", namespace]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    shown = f"No training jobs found in {namespace} namespace.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", shown)
+    assert reader.run("status", "-n", namespace) == Done(0, "", shown)
 
 
 def test_who_may_only_read_is_told_what_the_operator_then_does_at_a_drain(training: Scene, reader: Reader) -> None:
@@ -135,6 +155,15 @@ def _offered_live(scene: Scene) -> bool:
     return upcoming is not None and upcoming.plan is not None and upcoming.plan.handover is not None
 
 
+def test_the_story_of_a_job_has_its_runs_and_its_own_events(moving: Scene, reader: Reader) -> None:
+    told = reader.json("timeline", moving.name, "-n", moving.namespace)
+    reasons = [one["what"] for one in told["happenings"]]
+    assert {"start", "run 1", "NodeLeaving"} <= set(reasons)
+    assert f"node {moving.namespace}-n2 is cordoned" in reader.text("timeline", moving.name, "-n", moving.namespace)
+    meanings = reader.json("explain", moving.name, "-n", moving.namespace)["items"]
+    assert "Disrupted" in [one["condition"] for one in meanings]
+
+
 def test_it_asks_for_no_more_than_its_role_grants_and_only_reads(
     moving: Scene, reader: Reader, api_server: ApiServer
 ) -> None:
@@ -153,7 +182,7 @@ RARE = {"get pods", "get controllerrevisions.apps", "list evictions.lifecycle.k8
 def test_a_refusal_is_one_line_as_kubectl_writes_it(api_server: ApiServer, reader: Reader, namespace: str) -> None:
     none = reader.run("status", "none", "-n", namespace)
     kubectl = api_server.kubectl("get", "trainingjob", "none", f"--namespace={namespace}", check=False)
-    assert (none.returncode, none.stdout, none.stderr) == (1, "", kubectl.stderr)
+    assert (none.status, none.stdout, none.stderr) == (1, "", kubectl.stderr)
     stranger = api_server.kubeconfig_for_service_account(namespace, "default")
     refused = reader.run("status", "-n", namespace, kubeconfig=stranger)
     kubectl = api_server.kubectl(
@@ -163,16 +192,10 @@ def test_a_refusal_is_one_line_as_kubectl_writes_it(api_server: ApiServer, reade
         f"--as=system:serviceaccount:{namespace}:default",
         check=False,
     )
-    assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", kubectl.stderr)
+    assert (refused.status, refused.stdout, refused.stderr) == (1, "", kubectl.stderr)
 
 
 def test_a_node_that_does_not_exist_is_one_line(api_server: ApiServer, reader: Reader) -> None:
     done = reader.run("what-if", "drain", "nowhere")
     kubectl = api_server.kubectl("get", "node", "nowhere", check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", kubectl.stderr)
-
-
-def test_a_namespace_without_jobs_is_no_error(reader: Reader, namespace: str) -> None:
-    done = reader.run("status", "-n", namespace)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"No training jobs found in {namespace} namespace.\n"
+    assert (done.status, done.stdout, done.stderr) == (1, "", kubectl.stderr)

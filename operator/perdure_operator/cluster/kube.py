@@ -168,15 +168,19 @@ class KubeApi:
             return False
         return any(isinstance(one, dict) and one.get("name") == resource.plural for one in known or ())
 
-    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
-        """See ClusterApi."""
-        return [raw async for page in self.pages(resource, namespace, selector=selector) for raw in page]
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, selector: str = "", fields: str = ""
+    ) -> list[Json]:
+        """See ClusterApi. `fields` is a field selector."""
+        found = self.pages(resource, namespace, selector=selector, fields=fields)
+        return [raw async for page in found for raw in page]
 
     async def pages(
-        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
+        self, resource: Resource, namespace: str | None = None, *, selector: str = "", fields: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
-        """See ClusterApi."""
+        """See ClusterApi. `fields` is a field selector."""
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        query |= {"fieldSelector": fields} if fields else {}
         while True:
             page = await self._call("GET", _path(resource, namespace), query=query)
             # List items have neither kind nor apiVersion; nothing here reads those.

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from perdure.errors import UserError
-from perdure_operator.kubectl import reading, status_page, what_if
+from perdure_operator.kubectl import reading, status_page, timeline, what_if
 from perdure_operator.kubectl.job import summary
 from perdure_operator.kubectl.page import Page
 from perdure_operator.kubectl.reading import Where
@@ -55,6 +55,14 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("job", nargs="?", metavar="JOB")
     status.set_defaults(command=_status)
 
+    story = commands.add_parser("timeline", parents=[flags], help="a job's runs, moves, pauses and losses, by time")
+    story.add_argument("job", metavar="JOB")
+    story.set_defaults(command=_timeline)
+
+    meaning = commands.add_parser("explain", parents=[flags], help="what a job's conditions mean, and what to do")
+    meaning.add_argument("job", metavar="JOB")
+    meaning.set_defaults(command=_explain)
+
     asked = commands.add_parser("what-if", help="what something would do to training jobs: drain")
     drain = asked.add_subparsers(required=True, metavar="WHAT").add_parser(
         "drain", parents=[flags], help="the jobs on these nodes: live or not and why, and when evictions are admitted"
@@ -92,6 +100,22 @@ async def _status(arguments: argparse.Namespace) -> None:
             return
         table = status_page.table_of_jobs(rows, api.server_time(), namespaces=where.all_namespaces)
         _show(arguments, rows, table)
+
+
+async def _timeline(arguments: argparse.Namespace) -> None:
+    where = _where(arguments)
+    async with reading.connected(where) as api:
+        seen = await reading.job(api, where, arguments.job)
+        told = timeline.timeline(seen, await reading.events(api, seen))
+    _show(arguments, told, timeline.page(told, seen.now))
+
+
+async def _explain(arguments: argparse.Namespace) -> None:
+    where = _where(arguments)
+    async with reading.connected(where) as api:
+        seen = await reading.job(api, where, arguments.job)
+    told = timeline.explain(seen.status)
+    _show(arguments, told, timeline.page_of_meanings(told))
 
 
 async def _what_if_drained(arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from perdure.errors import UserError
 from perdure.wire import LABEL_JOB
 from perdure_operator.cluster import kube
 from perdure_operator.cluster.kube import KubeApi
-from perdure_operator.cluster.protocol import EVICTIONS, JOBS, PODS, ApiError, Conflict, Json, NotFound
+from perdure_operator.cluster.protocol import EVENTS, EVICTIONS, JOBS, PODS, ApiError, Conflict, Json, NotFound
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
@@ -77,6 +77,11 @@ async def job(api: KubeApi, where: Where, name: str) -> JobSeen:
     listed = await api.list(PODS, where.one, selector=f"{LABEL_JOB}={name}")
     views = sorted((parse.pod(raw) for raw in listed), key=lambda pod: pod.name)
     return JobSeen(record, tuple(pod for pod in views if pod.owner_uid == record.uid), api.server_time())
+
+
+async def events(api: KubeApi, seen: JobSeen) -> list[Json]:
+    """The job's events, as the API server stores them."""
+    return await api.list(EVENTS, seen.record.key[0], fields=f"regarding.uid={seen.record.uid}")
 
 
 async def before_a_drain(api: KubeApi, where: Where, nodes: Sequence[str]) -> list[DrainSeen | Unseen]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from perdure_operator.api import names
-from perdure_operator.kubectl import what_if
+from perdure_operator.cluster.protocol import EVENTS
+from perdure_operator.kubectl import timeline, what_if
 from perdure_operator.kubectl.job import summary
 from perdure_operator.kubectl.page import Page
 from perdure_operator.kubectl.screen import draw
@@ -42,10 +43,18 @@ def what_if_drained() -> tuple[Page, str]:
     return what_if.page(what_if.what_if([DrainSeen(snapshot, (4.2, 5.0))], ["n3"], stage.now)), snapshot.uid
 
 
+def timeline_of_one() -> tuple[Page, str]:
+    stage = moving_again()
+    told = seen(stage)
+    story = timeline.timeline(told, asyncio.run(stage.cluster.list(EVENTS, "ns")))
+    return timeline.page(story, told.now), told.record.uid
+
+
 PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
     "kubectl perdure status": status_of_all,
     "kubectl perdure status digits": status_of_one,
     "kubectl perdure what-if drain n3": what_if_drained,
+    "kubectl perdure timeline digits": timeline_of_one,
 }
 SHOWN = dict(EXAMPLE.findall(DOCS.read_text()))
 
