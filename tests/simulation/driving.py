@@ -24,7 +24,7 @@ from perdure.log.reader import Log, Slot
 from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.wire import Handover
-from perdure.wire.channel import HandoverEnded, Report, Voting
+from perdure.wire.channel import HandoverEnded, TrainerReport, Voting
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
 from tests.simulation.gang import Fabric, Gang, Seat
@@ -52,7 +52,7 @@ class Ground:
     host: MemberHost
     settings: Settings
     """Of the older run; a newcomer's are those of the newer one."""
-    tell: Callable[[Report], None]
+    tell: Callable[[TrainerReport], None]
     ask_exit: Callable[[], None]
     abort: Callable[[int], None]
     """The older run's later entries say that this one never opens."""

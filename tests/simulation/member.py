@@ -54,7 +54,7 @@ from perdure.wire import (
     read_assignment,
     write_outcome,
 )
-from perdure.wire.channel import Report, Request
+from perdure.wire.channel import Request, TrainerReport
 from perdure.wire.settings import read_settings
 from tests.simulation.images import Image, rescue
 from tests.simulation.interface import MemberExit, MemberHost
@@ -229,7 +229,7 @@ class _Agent:
         cadence = settings.cadence if explicit else replace(settings.cadence, seconds=None)
         self._pids += 1
 
-        def tell(report: Report) -> None:
+        def tell(report: TrainerReport) -> None:
             self._learn(ReportReceived(rank, report))
 
         def ended(status: int, tail: str) -> None:

@@ -24,7 +24,7 @@ from perdure.errors import (
     StorageError,
 )
 from perdure.wire import ErrorKind, ExitKind, Failure, Leave, Train
-from perdure.wire.channel import Attached, CommitDone, Exiting, Imaged, Report, Request, SessionOpened, StepDone
+from perdure.wire.channel import Attached, CommitDone, Exiting, Imaged, Request, SessionOpened, StepDone, TrainerReport
 from perdure.wire.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
 from tests.simulation.gang import LOADER, Fabric, Gang, ScriptError, Seat, Told
@@ -64,7 +64,7 @@ class Process:
         settings: Settings,
         *,
         pid: int,
-        tell: Callable[[Report], None],
+        tell: Callable[[TrainerReport], None],
         ended: Callable[[int, str], None],
         out_of_memory: Callable[[], None],
         held: Image | None = None,
@@ -291,7 +291,7 @@ class Process:
 
     # session.membership
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: TrainerReport) -> None:
         """To the agent, at once: an attempt's result."""
         self._tell(report)
 
@@ -347,7 +347,7 @@ class Process:
         self._tell(self._exiting(ExitKind.HANDED_OVER))
         raise Stop
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: TrainerReport) -> None:
         if not self._ending:
             self._ending = report if isinstance(report, Exiting) else None
             self._tell_agent(report)

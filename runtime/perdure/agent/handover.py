@@ -12,7 +12,7 @@ from typing import Final
 
 from perdure.agent.state import Acknowledge, Action, AgentState, OfferAssignment, PrintLine, TrainerProcesses
 from perdure.wire import AttemptRecord, ExitKind, HandoverRecord, HandoverWord, Leave, Outcome, Train
-from perdure.wire.channel import Exiting, HandoverEnded, Report, TookOver, Voting
+from perdure.wire.channel import Exiting, HandoverEnded, TookOver, TrainerReport, Voting
 
 BACKSTOP_SECONDS: Final = 10.0
 """A trainer without a report this long after an attempt's limit is asked to save."""
@@ -62,7 +62,7 @@ def offer(trainer: TrainerProcesses, newer: Train | Leave) -> tuple[TrainerProce
     return replace(trainer, offered=(*others, newer)), [say, OfferAssignment(trainer.origin, newer)]
 
 
-def noted(state: AgentState, trainer: TrainerProcesses, report: Report) -> Noted:
+def noted(state: AgentState, trainer: TrainerProcesses, report: TrainerReport) -> Noted:
     """Record a report about a hand-over. It comes from one process and holds for all of them."""
     match report:
         case Voting(run, following):

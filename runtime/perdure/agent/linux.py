@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -49,14 +49,14 @@ def _parents_and_sessions() -> dict[int, tuple[int, int]]:
     return found
 
 
-def descendants(root: int, spared: int | None = None) -> list[int]:
-    """Every process below `root`, except for `spared` and its descendants."""
+def descendants(root: int, spared: Container[int | None] = ()) -> list[int]:
+    """Every process below `root`, except for those in `spared` and their descendants."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in _parents_and_sessions().items():
         children.setdefault(parent, []).append(pid)
     found, waiting = [], [root]
     while waiting:
-        below = [pid for pid in children.get(waiting.pop(), []) if pid != spared]
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in spared]
         found += below
         waiting += below
     return found

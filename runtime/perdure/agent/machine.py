@@ -67,15 +67,16 @@ from perdure.wire.channel import (
     Attached,
     CommitDone,
     Exiting,
+    Figures,
     HandoverEnded,
     Imaged,
     Imaging,
-    Report,
     Resulted,
     SaveFailed,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
     Voting,
 )
 
@@ -211,7 +212,7 @@ def _shut_down(state: AgentState, cause: str, error: Failure | None, now: float)
     return replace(state, shutdown=Shutdown(deadline, margin, cause, error)), [PrintLine(f"leaving: {cause}")]
 
 
-def _reported(state: AgentState, rank: int, report: Report, now: float) -> Noted:
+def _reported(state: AgentState, rank: int, report: TrainerReport, now: float) -> Noted:
     trainer = state.trainer
     if trainer is None:
         return state, []
@@ -224,7 +225,7 @@ def _reported(state: AgentState, rank: int, report: Report, now: float) -> Noted
     return state, []
 
 
-def _told(process: Process, run: int, report: Report, now: float) -> Process:
+def _told(process: Process, run: int, report: TrainerReport, now: float) -> Process:
     opened_at = now if process.opened_at is None else process.opened_at
     match report:
         case Attached(pid, live, why, images):
@@ -235,10 +236,10 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
             return replace(known, opened_at=opened_at, commit=resumed or process.commit) if opened == run else known
         case StepDone(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
-        case CommitDone(commit, goal):
-            return replace(process, commit=commit, goal=goal, unsaved=None)
-        case SaveFailed() | Resulted():
-            return _told_of_keeping(process, report)
+        case CommitDone() | SaveFailed() | Resulted():
+            return _told_of_keeping(process, report, now)
+        case Figures():
+            return replace(process, figures=report)
         case Exiting():
             known = replace(process, attached=True, ending=report, told_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
@@ -252,7 +253,7 @@ def _told(process: Process, run: int, report: Report, now: float) -> Process:
     assert_never(report)
 
 
-def _begun(state: AgentState, run: int, report: Report) -> AgentState:
+def _begun(state: AgentState, run: int, report: TrainerReport) -> AgentState:
     """Record where a run began, by the first report of its processes."""
     if not isinstance(report, SessionOpened) or report.run != run or report.step is None:
         return state
@@ -265,10 +266,17 @@ def _begun(state: AgentState, run: int, report: Report) -> AgentState:
     return replace(state, begun=begun, skipped_commit=SkippedCommit(run, max(0, behind.step - report.step), why))
 
 
-def _told_of_keeping(process: Process, report: SaveFailed | Resulted) -> Process:
-    if isinstance(report, Resulted):
-        return replace(process, result=report.result)
-    return replace(process, unsaved=Unsaved(report.failures, report.why))
+def _told_of_keeping(process: Process, report: CommitDone | SaveFailed | Resulted, now: float) -> Process:
+    match report:
+        case CommitDone(commit, goal):
+            saved = replace(process, commit=commit, committed_at=now, goal=goal)
+            return replace(saved, unsaved=None, failing_since=None)
+        case SaveFailed(failures, why):
+            since = now if process.failing_since is None else process.failing_since
+            return replace(process, unsaved=Unsaved(failures, why), failing_since=since)
+        case Resulted(result):
+            return replace(process, result=result)
+    assert_never(report)
 
 
 def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Process:
@@ -277,7 +285,7 @@ def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Pr
     return replace(process, imaged=report)
 
 
-def _of_images(state: AgentState, process: Process, report: Report) -> Noted:
+def _of_images(state: AgentState, process: Process, report: TrainerReport) -> Noted:
     """Forget older images once the run has restored a commit or made a step."""
     match report:
         case SessionOpened(resumed=CommitRef()) | StepDone() if state.keeps_images:

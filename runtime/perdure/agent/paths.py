@@ -27,3 +27,7 @@ class Paths(NamedTuple):
     scratch: Path
     cgroups: Path = CGROUPS
     """The container's own limits and counters."""
+    channel: Path | None = None
+    """Says where reports go; without one nothing is reported."""
+    report_token: Path | None = None
+    """The pod's token for them."""

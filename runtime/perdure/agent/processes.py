@@ -138,6 +138,8 @@ class Children:
     """Whether the last process has ended and its descendants are being killed."""
     aside: list[Child] = field(default_factory=list)
     """Processes of older trainers that still end."""
+    spared: int | None = None
+    """A process of the agent's own, which no trainer started."""
 
     def add(self, child: Child) -> None:
         """Watch a new process."""
@@ -201,7 +203,7 @@ class Children:
 
     def _left(self) -> list[int]:
         """Every process below the agent that a trainer started, except for those set aside."""
-        found = linux.descendants(os.getpid(), spared=self.launcher.helper)
+        found = linux.descendants(os.getpid(), spared=(self.launcher.helper, self.spared))
         aside = {pid for child in self.aside for pid in linux.session_members(child.pid)}
         return [pid for pid in found if pid not in aside]
 

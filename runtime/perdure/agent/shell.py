@@ -26,6 +26,7 @@ from perdure.agent.machine import react
 from perdure.agent.paths import Paths, warm_marker
 from perdure.agent.pod_log import Outlet
 from perdure.agent.processes import Child, Children, Pipe
+from perdure.agent.reporter import ReportFeed
 from perdure.agent.rescuer import Rescuer
 from perdure.agent.stage import due
 from perdure.agent.state import (
@@ -136,6 +137,7 @@ class Agent:
         self._images = Images()
         self._log = Outlet(STDERR)
         self._rescuer = Rescuer(self._log)
+        self._reporter = ReportFeed(paths.channel, paths.report_token, environ, self._log)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
 
@@ -150,12 +152,18 @@ class Agent:
         while self._exit is None:
             self._events.extend(self._learn(signals))
             self._react()
+            self._report()
             if self._exit is None:
                 self._log.flush()
                 self._selector.select(self._patience())
         self._await_aside()
         self._log.flush(LAST_WORDS_SECONDS)
         return self._exit
+
+    def _report(self) -> None:
+        """Tell the operator how the training stands, if it takes reports."""
+        self._reporter.look(self._state, self._selector)
+        self._children.spared = self._reporter.pid
 
     def _await_aside(self) -> None:
         """Wait for processes that were set aside: the exit of PID 1 would kill them."""
@@ -166,6 +174,7 @@ class Agent:
             self._children.reap()
             for _ in self._children.ended():
                 pass
+            self._report()
 
     def _warm_up(self) -> None:
         self._launcher.begin(self._selector)

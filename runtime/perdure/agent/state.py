@@ -29,7 +29,7 @@ from perdure.wire import (
     Train,
     Unsaved,
 )
-from perdure.wire.channel import Exiting, Imaged, Report, TookOver, Voting
+from perdure.wire.channel import Exiting, Figures, Imaged, TookOver, TrainerReport, Voting
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,18 @@ class Process:
     """Epochs finished by then; None if it does not report them."""
     commit: CommitRef | None = None
     """The newest commit that it knows."""
+    committed_at: float | None = None
+    """When it reported that commit; None if it has begun with it."""
     goal: bool = False
     """Whether that commit is the last of the training."""
     highest: int = 0
     """The highest run that it saw opened in the log."""
     unsaved: Unsaved | None = None
     """Checkpoints that failed since the newest commit."""
+    failing_since: float | None = None
+    """When it reported the first of these."""
+    figures: Figures | None = None
+    """How it says that training goes."""
     result: Mapping[str, Any] | None = None
     """The script's result."""
     ending: Exiting | None = None
@@ -308,7 +314,7 @@ class ReportReceived:
     """A process of the trainer wrote a report."""
 
     rank: int
-    report: Report
+    report: TrainerReport
 
 
 @dataclass(frozen=True)

@@ -338,13 +338,20 @@ def _run(options: argparse.Namespace) -> int:
     from perdure.agent.paths import Paths, default_scratch  # noqa: PLC0415
     from perdure.agent.shell import Agent  # noqa: PLC0415
     from perdure.agent.zygote import launcher_for  # noqa: PLC0415
-    from perdure.wire import ASSIGNMENT_FILE, TERMINATION_LOG  # noqa: PLC0415
+    from perdure.wire import (  # noqa: PLC0415
+        ASSIGNMENT_FILE,
+        CHANNEL_FILE,
+        REPORT_TOKEN_FILE,
+        TERMINATION_LOG,
+    )
 
     command = _command(options, "perdure run -- python train.py")
     paths = Paths(
         assignment=options.assignment or Path(ASSIGNMENT_FILE),
         termination_log=options.termination_log or Path(TERMINATION_LOG),
         scratch=options.state or default_scratch(os.environ),
+        channel=Path(CHANNEL_FILE),
+        report_token=Path(REPORT_TOKEN_FILE),
     )
     _check(paths.assignment, paths.scratch)
     settings = settings_from(os.environ)

@@ -25,7 +25,7 @@ from perdure.agent.environ import OF_A_RUN
 from perdure.agent.stderr_tail import Tail
 from perdure.errors import PerdureError, UserError
 from perdure.wire import CLEAN, Env, ExitKind
-from perdure.wire.channel import CommitDone, Exiting, Report, Resulted, StepDone, read_report
+from perdure.wire.channel import CommitDone, Exiting, Resulted, StepDone, TrainerReport, read_report
 from perdure.wire.settings import as_uri
 
 TIMEOUT_SECONDS: Final = 300.0
@@ -217,7 +217,7 @@ class _Running:
         )
 
 
-def _outcome(ending: Exiting | None, reports: Sequence[Report], status: int) -> ExitKind:
+def _outcome(ending: Exiting | None, reports: Sequence[TrainerReport], status: int) -> ExitKind:
     """The outcome that the rank reported. Without one: completed if it committed the goal and exited with 0."""
     if ending:
         return ending.outcome

@@ -48,6 +48,7 @@ from perdure.wire import (
     write_attempt,
 )
 from perdure.wire.codec import from_json
+from perdure.wire.report import TrainerPhase
 from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
@@ -265,6 +266,26 @@ class Imaged:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """How training goes in this process, for people. Each one repeats all of it; None is unknown."""
+
+    phase: TrainerPhase = TrainerPhase.TRAINING
+    """Training, saving or evaluating, once it has restored."""
+    samples_per_second: float | None = None
+    """Of all ranks together, over the last seconds."""
+    step_seconds: float | None = None
+    """From one step to the next, over the last seconds."""
+    save_stall_seconds: float | None = None
+    """How long training stood still for the newest periodic save."""
+    required_grace_seconds: float | None = None
+    """An estimate of a save that begins now."""
+    progress: float | None = None
+    """The part of the present loop that is done, from 0 to 1, where its end is known."""
+    remaining_seconds: float | None = None
+    """An estimate of the seconds to that end."""
+
+
+@dataclass(frozen=True)
 class Exiting:
     """How this process is about to end; the last line of its Session."""
 
@@ -280,7 +301,7 @@ class Exiting:
     """What it did and read in its newest hand-over."""
 
 
-Report = (
+TrainerReport = (
     Attached
     | SessionOpened
     | StepDone
@@ -292,9 +313,10 @@ Report = (
     | HandoverEnded
     | Imaging
     | Imaged
+    | Figures
     | Exiting
 )
-_KINDS: Final[Mapping[str, type[Report]]] = {
+_KINDS: Final[Mapping[str, type[TrainerReport]]] = {
     "attached": Attached,
     "opened": SessionOpened,
     "step": StepDone,
@@ -306,6 +328,7 @@ _KINDS: Final[Mapping[str, type[Report]]] = {
     "handover-ended": HandoverEnded,
     "imaging": Imaging,
     "imaged": Imaged,
+    "figures": Figures,
     "ending": Exiting,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
@@ -316,7 +339,7 @@ _MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | 
 """Reports that no later one repeats: they wait for room in the pipe."""
 
 
-def write_report(fd: int, report: Report) -> None:
+def write_report(fd: int, report: TrainerReport) -> None:
     """Sends one line. Ignores a broken pipe, and a full one if the next report repeats this one."""
     _send(fd, _line(report).encode(), ENDING_SECONDS if isinstance(report, _MATTER) else 0)
 
@@ -366,7 +389,7 @@ def _written(fd: int, line: bytes) -> bool:
     return True
 
 
-def _line(report: Report) -> str:
+def _line(report: TrainerReport) -> str:
     """The report's line. An error's tail loses its middle if the line would exceed PIPE_BUF."""
     if type(report) is StepDone:  # the only one in each step, with numbers alone
         return _step_line(report.step, report.epoch)
@@ -386,7 +409,7 @@ def _step_line(step: int, epoch: int | None) -> str:
     return f'{{"report": "step", "step": {step}, "epoch": {"null" if epoch is None else epoch}}}\n'
 
 
-def read_report(line: str | bytes) -> Report | None:
+def read_report(line: str | bytes) -> TrainerReport | None:
     """The report in a line; None for one that this version does not know."""
     try:
         body = json.loads(line)

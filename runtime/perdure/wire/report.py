@@ -44,7 +44,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
 """What moves a cursor, begins a line, changes the direction of a text, cannot be seen or cannot be encoded."""
 
 
-class Phase(StrEnum):
+class TrainerPhase(StrEnum):
     """What a pod's trainer is busy with."""
 
     STANDBY = "standby"  # the pod waits for an assignment, and may still import
@@ -58,10 +58,10 @@ class Phase(StrEnum):
     LEAVING = "leaving"  # the trainer saves to leave, ends, or has ended
 
 
-def _phase(value: Any) -> Phase | None:
+def _phase(value: Any) -> TrainerPhase | None:
     """The phase; None for the word of a newer agent."""
     try:
-        return Phase(value)
+        return TrainerPhase(value)
     except ValueError:
         return None
 
@@ -94,11 +94,11 @@ def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(value[:AWAITED_KEPT])
 
 
-Amount = Annotated[float, _amount]
+_Amount = Annotated[float, _amount]
 """Finite, and from 0."""
-Share = Annotated[float, _share]
+_Share = Annotated[float, _share]
 """From 0 to 1."""
-Reason = Annotated[str, _reason]
+_Reason = Annotated[str, _reason]
 """One short line for people, without control characters."""
 
 
@@ -110,7 +110,7 @@ class Report:
     """Names one start of the pod's agent: hexadecimal digits drawn at random."""
     sequence: Positive
     """Rises with each report of that start."""
-    phase: Annotated[Phase | None, _phase] = None
+    phase: Annotated[TrainerPhase | None, _phase] = None
     """None: the agent is newer than this reader, and has a phase that this one does not know."""
     run: Natural | None = None
     """The run that the pod's trainer trains, or was assigned; None for a standby."""
@@ -120,39 +120,39 @@ class Report:
     """Optimizer steps done."""
     epoch: Natural | None = None
     """Epochs finished."""
-    samples_per_second: Amount | None = None
+    samples_per_second: _Amount | None = None
     """Of all ranks together, over the last seconds."""
-    step_seconds: Amount | None = None
+    step_seconds: _Amount | None = None
     """Seconds from one step to the next, over the last seconds."""
     commit_step: Natural | None = None
     """The step of the newest commit that the pod knows."""
-    commit_at: Amount | None = None
+    commit_at: _Amount | None = None
     """When the pod heard of it, as Unix time."""
-    save_stall_seconds: Amount | None = None
+    save_stall_seconds: _Amount | None = None
     """How long training stood still for the newest periodic save."""
-    store_failing_since: Amount | None = None
+    store_failing_since: _Amount | None = None
     """When the first of the saves failed that have failed in a row, as Unix time; None: the newest one succeeded."""
-    store_why: Reason = ""
+    store_why: _Reason = ""
     """Why the newest of them failed."""
     awaited: Annotated[tuple[int, ...], _ranks] = ()
     """Ranks that this one waits for, the lowest first, at most AWAITED_KEPT of them."""
-    required_grace_seconds: Amount | None = None
+    required_grace_seconds: _Amount | None = None
     """An estimate of what a save takes that begins now, by what the newest one took."""
     live: bool | None = None
     """Whether members of this script can change live."""
-    live_why: Reason = ""
+    live_why: _Reason = ""
     """Why they cannot."""
-    progress: Share | None = None
+    progress: _Share | None = None
     """The part of the training that is done, where its end is known."""
-    remaining_seconds: Amount | None = None
+    remaining_seconds: _Amount | None = None
     """An estimate of the seconds to that end."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReportAnswer:
     """What the operator says to a report that it took."""
 
-    next_seconds: Amount
+    next_seconds: _Amount
     """When the next one should come, from this answer on."""
 
 
@@ -185,15 +185,15 @@ def read_report(text: str) -> Report:
     return from_json(Report, document("report", text))
 
 
-def write_answer(answer: Answer) -> str:
+def write_answer(answer: ReportAnswer) -> str:
     """The body of an answer."""
     return _compact({"v": VERSION, **asdict(answer)})
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> ReportAnswer:
     """The answer in a body, its time within the bounds. Raises ContractError or UnsupportedVersion."""
-    answer = from_json(Answer, document("answer to a report", text))
-    return Answer(min(LONGEST_SECONDS, max(SHORTEST_SECONDS, answer.next_seconds)))
+    answer = from_json(ReportAnswer, document("answer to a report", text))
+    return ReportAnswer(min(LONGEST_SECONDS, max(SHORTEST_SECONDS, answer.next_seconds)))
 
 
 def write_channel(channel: Channel) -> str:

@@ -59,7 +59,9 @@ def launcher_of(given: dict[str, Any], command: list[str]) -> Launcher:
 if __name__ == "__main__":
     given, folder, *command = sys.argv[1:]
     root = Path(folder)
-    paths = Paths(root / "assignment", root / "termination-log", root / "state", root / "cgroup")
+    paths = Paths(
+        root / "assignment", root / "termination-log", root / "state", root / "cgroup", root / "report", root / "token"
+    )
     settings = json.loads(given)
     launcher, late = launcher_of(settings, command), settings.pop("ends_as_it_makes_way", False)
     agent = Agent(command, paths, settings_of(settings), os.environ, launcher)

@@ -58,12 +58,12 @@ from perdure.wire.channel import (
     Exiting,
     Imaged,
     Imaging,
-    Report,
     Resulted,
     SaveFailed,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
 )
 
 ONE = AgentSettings()
@@ -103,7 +103,7 @@ class Pod:
         return actions[0].outcome
 
 
-def reported(report: Report, rank: int = 0) -> ReportReceived:
+def reported(report: TrainerReport, rank: int = 0) -> ReportReceived:
     return ReportReceived(rank, report)
 
 
@@ -528,7 +528,7 @@ class TestNewerRuns:
         assert pod.sees(AssignmentRead(replace(RUN2, lost=(1,)))) == (Kill(),)
 
     @pytest.mark.parametrize("told", [SessionOpened(2, COMMIT), StepDone(121)], ids=["restored", "trains"])
-    def test_an_image_is_let_go_once_the_run_after_it_has_restored_or_trains(self, told: Report) -> None:
+    def test_an_image_is_let_go_once_the_run_after_it_has_restored_or_trains(self, told: TrainerReport) -> None:
         pod = training(images=True)
         pod.sees(AssignmentRead(replace(RUN2, lost=(1,))), reported(Imaged(120)), ProcessEnded(0, -9))
         assert pod.sees(reported(SessionOpened(2))) == ()

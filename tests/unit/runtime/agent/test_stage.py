@@ -43,10 +43,10 @@ from perdure.wire.channel import (
     HandoverEnded,
     Imaged,
     Imaging,
-    Report,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
     Voting,
 )
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
@@ -106,7 +106,7 @@ WAYS = (
         makes_way=True,
     ),
 )
-COLUMNS: dict[type[Report], str] = {
+COLUMNS: dict[type[TrainerReport], str] = {
     Attached: "attached",
     SessionOpened: "opened",
     StepDone: "step",
@@ -436,7 +436,7 @@ def _voting(state: AgentState) -> bool:
     return trainer is not None and trainer.voting is not None and any(p.ending is None for p in trainer.alive)
 
 
-def _report(step: Step) -> Report | None:
+def _report(step: Step) -> TrainerReport | None:
     return step.event.report if isinstance(step.event, ReportReceived) else None
 
 

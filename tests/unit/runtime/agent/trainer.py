@@ -16,10 +16,10 @@ from perdure.wire import CommitRef, Env, ExitKind
 from perdure.wire.channel import (
     Attached,
     Exiting,
-    Report,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
     Voting,
     read_offer,
     read_request,
@@ -36,7 +36,7 @@ kept: list[Any] = []
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
-def report(*reports: Report) -> None:
+def report(*reports: TrainerReport) -> None:
     for one in reports:
         write_report(int(os.environ[Env.REPORT_FD]), one)
 

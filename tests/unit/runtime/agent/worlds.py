@@ -38,10 +38,10 @@ from perdure.wire.channel import (
     HandoverEnded,
     Imaged,
     Imaging,
-    Report,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
     Voting,
 )
 
@@ -180,7 +180,7 @@ class World:
         if last:
             yield ProcessEnded(rank, 0, left_behind=True)
 
-    def _reports(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[Report]:
+    def _reports(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[TrainerReport]:
         yield Attached(41, self.live, images=self.images)
         if self.opens:
             yield SessionOpened(trainer.run)
@@ -191,7 +191,7 @@ class World:
         if self.live:
             yield from self._of_attempts(state, trainer)
 
-    def _of_attempts(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[Report]:
+    def _of_attempts(self, state: AgentState, trainer: TrainerProcesses) -> Iterator[TrainerReport]:
         """A vote comes before its word; without one a newcomer or a trainer that was offered a run gives up."""
         newest = trainer.offered[-1].run if trainer.offered else trainer.run
         if any(record.run == newest for record in state.handovers):

@@ -34,7 +34,7 @@ from perdure.log.takeover import TakeoverLog
 from perdure.log.writer import Writer
 from perdure.loop.run import Run
 from perdure.wire import AttemptRecord, ExitKind, Handover, HandoverWord, Train
-from perdure.wire.channel import HandoverEnded, Report, write_offer
+from perdure.wire.channel import HandoverEnded, TrainerReport, write_offer
 from perdure.wire.settings import Settings
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import MANIFEST, UID, on_ranks, position
@@ -96,7 +96,7 @@ def test_the_last_entry_of_a_run_that_ends_after_an_abort_says_that_the_attempts
 def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_that_has_come_to_go(
     tmp_path: Path,
 ) -> None:
-    reports, offer = list[Report](), tmp_path / "offer"
+    reports, offer = list[TrainerReport](), tmp_path / "offer"
     settings = Settings("file:///nowhere", uid=UID, run=1, rank=1, world=2, offer_file=offer)
     run = SimpleNamespace(
         settings=settings,
@@ -137,7 +137,7 @@ class Process(Effects):
 
     def __init__(self, number: int, log: Log, *, choices: tuple[int, ...] = (), agent: bool = True) -> None:
         attempt, block = Attempt(1, 2, 2, (1,), (1,)), Handover(1, 2, (1,), (1,), "127.0.0.1:1", 60, "token")
-        self.told: list[Report] = []
+        self.told: list[TrainerReport] = []
         self.said: list[HandoverWord] = []
         run = SimpleNamespace(
             settings=Settings("file:///nowhere", uid=UID, run=1, rank=number, world=2),

@@ -20,7 +20,7 @@ from perdure.agent.exit_cause import judge
 from perdure.agent.machine import _told
 from perdure.agent.state import Process, ProcessEnded, TrainerProcesses
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
-from perdure.wire.channel import Attached, Exiting, Report, SessionOpened, StepDone, read_report
+from perdure.wire.channel import Attached, Exiting, SessionOpened, StepDone, TrainerReport, read_report
 from tests.support.forked import Executed, Forked
 from tests.unit.runtime.records import kinds
 
@@ -59,7 +59,7 @@ class Script:
     process: subprocess.Popen[str]
     reports: IO[str]
 
-    def until(self, kind: type[Report]) -> Report:
+    def until(self, kind: type[TrainerReport]) -> TrainerReport:
         """The next report of this kind; fails when the script ends without one."""
         for line in self.reports:
             report = read_report(line)

@@ -27,15 +27,16 @@ from perdure.wire.channel import (
     Attached,
     CommitDone,
     Exiting,
+    Figures,
     HandoverEnded,
     Imaged,
     Imaging,
-    Report,
     Request,
     SaveFailed,
     SessionOpened,
     StepDone,
     TookOver,
+    TrainerReport,
     Voting,
     acknowledge_vote,
     read_offer,
@@ -48,6 +49,7 @@ from perdure.wire.channel import (
     write_request,
     write_unwound,
 )
+from perdure.wire.report import TrainerPhase
 from perdure.wire.truncation import CUT
 
 whole = st.integers(0, 10**9)
@@ -55,7 +57,7 @@ commits = st.builds(CommitRef, seq=whole, step=whole)
 failures = st.builds(Failure, kind=st.sampled_from(ErrorKind), name=st.text(max_size=20), tail=st.text(max_size=40))
 words = st.sampled_from([None, HandoverWord.GO, HandoverWord.ABORT])
 attempts = st.builds(AttemptRecord, run=st.integers(1, 10**9), voted=st.booleans(), word=words)
-reports: st.SearchStrategy[Report] = st.one_of(
+reports: st.SearchStrategy[TrainerReport] = st.one_of(
     st.builds(Attached, pid=whole, live=st.booleans(), live_why=st.text(max_size=20), images=st.booleans()),
     st.builds(Imaging, size=whole),
     st.builds(Imaged, step=st.none() | whole, why=st.text(max_size=40)),
@@ -72,6 +74,10 @@ reports: st.SearchStrategy[Report] = st.one_of(
     ),
     st.builds(StepDone, step=whole, epoch=st.none() | whole),
     st.builds(CommitDone, commit=commits),
+    st.builds(
+        Figures, phase=st.sampled_from(TrainerPhase), samples_per_second=st.none() | st.floats(0, 1e6),
+        progress=st.none() | st.floats(0, 1), remaining_seconds=st.none() | st.floats(0, 1e9),
+    ),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
@@ -102,7 +108,7 @@ def fills(writer: int) -> bool:
 class TestReports:
     @given(report=reports)
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_what_is_written_is_read(self, pipe: tuple[int, int], report: Report) -> None:
+    def test_what_is_written_is_read(self, pipe: tuple[int, int], report: TrainerReport) -> None:
         write_report(pipe[1], report)
         line = os.read(pipe[0], 65536)
         assert line.count(b"\n") == 1

@@ -16,10 +16,10 @@ from perdure.wire.report import (
     CHANNEL_BYTES,
     REASON_CHARACTERS,
     REPORT_BYTES,
-    Answer,
     Channel,
-    Phase,
     Report,
+    ReportAnswer,
+    TrainerPhase,
     read_answer,
     read_channel,
     read_report,
@@ -33,7 +33,7 @@ naturals = st.none() | st.integers(0, LARGEST)
 amounts = st.none() | st.integers(0, LARGEST * 100).map(lambda hundredths: hundredths / 100)
 reports = st.builds(
     Report, start=st.text("0123456789abcdef", min_size=8, max_size=64), sequence=st.integers(1, LARGEST),
-    phase=st.none() | st.sampled_from(Phase), run=naturals, rank=naturals, step=naturals, epoch=naturals,
+    phase=st.none() | st.sampled_from(TrainerPhase), run=naturals, rank=naturals, step=naturals, epoch=naturals,
     samples_per_second=amounts, step_seconds=amounts, commit_step=naturals, commit_at=amounts,
     save_stall_seconds=amounts, store_failing_since=amounts, store_why=st.text(max_size=400),
     awaited=st.lists(st.integers(0, LARGEST), max_size=20).map(tuple), required_grace_seconds=amounts,
@@ -47,7 +47,7 @@ anything = st.recursive(
 )
 MOST = LARGEST - 0.25
 FULLEST = Report(
-    "f" * 64, LARGEST, Phase.HANDING_OVER, run=LARGEST, rank=LARGEST, step=LARGEST, epoch=LARGEST,
+    "f" * 64, LARGEST, TrainerPhase.HANDING_OVER, run=LARGEST, rank=LARGEST, step=LARGEST, epoch=LARGEST,
     samples_per_second=MOST, step_seconds=MOST, commit_step=LARGEST, commit_at=MOST, save_stall_seconds=MOST,
     store_failing_since=MOST, store_why="\U0001f525" * 400, awaited=(LARGEST,) * 20, required_grace_seconds=MOST,
     live=False, live_why="\U0001f525" * 400, progress=0.123, remaining_seconds=MOST,
@@ -114,7 +114,7 @@ def test_a_reason_is_one_line_without_control_characters(writes: str) -> None:
     why = "\x1b[31mS3 says\r\nno\u202e" + "x" * 300 + "\nthe end"
     text = json.dumps({"v": 1, "start": START, "sequence": 1, "store_why": why})
     if writes == "an agent":
-        text = write_report(Report(START, 1, Phase.TRAINING, store_why=why))
+        text = write_report(Report(START, 1, TrainerPhase.TRAINING, store_why=why))
     found = read_report(text).store_why
     assert found.startswith(" [31mS3 says no ")
     assert found.endswith("x the end")
@@ -137,7 +137,7 @@ def test_another_major_version_is_told_apart(read: Any) -> None:
 
 @pytest.mark.parametrize(("said", "kept"), [(5, 5.0), (0, 1.0), (0.2, 1.0), (1e9, 300.0), (12.5, 12.5)])
 def test_the_time_to_the_next_report_is_kept_within_its_bounds(said: float, kept: float) -> None:
-    assert read_answer(write_answer(Answer(said))) == Answer(kept)
+    assert read_answer(write_answer(ReportAnswer(said))) == ReportAnswer(kept)
 
 
 @pytest.mark.parametrize(

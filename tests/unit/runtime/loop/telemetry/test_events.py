@@ -25,7 +25,7 @@ from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import StoreTrace, TraceLines
 from perdure.store.file import FileStore
 from perdure.wire import CommitRef, ExitKind, channel
-from perdure.wire.channel import Attached, CommitDone, Exiting, Report, SessionOpened, read_report
+from perdure.wire.channel import Attached, CommitDone, Exiting, SessionOpened, TrainerReport, read_report
 
 COMMIT = CommitRef(7, 480)
 LIFE: list[Event] = [
@@ -108,7 +108,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(writer)
 
 
-def told(reader: int) -> list[Report | None]:
+def told(reader: int) -> list[TrainerReport | None]:
     return [read_report(line) for line in os.read(reader, 1 << 16).splitlines()]
 
 

@@ -1,0 +1,92 @@
+"""What the agent reports to the operator: its state in the words of perdure.wire.report. Pure.
+
+The shell gives the report to `reporter`, whose process sends it. Times in the state are time.monotonic() of this pod,
+those in a report are Unix time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perdure.agent.stage import AgentStage, stage_of
+from perdure.agent.state import AgentState, TrainerProcesses
+from perdure.wire import Train
+from perdure.wire.channel import Figures
+from perdure.wire.report import Report, TrainerPhase
+
+_PHASES = {
+    AgentStage.STARTED: TrainerPhase.IMPORTING,
+    AgentStage.ATTACHED: TrainerPhase.CONNECTING,
+    AgentStage.OFFERED: TrainerPhase.HANDING_OVER,
+    AgentStage.VOTING: TrainerPhase.HANDING_OVER,
+}
+"""Those that say it alone; what is missing here is looked at, or leaves."""
+
+
+def report_of(state: AgentState, start: str, offset: float) -> Report:
+    """The report of this state, by the agent that began as `start`. The process that sends it counts its sequence.
+
+    `offset` is what has to be added to a time in the state to get Unix time.
+    """
+    report, trainer = Report(start, 1, _phase(state)), state.trainer
+    if trainer is None:
+        train = state.current if isinstance(state.current, Train) else None
+        return replace(report, run=train.run, rank=train.rank) if train else report
+    report = _of_training(state, trainer, replace(report, run=trainer.run, rank=trainer.processes[0].rank_now), offset)
+    return _of_figures(report, _figures(trainer))
+
+
+def _phase(state: AgentState) -> TrainerPhase:
+    stage = stage_of(state)
+    if stage is AgentStage.NONE:
+        return TrainerPhase.IMPORTING if state.current else TrainerPhase.STANDBY
+    if stage in (AgentStage.OPENED, AgentStage.STEPPED) and (trainer := state.trainer):
+        restored = trainer.stepped or _beginning(state, trainer) is not None
+        return _figures(trainer).phase if restored else TrainerPhase.RESTORING
+    return _PHASES.get(stage, TrainerPhase.LEAVING)
+
+
+def _of_training(state: AgentState, trainer: TrainerProcesses, report: Report, offset: float) -> Report:
+    """How far it is, what of it is saved, and how its members may change."""
+    first = trainer.processes[0]
+    furthest = max(trainer.processes, key=lambda process: -1 if process.step is None else process.step)
+    saved = max(trainer.processes, key=lambda process: process.commit.seq if process.commit else 0)
+    failing = next((process for process in trainer.processes if process.unsaved), first)
+    return replace(
+        report,
+        step=_beginning(state, trainer) if furthest.step is None else furthest.step,
+        epoch=furthest.epoch,
+        commit_step=saved.commit.step if saved.commit else None,
+        commit_at=_unix(saved.committed_at, offset),
+        store_failing_since=_unix(failing.failing_since, offset),
+        store_why=failing.unsaved.why if failing.unsaved else "",
+        live=trainer.live if trainer.attached else None,
+        live_why=next((process.live_why for process in trainer.processes if process.live_why), ""),
+    )
+
+
+def _of_figures(report: Report, figures: Figures) -> Report:
+    return replace(
+        report,
+        samples_per_second=figures.samples_per_second,
+        step_seconds=figures.step_seconds,
+        save_stall_seconds=figures.save_stall_seconds,
+        required_grace_seconds=figures.required_grace_seconds,
+        progress=figures.progress,
+        remaining_seconds=figures.remaining_seconds,
+    )
+
+
+def _figures(trainer: TrainerProcesses) -> Figures:
+    """Of the pod's first process that has told any."""
+    return next((process.figures for process in trainer.processes if process.figures), Figures())
+
+
+def _beginning(state: AgentState, trainer: TrainerProcesses) -> int | None:
+    """The step at which its run began here; None until it has restored."""
+    return next((one.step for one in state.begun if one.run == trainer.run), None)
+
+
+def _unix(at: float | None, offset: float) -> float | None:
+    """Whole seconds: the two clocks are never read at the same time."""
+    return None if at is None else float(round(at + offset))
