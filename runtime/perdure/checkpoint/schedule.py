@@ -54,6 +54,10 @@ class CheckpointSchedule:
         waits = pause(failures, seconds)
         self._again_at = time.monotonic() + waits if waits else None
 
+    def end_pause(self) -> None:
+        """The save after a pause was not made, and none has failed: the next one need not wait. On all ranks."""
+        self._again_at = None
+
     def after_step(self, step: int) -> bool:
         """Whether a checkpoint is due after this many steps."""
         every = self._cadence.steps

@@ -262,9 +262,10 @@ class SaveEffects:
         reasons = [why for why, changed in told if why and not changed]
         if not reasons and any(changed for _, changed in told):
             self.deferral.refuse()  # the script is the same on all ranks, and no rank's next save is to be lost
+            run.schedule.end_pause()
             return
         why = next(iter(reasons), "no rank knows why")
-        seconds = max(DEAR_SECONDS, time.monotonic() - copied.copied)
+        seconds = max(DEAR_SECONDS, *(one["stage"] for one in copied.seconds))  # the upload stopped no training
         try:
             checkpointer.count_failure(copied.position, StorageError(why), seconds)
         finally:

@@ -52,7 +52,7 @@ def test_the_end_of_a_pause_is_rank_0s_to_say(clock: list[float]) -> None:
     assert (other.after_step(7), other.by_the_clock()) == (False, False)
 
 
-@pytest.mark.parametrize("mended", ["saved", "taken over", "failed at once"])
+@pytest.mark.parametrize("mended", ["saved", "taken over", "failed at once", "not made"])
 def test_the_cadence_is_back_when_a_save_is_made(mended: str, clock: list[float]) -> None:
     here = CheckpointSchedule(Cadence(steps=2, epochs=1), rank=0)
     here.failed(1, 10.0)
@@ -60,6 +60,10 @@ def test_the_cadence_is_back_when_a_save_is_made(mended: str, clock: list[float]
         here.saved()
     elif mended == "taken over":
         here.take_over(0, 1.0)
+    elif mended == "not made":
+        clock[0] += 1000
+        assert here.by_the_clock()
+        here.end_pause()
     else:
         here.failed(2, 0.1)
     assert (here.after_step(2), here.after_step(3), here.after_epoch(1)) == (True, False, True)

@@ -379,8 +379,12 @@ def test_a_commit_holds_the_state_of_its_step(name: str, tmp_path: Path, capfd: 
 
 
 @pytest.mark.usefixtures("environ")
-def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after_a_pause", [False, True])
+def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_pause: bool
+) -> None:
     """Nothing is wrong with the store or the memory: no failure is counted, and nobody waits before the next try."""
+    monkeypatch.setattr("perdure.checkpoint.schedule.pause", lambda *_: 1e-9)
     deferred: list[int] = []
     copied: list[int] = []
     with Session.from_env(str(tmp_path), max_save_failures=1) as session:
@@ -397,6 +401,8 @@ def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(tmp_pat
         vars(effects.copies)["fill"] = halted
         for _ in session.epochs(1):
             for number, (batch,) in enumerate(session.loader(TensorDataset(torch.arange(40) % 8), 4), 1):
+                if after_a_pause and number == 1:
+                    session._core.run.schedule.failed(1, 1.0)
                 if effects.deferral.copies:
                     deferred.append(session.steps_done)
                     net.inner.weight.data.add_(1.0)
@@ -405,8 +411,9 @@ def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(tmp_pat
                 session.step()
                 if uploads.under_way:
                     uploads.settle()
-        assert deferred == [EVERY]
-        assert copied[:2] in ([EVERY, EVERY + 1], [EVERY, EVERY + 2])
+        (first,) = deferred
+        assert after_a_pause or first == EVERY
+        assert copied[:2] in ([first, first + 1], [first, first + 2])
         assert effects.copies.process is not None
         assert session._core.run.checkpointer.failures == 0
         assert not session._core.run.schedule.paused
@@ -433,6 +440,35 @@ def test_a_step_longer_than_the_deadline_of_a_save_fails_none(tmp_path: Path, mo
         assert later
         assert session._core.run.checkpointer.failures == 0
     assert EVERY in committed(tmp_path)
+
+
+@pytest.mark.usefixtures("environ")
+def test_the_pause_after_an_upload_that_took_too_long_is_one_for_what_training_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on beside an upload, so a long one is no reason to save seldom."""
+    later: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(later))
+    monkeypatch.setattr(save_effects, "time", clock)
+    stood: list[float] = []
+
+    def pause(_: int, seconds: float) -> float:
+        stood.append(seconds)
+        return 1e9
+
+    monkeypatch.setattr("perdure.checkpoint.schedule.pause", pause)
+    with Session.from_env(str(tmp_path)) as session:
+        script, effects = adam(), session._core.run.background._effects
+        session.register(**script.registered)
+        vars(effects.copies)["order"] = lambda *_: None  # an uploader that never begins
+        for _ in session.epochs(1):
+            for number, (batch,) in enumerate(session.loader(TensorDataset(torch.arange(40) % 8), 4), 1):
+                script.train(number, batch)
+                session.step()
+                if number == EVERY + 2:
+                    later.append(2 * save_effects.DEADLINE_SECONDS)
+    (seconds,) = stood
+    assert seconds < save_effects.DEADLINE_SECONDS
 
 
 @pytest.mark.usefixtures("environ")
