@@ -164,6 +164,21 @@ def test_the_story_of_a_job_has_its_runs_and_its_own_events(moving: Scene, reade
     assert "Disrupted" in [one["condition"] for one in meanings]
 
 
+def test_a_support_file_is_written_once_for_its_owner_alone(moving: Scene, reader: Reader, tmp_path: Path) -> None:
+    file, log = tmp_path / "bundle.json", tmp_path / "log"
+    log.write_text(f"trainingjob {moving.namespace}/digits: ours\ntrainingjob {moving.namespace}/digits-2: theirs\n")
+    words = ("bundle", moving.name, "-n", moving.namespace, "-f", str(file), f"--operator-log={log}")
+    done = reader.run(*words)
+    assert (done.status, done.stdout) == (0, "")
+    told = json.loads(file.read_text())
+    assert [one["metadata"]["name"] for one in told["pods"]] == moving.names()
+    assert "NodeLeaving" in [one["reason"] for one in told["events"]]
+    assert (len(told["operatorLog"]), told["missing"]) == (1, {})
+    assert file.stat().st_mode & 0o077 == 0
+    again = reader.run(*words)
+    assert (again.status, again.stderr) == (1, f"error: {file} exists: remove it, or name another with --file\n")
+
+
 def test_it_asks_for_no_more_than_its_role_grants_and_only_reads(
     moving: Scene, reader: Reader, api_server: ApiServer
 ) -> None:

@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from perdure.errors import UserError
-from perdure_operator.kubectl import reading, status_page, timeline, what_if
+from perdure_operator.kubectl import bundle, reading, status_page, timeline, what_if
 from perdure_operator.kubectl.job import summary
 from perdure_operator.kubectl.page import Page
 from perdure_operator.kubectl.reading import Where
@@ -62,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     meaning = commands.add_parser("explain", parents=[flags], help="what a job's conditions mean, and what to do")
     meaning.add_argument("job", metavar="JOB")
     meaning.set_defaults(command=_explain)
+
+    support = commands.add_parser("bundle", parents=[flags], help="one support file of a job, without secrets")
+    support.add_argument("job", metavar="JOB")
+    support.add_argument("-f", "--file", metavar="FILE", help="instead of perdure-NAMESPACE-JOB.json; - is stdout")
+    support.add_argument("--operator-log", metavar="FILE", help="take the job's lines from this log; - is stdin")
+    support.set_defaults(command=_bundle)
 
     asked = commands.add_parser("what-if", help="what something would do to training jobs: drain")
     drain = asked.add_subparsers(required=True, metavar="WHAT").add_parser(
@@ -116,6 +123,42 @@ async def _explain(arguments: argparse.Namespace) -> None:
         seen = await reading.job(api, where, arguments.job)
     told = timeline.explain(seen.status)
     _show(arguments, told, timeline.page_of_meanings(told))
+
+
+async def _bundle(arguments: argparse.Namespace) -> None:
+    where = _where(arguments)
+    log = _lines(arguments.operator_log) if arguments.operator_log else []
+    async with reading.connected(where) as api:
+        parts = await reading.for_a_bundle(api, where, arguments.job)
+        made = bundle.bundle(parts, log, version=version("perdure"), now=api.server_time())
+    text = json.dumps(made, indent=2) + "\n"
+    if arguments.file == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(arguments.file or f"perdure-{where.one}-{arguments.job}.json")
+    _create(path, text)
+    counts = f"{len(made['pods'])} pods, {len(made['events'])} events, {len(made['operatorLog'])} lines of the operator"
+    missing = f"; without {', '.join(made['missing'])}, which you may not read" if made["missing"] else ""
+    sys.stderr.write(f"{path}: the job, {counts}{missing}. Read it before you send it: tracebacks are as they were.\n")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(errors="replace")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    return text.splitlines()
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists: remove it, or name another with --file") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 async def _what_if_drained(arguments: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,11 +10,24 @@ from perdure.errors import UserError
 from perdure.wire import LABEL_JOB
 from perdure_operator.cluster import kube
 from perdure_operator.cluster.kube import KubeApi
-from perdure_operator.cluster.protocol import EVENTS, EVICTIONS, JOBS, PODS, ApiError, Conflict, Json, NotFound
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    EVENTS,
+    EVICTIONS,
+    JOBS,
+    NODES,
+    PODS,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Json,
+    NotFound,
+)
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.read.records import JobRecord
+from perdure_operator.kubectl.bundle import Parts
 from perdure_operator.kubectl.job import JobSeen, in_order
 from perdure_operator.kubectl.what_if import DrainSeen, Unseen
 
@@ -70,10 +83,7 @@ async def jobs(api: KubeApi, where: Where) -> list[JobSeen]:
 
 async def job(api: KubeApi, where: Where, name: str) -> JobSeen:
     """One job with its pods. The job is read first: a pod that its status names and that is not listed is gone."""
-    try:
-        record = _job(await api.get(JOBS, where.one, name))
-    except NotFound:
-        raise UserError(f'from server (NotFound): trainingjobs.perdure.dev "{name}" not found') from None
+    record = _job(await _raw_job(api, where, name))
     listed = await api.list(PODS, where.one, selector=f"{LABEL_JOB}={name}")
     views = sorted((parse.pod(raw) for raw in listed), key=lambda pod: pod.name)
     return JobSeen(record, tuple(pod for pod in views if pod.owner_uid == record.uid), api.server_time())
@@ -120,6 +130,37 @@ def _warm_up(raw: Json) -> float | None:
     if created is None or view.ready_since is None or view.ready_since < created:
         return None
     return (view.ready_since - created).total_seconds()
+
+
+async def for_a_bundle(api: KubeApi, where: Where, name: str) -> Parts:
+    """All that a support file is made of. What must not be read is named there; only the job itself has to be."""
+    namespace, raw = where.one, await _raw_job(api, where, name)
+    missing = dict[str, str]()
+    mine = f"regarding.uid={parse.uid(raw)}"
+    return Parts(
+        job=raw,
+        pods=await _listed(api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}"), "pods", missing),
+        events=await _listed(api.list(EVENTS, namespace, fields=mine), "events", missing),
+        budgets=await _listed(api.list(BUDGETS, namespace), "podDisruptionBudgets", missing),
+        nodes=await _listed(api.list(NODES), "nodes", missing),
+        missing=missing,
+    )
+
+
+async def _listed(listing: Awaitable[list[Json]], what: str, missing: dict[str, str]) -> list[Json]:
+    """A LIST, or what the API server says about it in `missing`."""
+    try:
+        return await listing
+    except Forbidden as error:
+        missing[what] = in_words(error)
+        return []
+
+
+async def _raw_job(api: KubeApi, where: Where, name: str) -> Json:
+    try:
+        return await api.get(JOBS, where.one, name)
+    except NotFound:
+        raise UserError(f'from server (NotFound): trainingjobs.perdure.dev "{name}" not found') from None
 
 
 def _job(raw: Json) -> JobRecord:
