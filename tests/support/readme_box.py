@@ -26,7 +26,7 @@ SHOWN: Final[Mapping[str, Sequence[str]]] = {
     "any torch optimizer": [
         "tests/unit/runtime/state/test_registry.py::test_every_optimizer_of_torch_goes_on_exactly",
     ],
-    "Kubernetes 1.37 with 3 nodes": ["e2e/scenarios/test_drain.py::test_a_drained_training_goes_on_at_the_next_step"],
+    "Kubernetes 1.37 with 3 nodes": ["e2e/scenarios/test_drain.py::test_two_nodes_drained_at_once"],
     "folders and S3": [
         "tests/unit/runtime/store/test_whole_run.py::"
         "test_a_run_saves_is_overtaken_and_its_successor_of_another_size_resumes",
@@ -55,8 +55,8 @@ _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 def problems(
     folder: Path, shown: Mapping[str, Sequence[str]] = SHOWN, lacks: Mapping[str, str] = LACKS
 ) -> Iterator[str]:
-    """What differs between the README in this folder and the rows, and which tests of theirs there are not: a line
-    each."""
+    """What differs between the README in this folder and the rows, and which of their tests do not exist or run only
+    in `make chaos`: a line each."""
     row = _ROW.search((folder / "README.md").read_text())
     if row is None:
         yield "README.md has no table of what is supported"
@@ -68,7 +68,9 @@ def problems(
     for entry, tests in shown.items():
         if not tests:
             yield f"no test shows {entry!r}"
-        yield from (f"{test}, which shows {entry!r}, does not exist" for test in tests if not _exists(folder, test))
+        for test in tests:
+            if why := _why_not(folder, test):
+                yield f"{test}, which shows {entry!r}, {why}"
 
 
 def _entries(column: str) -> list[str]:
@@ -77,12 +79,27 @@ def _entries(column: str) -> list[str]:
     return [part for entry in text.split("; ") for part in entry.split(", and ")]
 
 
-def _exists(folder: Path, test: str) -> bool:
+def _why_not(folder: Path, test: str) -> str:
+    """Why this test does not run at every change; "" if it does, at least one case of it."""
     file, _, name = test.partition("::")
-    if not (folder / file).is_file():
-        return False
-    body = ast.parse((folder / file).read_text()).body
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in body)
+    body = ast.parse((folder / file).read_text()).body if (folder / file).is_file() else []
+    found = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == name), None)
+    if found is None:
+        return "does not exist"
+    marks = [node.value for node in body if isinstance(node, ast.Assign) and _names(node) == ["pytestmark"]]
+    cases = [one.args[1] for one in found.decorator_list if isinstance(one, ast.Call) and len(one.args) == 2]
+    alone = [one for one in found.decorator_list if not isinstance(one, ast.Call)]
+    rare = any(_is_chaos(one) for one in (*marks, *alone))
+    rare = rare or any(isinstance(one, ast.List) and all(map(_is_chaos, one.elts)) for one in cases)
+    return "runs only in `make chaos`" if rare else ""
+
+
+def _names(node: ast.Assign) -> list[str]:
+    return [ast.unparse(target) for target in node.targets]
+
+
+def _is_chaos(node: ast.expr) -> bool:
+    return "pytest.mark.chaos" in ast.unparse(node)
 
 
 def main() -> int:

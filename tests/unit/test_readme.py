@@ -16,6 +16,26 @@ BOX = """# Something
 |---|---|---|
 | Models: [whole ones](docs/models.md), and sharded ones; torchrun | GPUs ([what should work](docs/gpus.md)) | FSDP1 |
 """
+TESTS = """
+def test_models():
+    pass
+
+def test_torchrun():
+    pass
+
+@pytest.mark.chaos
+def test_rare():
+    pass
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos)])
+def test_rare_cases(size):
+    pass
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.chaos)])
+def test_cases(size):
+    pass
+"""
+RARE = "pytestmark = [pytest.mark.cluster, pytest.mark.chaos]\n\ndef test_torchrun():\n    pass\n"
 SHOWN = {"Models: whole ones": ["test_it.py::test_models"], "sharded ones": ["test_it.py::test_models"]}
 ALL = {**SHOWN, "torchrun": ["test_it.py::test_torchrun"]}
 GPUS = {"GPUs (what should work)": "there is none"}
@@ -51,15 +71,38 @@ def test_all_that_the_box_calls_supported_is_shown_and_all_that_is_not_proven_ha
             GPUS,
             ["gone.py::test_it, which shows 'torchrun', does not ex"],
         ),
+        (
+            BOX,
+            {**ALL, "torchrun": ["test_it.py::test_rare"]},
+            GPUS,
+            ["test_it.py::test_rare, which shows 'torchrun', runs only in `make chaos`"],
+        ),
+        (
+            BOX,
+            {**ALL, "torchrun": ["test_it.py::test_rare_cases"]},
+            GPUS,
+            ["test_it.py::test_rare_cases, which shows 'torchrun', runs only in `make chaos`"],
+        ),
+        (BOX, {**ALL, "torchrun": ["test_it.py::test_cases"]}, GPUS, []),
+        (
+            BOX,
+            {**ALL, "torchrun": ["test_rare.py::test_torchrun"]},
+            GPUS,
+            ["test_rare.py::test_torchrun, which shows 'torchrun', runs only in `make chaos`"],
+        ),
         ("# Something\n", ALL, GPUS, ["README.md has no table of what is supported"]),
     ],
-    ids=["true", "unshown", "unnamed", "no-reason", "no-lack", "no-test", "test-gone", "file-gone", "no-table"],
+    ids=[
+        *("true", "unshown", "unnamed", "no-reason", "no-lack", "no-test", "test-gone", "file-gone"),
+        *("chaos", "each-case-chaos", "a-case-chaos", "a-file-of-chaos", "no-table"),
+    ],
 )
 def test_what_differs_is_named(
     tmp_path: Path, box: str, shown: Mapping[str, Sequence[str]], lacks: Mapping[str, str], found: list[str]
 ) -> None:
     (tmp_path / "README.md").write_text(box)
-    (tmp_path / "test_it.py").write_text("def test_models():\n    pass\n\n\ndef test_torchrun():\n    pass\n")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "test_rare.py").write_text(RARE)
     said = list(problems(tmp_path, shown, lacks))
     assert [one[: len(words)] for one, words in zip(said, found, strict=True)] == found
 
