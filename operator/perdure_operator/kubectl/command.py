@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import logging
 import os
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = _parser().parse_args(argv)
     logging.getLogger("perdure_operator").addHandler(logging.NullHandler())  # what the operator would log
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still shows the rest
     try:
         asyncio.run(arguments.command(arguments))
     except UserError as error:
@@ -170,7 +173,9 @@ async def _what_if_drained(arguments: argparse.Namespace) -> None:
 
 
 def _where(arguments: argparse.Namespace) -> Where:
-    return Where(arguments.kubeconfig, arguments.context, arguments.namespace, arguments.all_namespaces)
+    """In a pod, too, a kubeconfig comes before the pod's ServiceAccount, as with kubectl."""
+    kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG")
+    return Where(kubeconfig or None, arguments.context, arguments.namespace, arguments.all_namespaces)
 
 
 def _show(arguments: argparse.Namespace, told: BaseModel | Sequence[BaseModel], page: Page) -> None:

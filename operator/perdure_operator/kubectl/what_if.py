@@ -195,12 +195,13 @@ class Drain(Model):
 
 
 def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datetime) -> Drain:
-    """What a drain of these nodes would do to these jobs."""
-    found = list(seen)
+    """What a drain of these nodes would do to those of the jobs that have pods there which have not ended."""
+    found, named = list(seen), frozenset(nodes)
+    there = [one for one in found if isinstance(one, DrainSeen) and pods_on(one.snapshot, named)]
     return Drain(
         nodes=tuple(nodes),
         now=now,
-        jobs=tuple(drain(one, nodes) for one in found if isinstance(one, DrainSeen)),
+        jobs=tuple(drain(one, nodes) for one in there),
         unreadable={f"{one.namespace}/{one.name}": one.why for one in found if isinstance(one, Unseen)},
     )
 

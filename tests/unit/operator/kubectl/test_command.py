@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,23 @@ def test_a_kubeconfig_that_does_not_exist_is_one_line(tmp_path: Path, capsys: py
     assert said.err.count("\n") == 1
 
 
+def test_the_kubeconfig_of_the_environment_is_used_unless_another_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/mine")
+    assert command.main(["status"]) == 1
+    assert "/nowhere/mine" in capsys.readouterr().err
+    assert command.main(["status", "--kubeconfig", "/nowhere/other"]) == 1
+    assert "/nowhere/other" in capsys.readouterr().err
+
+
+def test_a_terminal_without_unicode_gets_the_rest_of_a_line() -> None:
+    code = "from perdure_operator.kubectl import command; command.main(['status', '--kubeconfig', 'none']); print('…')"
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ascii_only)
+    assert done.stdout == "?\n"
+
+
 def test_flags_may_stand_before_the_command_and_after_it() -> None:
     parser = command._parser()
     for words in (["-n", "team", "--json", "status", "digits"], ["status", "digits", "-n", "team", "-o", "json"]):
@@ -28,7 +46,7 @@ def test_flags_may_stand_before_the_command_and_after_it() -> None:
     assert parser.parse_args(["status", "-A"]).all_namespaces
 
 
-@pytest.mark.parametrize("lacks", ["pydantic", "rich", "kubernetes"])
+@pytest.mark.parametrize("lacks", ["rich", "kubernetes"])
 def test_what_is_not_installed_is_named_with_what_brings_it(lacks: str) -> None:
     without = f"import sys; sys.modules[{lacks!r}] = None; sys.argv = ['kubectl-perdure', 'status']"
     code = f"{without}; from perdure_operator.kubectl.start import main; sys.exit(main())"

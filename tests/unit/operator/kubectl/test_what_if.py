@@ -6,6 +6,9 @@ import asyncio
 import io
 from datetime import timedelta
 
+from hypothesis import HealthCheck, given, settings
+
+from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.cluster.protocol import PODS
 from perdure_operator.kubectl.screen import draw
@@ -13,6 +16,7 @@ from perdure_operator.kubectl.what_if import Drain, DrainOfJob, DrainSeen, Unsee
 from perdure_operator.state.snapshot import Budget, Snapshot
 from tests.support.raw import NOW
 from tests.support.stage import KEY, Stage
+from tests.unit.operator.decide.test_total import SNAPSHOTS
 from tests.unit.operator.kubectl.seen import moved, training
 
 
@@ -60,6 +64,22 @@ def test_a_budget_that_leaves_room_for_one_eviction_admits_it() -> None:
     loose = loose.model_copy(update={"budget": Budget(min_available=1, uid="u")})
     (told,) = what_if([DrainSeen(loose)], ["n1"], NOW).jobs
     assert not told.evictions.refused
+
+
+def test_pods_that_have_ended_hold_no_drain() -> None:
+    stage = training()
+    ended = write_outcome(Outcome(ExitKind.COMPLETED, 1, 1, 9, commit=CommitRef(seq=3, step=9), opened=1))
+    stage.end_pod(stage.names()[1], ended)
+    assert what_if([DrainSeen(snapshot(stage))], ["n2"], NOW).jobs == ()
+    assert len(what_if([DrainSeen(snapshot(stage))], ["n1"], NOW).jobs) == 1
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SNAPSHOTS)
+def test_every_job_gets_an_answer_in_whatever_state_it_is(seen: Snapshot) -> None:
+    told = what_if([DrainSeen(seen)], [node.name for node in seen.nodes], seen.now)
+    assert Drain.model_validate_json(told.model_dump_json()) == told
+    assert text(told)
 
 
 def _not_ready(pod: dict[str, object]) -> None:
