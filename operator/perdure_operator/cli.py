@@ -27,6 +27,7 @@ from perdure_operator.state.signal_table import table
 from perdure_operator.state.snapshot import Snapshot
 
 View = TypeVar("View")
+Options = TypeVar("Options")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--no-eviction-requests", action="store_true", help="answer none, also where Kubernetes has them")
     run.add_argument("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics there; else nowhere")
     run.add_argument("--metrics-certificate", metavar="FOLDER", help="tls.crt and tls.key; else one is made in memory")
+    run.add_argument("--reports-port", type=_port, metavar="PORT", help="take members' reports there; else none report")
+    run.add_argument("--reports-url", metavar="URL", help="where members reach that port: https://host:port")
+    run.add_argument("--reports-certificate", metavar="FOLDER", help="tls.crt, tls.key, and ca.crt to check them by")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -101,8 +105,19 @@ def _run(arguments: argparse.Namespace) -> int:
         evictions=not arguments.no_eviction_requests,
         metrics_port=arguments.metrics_port,
         metrics_certificate=Path(arguments.metrics_certificate) if arguments.metrics_certificate else None,
+        reports=_reports(operator.ReportOptions, arguments),
     )
     return 0 if asyncio.run(operator.run(options)) else 1
+
+
+def _reports(options: Callable[[int, str, Path], Options], arguments: argparse.Namespace) -> Options | None:
+    """Where members report. Raises UserError for a part of it alone."""
+    port, url, folder = arguments.reports_port, arguments.reports_url, arguments.reports_certificate
+    if port is None and url is None and folder is None:
+        return None
+    if port is None or url is None or folder is None:
+        raise UserError("--reports-port, --reports-url and --reports-certificate belong together: give all three")
+    return options(port, url, Path(folder))
 
 
 def _explain(arguments: argparse.Namespace) -> int:

@@ -348,8 +348,15 @@ def test_kubectl_get_shows_where_a_job_is_and_what_it_waits_for(jobs: Jobs) -> N
     jobs.write_status("digits", status.model_dump(mode="json", by_alias=True, exclude_none=True))
     head, line = jobs.kubectl("get", "ptj").stdout.splitlines()
     assert head.split() == ["NAME", "PHASE", "RUN", "MEMBERS", "HOW", "STEP", "WHY", "AGE"]
-    assert line.split()[:7] == ["digits", "Vacating", "8", "2", "live", "100", "Unschedulable"]
+    assert line.split()[:7] == ["digits", "Vacating", "8", "2", "live", "120", "Unschedulable"]
     assert jobs.kubectl("get", "ptj", "--output=wide").stdout.rstrip().endswith("no node for digits-ab12-0")
+
+
+def test_kubectl_get_shows_the_last_commits_step_of_a_job_that_nobody_reports_for(jobs: Jobs) -> None:
+    unheard = FULL.model_copy(update={"progress": None, "last_save": None})
+    jobs.create(job())
+    jobs.write_status("digits", unheard.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert jobs.kubectl("get", "ptj").stdout.splitlines()[1].split()[5] == "100"
 
 
 def test_kubectl_describe_shows_what_people_look_for_above_the_operators_memory(jobs: Jobs) -> None:

@@ -317,13 +317,13 @@ BAD = (
         "a mount over the keys",
         job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3"}])),
         _TRAINER,
-        "must leave /run/perdure and /run/perdure-s3 to Perdure",
+        "must leave /run/perdure, /run/perdure-s3, /run/perdure-report to Perdure",
     ),
     Bad(
         "a mount inside the keys' folder",
         job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3/x"}])),
         _TRAINER,
-        "must leave /run/perdure and /run/perdure-s3 to Perdure",
+        "must leave /run/perdure, /run/perdure-s3, /run/perdure-report to Perdure",
     ),
     Bad(
         "a folder of keys beside credentialsSecret",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from e2e.cluster.apiserver import ApiServer
 from tests.api.conftest import REPOSITORY, SYSTEM, Installed
@@ -38,7 +40,16 @@ def test_helm_has_no_complaint(tools: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["replicas=0", "logLevel=loud", "image.tag=", "nonsense=1", "leaseSeconds=1", "signals=cordon", "metrics.port=80"],
+    [
+        "replicas=0",
+        "logLevel=loud",
+        "image.tag=",
+        "nonsense=1",
+        "leaseSeconds=1",
+        "signals=cordon",
+        "metrics.port=80",
+        "reports.port=80",
+    ],
 )
 def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: str) -> None:
     done = helm(tools, "template", "perdure", str(CHART), f"--set={value}")
@@ -46,7 +57,9 @@ def test_a_value_that_makes_no_sense_is_refused(tools: dict[str, Path], value: s
     assert value.partition("=")[0].rpartition(".")[2] in done.stderr
 
 
-@pytest.mark.parametrize("values", [(), ("metrics.enabled=true", "metrics.certificateSecret=tls")], ids=repr)
+@pytest.mark.parametrize(
+    "values", [(), ("metrics.enabled=true", "metrics.certificateSecret=tls", "reports.enabled=true")], ids=repr
+)
 def test_the_operators_pods_pass_restricted_pod_security(
     tools: dict[str, Path], api_server: ApiServer, installed: Installed, namespace: str, values: tuple[str, ...]
 ) -> None:
@@ -69,7 +82,7 @@ def test_why_the_operator_did_not_start_is_reported_by_its_pod(tools: dict[str, 
 def test_every_object_is_taken_by_the_api_server(
     tools: dict[str, Path], api_server: ApiServer, installed: Installed
 ) -> None:
-    documents = rendered(tools, "watchNamespace=default", *METRICS)
+    documents = rendered(tools, "watchNamespace=default", *METRICS, "reports.enabled=true")
     api_server.kubectl("apply", "--dry-run=server", "-f", "-", input=yaml.safe_dump_all(documents))
 
 
@@ -219,3 +232,43 @@ def test_a_certificate_of_a_secret_is_mounted_and_checked(tools: dict[str, Path]
     config = monitor["spec"]["endpoints"][0]["tlsConfig"]
     assert config["ca"] == {"secret": {"name": "tls", "key": "ca.crt"}}
     assert config["serverName"] == "perdure-operator-metrics.perdure-system.svc"
+
+
+def test_without_reports_there_is_nothing_of_them(tools: dict[str, Path]) -> None:
+    assert "report" not in str(rendered(tools))
+    assert of_kind(rendered(tools), "Secret") == []
+
+
+def test_reports_have_a_port_a_service_a_certificate_and_the_right_to_ask_whose_token_it_is(
+    tools: dict[str, Path],
+) -> None:
+    documents = rendered(tools, "reports.enabled=true", "reports.port=9444")
+    (deployment,), (service,) = of_kind(documents, "Deployment"), of_kind(documents, "Service")
+    (secret,) = of_kind(documents, "Secret")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,), (volume,) = spec["containers"], spec["volumes"]
+    name = f"{service['metadata']['name']}.{SYSTEM}.svc"
+    assert {"--reports-port=9444", f"--reports-url=https://{name}:9444"} <= set(container["args"])
+    assert {"name": "reports", "containerPort": 9444} in container["ports"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"]
+    (mount,) = container["volumeMounts"]
+    assert f"--reports-certificate={mount['mountPath']}" in container["args"]
+    (everywhere,) = [
+        role for role in of_kind(documents, "ClusterRole") if role["metadata"]["name"] == "perdure-operator"
+    ]
+    reviews = [rule for rule in everywhere["rules"] if "tokenreviews" in rule["resources"]]
+    assert [rule["verbs"] for rule in reviews] == [["create"]]
+    assert "subjectaccessreviews" not in str(everywhere)
+    made = x509.load_pem_x509_certificate(b64decode(secret["data"]["tls.crt"]))
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [name]
+    made.verify_directly_issued_by(x509.load_pem_x509_certificate(b64decode(secret["data"]["ca.crt"])))
+
+
+def test_a_secret_for_reports_that_is_named_is_mounted_and_none_is_made(tools: dict[str, Path]) -> None:
+    documents = rendered(tools, "reports.enabled=true", "reports.certificateSecret=tls")
+    (deployment,) = of_kind(documents, "Deployment")
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"]["secretName"] == "tls"
+    assert of_kind(documents, "Secret") == []

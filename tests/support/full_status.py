@@ -18,6 +18,7 @@ from perdure_operator.api.status import (
     HandoverOffer,
     HistoryEntry,
     Intent,
+    LastSave,
     LiveRefused,
     LostLog,
     MemberOutcome,
@@ -31,6 +32,7 @@ from perdure_operator.api.status import (
     Spares,
     Takeover,
     TrainingJobStatus,
+    TrainingProgress,
     Unready,
     Vacating,
     Withdrawals,
@@ -99,6 +101,10 @@ FULL = TrainingJobStatus(
     phase=Phase.VACATING,
     run=8,
     epoch=3,
+    progress=TrainingProgress(
+        run=7, step=120, epoch=4, samples_per_second=96.5, percent=40, remaining_seconds=600, observed_at=NOON
+    ),
+    last_save=LastSave(step=110, time=NOON, observed_at=NOON),
     result={"accuracy": 0.93, "by class": [0.9, 0.5]},
     replicas=2,
     selector="perdure.dev/job=digits",

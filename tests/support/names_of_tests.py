@@ -61,6 +61,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/operator/decide/test_root_problem.py": ["perdure_operator/api/reasons"],
     "tests/unit/operator/decide/test_steps_lost.py": ["perdure_operator/decide/ending"],
     "tests/unit/operator/metrics/test_server.py": ["perdure_operator/serving/connections"],
+    "tests/unit/operator/metrics/test_access.py": ["perdure_operator/serving/reviews"],
     "tests/unit/operator/loop/test_watch.py": ["perdure_operator/loop/affected_jobs"],
     "tests/api/test_operator_process.py": ["perdure_operator/loop/operator", "perdure_operator/start"],
     "tests/unit/operator/schema/test_crd.py": [

@@ -17,3 +17,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "perdure.certificate" -}}
 {{- if .Values.metrics.enabled }}{{ .Values.metrics.certificateSecret }}{{ end -}}
 {{- end -}}
+
+{{- /* The Secret that is mounted for reports; empty if none is. */ -}}
+{{- define "perdure.reportsCertificate" -}}
+{{- if .Values.reports.enabled }}{{ .Values.reports.certificateSecret | default (printf "%s-reports" (include "perdure.name" .)) }}{{ end -}}
+{{- end -}}

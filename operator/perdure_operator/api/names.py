@@ -32,6 +32,9 @@ ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 CREDENTIALS_VOLUME: Final = "perdure-s3"
 """The volume with the Secret's keys, added if checkpoint.s3.credentialsSecret is set."""
 
+REPORT_VOLUME: Final = "perdure-report"
+"""The volume with the token by which a member's reports are known, where the operator takes any."""
+
 EVICTION_POLICY: Final = "AlwaysAllow"
 """A budget's policy for unhealthy pods: a member that is not Ready does not train, so its eviction loses nothing."""
 
@@ -41,6 +44,7 @@ RESPONDER: Final = "perdure.dev/operator"
 RESPONDER_PRIORITY: Final = 10_000
 """The priority that Kubernetes recommends to a pod's managing controller, so that others can come before or after."""
 
+_AUDIENCE: Final = "perdure.dev/reports"
 _UID_CHARACTERS: Final = 4
 _NUMBER_DIGITS: Final = 9
 """No job ever has more members than that many digits can count."""
@@ -99,3 +103,15 @@ def members_selector(job: str, uid: str) -> dict[str, dict[str, str]]:
 def dry_run(job: str, uid: str) -> str:
     """The name of the pod that is only created in a dry run, to try the template."""
     return f"{base(job, uid)}-dry-run"
+
+
+def report_audience(namespace: str, uid: str) -> str:
+    """The audience of the tokens by which the members of one job report: the API server takes them for nothing else."""
+    return f"{_AUDIENCE}/{namespace}/{uid}"
+
+
+def job_of_audience(audience: str) -> tuple[str, str]:
+    """Namespace and uid of the job whose audience this is; two empty texts if it is none's."""
+    prefix, _, uid = audience.rpartition("/")
+    ours, _, namespace = prefix.rpartition("/")
+    return (namespace, uid) if ours == _AUDIENCE else ("", "")

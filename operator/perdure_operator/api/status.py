@@ -520,6 +520,36 @@ class Unready(TolerantModel):
     """When the operator gave up its members although the outage went on."""
 
 
+class TrainingProgress(TolerantModel):
+    """Where training stands, as the run's rank 0 reported it while it trained."""
+
+    run: int
+    """The run that it reported about."""
+    step: int
+    """Optimizer steps done."""
+    epoch: int | None = None
+    """Epochs finished; absent if the script counts none."""
+    samples_per_second: float | None = None
+    """Of all ranks together, over the last seconds."""
+    percent: int | None = None
+    """How much of the training is done; absent where its end is not known."""
+    remaining_seconds: int | None = None
+    """An estimate of the seconds to its end."""
+    observed_at: datetime
+    """When the report came. It is shown once a minute at most."""
+
+
+class LastSave(TolerantModel):
+    """The newest commit that the run's rank 0 reported while it trained."""
+
+    step: int
+    """The commit's step."""
+    time: datetime
+    """When rank 0 learned of it."""
+    observed_at: datetime
+    """When the report came."""
+
+
 class Condition(TolerantModel):
     """A standard Kubernetes condition."""
 
@@ -554,6 +584,10 @@ class TrainingJobStatus(TolerantModel):
     """Step of the last commit that an outcome reported."""
     epoch: int | None = None
     """Epochs that the trainer which reported that commit had finished when it ended."""
+    progress: TrainingProgress | None = None
+    """Where the run that is on stands, as its rank 0 reports; absent if nothing was heard of it."""
+    last_save: LastSave | None = None
+    """The newest commit that rank 0 reports; absent if nothing was heard of one."""
     result: dict[str, Any] | None = None
     """The script's result, `session.result`, of the newest run that ended with one."""
     steps_lost: int = 0

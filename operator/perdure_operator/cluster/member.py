@@ -28,6 +28,9 @@ _WARM_TRIES: Final = 1800
 """The kubelet kills a container that is not warm by then: its agent will never read its assignment. Each lasts as
 long as `perdure warm` waits, 5 s, or 1 s in an image with an older Perdure."""
 
+_TOKEN_SECONDS: Final = 3600
+"""The kubelet renews the token when 80 % of this are over."""
+
 
 def pod(
     job: Snapshot,
@@ -38,11 +41,13 @@ def pod(
     avoid: tuple[str, ...] = (),
     kept: KeptTemplate | None = None,
     priority_class: str = "",
+    channel: str = "",
 ) -> Json:
     """A new member: a standby with the agent in front of the user's command.
 
     `apart` keeps it off nodes with a former member of the job. `away_from_members` prefers nodes without a member, and
-    `avoid` nodes other than these. `kept` replaces the job's template, `priority_class` the template's class.
+    `avoid` nodes other than these. `kept` replaces the job's template, `priority_class` the template's class. `channel`
+    is the annotation that says where the member reports; "" for one that does not.
     """
     body = _hashed_pod(job, name, apart=apart, kept=kept)
     annotations = body["metadata"]["annotations"]
@@ -54,6 +59,9 @@ def pod(
         body["spec"]["affinity"] = _prefer_other_nodes(avoid, body["spec"].get("affinity") or {})
     spec = _with_node_name(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
     spec = _with_batch(job, _with_priority_class(priority_class, spec))
+    if channel:
+        annotations[wire.ANNOTATION_REPORT] = channel
+        spec = _with_channel(job, spec)
     return body | {"spec": _with_responder(spec) if job.responds else spec}
 
 
@@ -126,9 +134,14 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
 
 
 def _assignment_volume() -> Json:
-    field = f"metadata.annotations['{wire.ANNOTATION_ASSIGNMENT}']"
-    item = {"path": "assignment", "fieldRef": {"apiVersion": "v1", "fieldPath": field}}
+    item = _annotation_file(wire.ASSIGNMENT_FILE, wire.ANNOTATION_ASSIGNMENT)
     return {"name": names.ASSIGNMENT_VOLUME, "downwardAPI": {"items": [item], "defaultMode": 0o644}}
+
+
+def _annotation_file(path: str, annotation: str) -> Json:
+    """An item of the assignment's volume."""
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"path": path.removeprefix(f"{wire.ASSIGNMENT_FOLDER}/"), "fieldRef": field}
 
 
 def _soft_spread(job: Snapshot) -> Json:
@@ -286,6 +299,35 @@ def _with_batch(job: Snapshot, spec: Json) -> Json:
     variable = {"name": Env.GLOBAL_BATCH_SIZE, "value": str(batch)}
     variables = [variable, *(one for one in trainer["env"] if one.get("name") != Env.GLOBAL_BATCH_SIZE)]
     return spec | {"containers": [trainer | {"env": variables}, *others]}
+
+
+def _with_channel(job: Snapshot, spec: Json) -> Json:
+    """Let the member report: the channel beside its assignment, and a token that the API server takes for nothing else.
+
+    Not part of the hash, so that no running or waiting member is replaced for it.
+    """
+    item = _annotation_file(wire.CHANNEL_FILE, wire.ANNOTATION_REPORT)
+    volumes = [_with_item(volume, item) for volume in spec["volumes"]]
+    trainer, *others = spec["containers"]
+    mount = {"name": names.REPORT_VOLUME, "mountPath": wire.REPORT_TOKEN_FOLDER, "readOnly": True}
+    trainer = trainer | {"volumeMounts": [*trainer["volumeMounts"], mount]}
+    return spec | {"volumes": [*volumes, _token_volume(job)], "containers": [trainer, *others]}
+
+
+def _with_item(volume: Json, item: Json) -> Json:
+    if volume["name"] != names.ASSIGNMENT_VOLUME:
+        return volume
+    files = volume["downwardAPI"]
+    return volume | {"downwardAPI": files | {"items": [*files["items"], item]}}
+
+
+def _token_volume(job: Snapshot) -> Json:
+    token = {
+        "audience": names.report_audience(job.namespace, job.uid),
+        "expirationSeconds": _TOKEN_SECONDS,
+        "path": wire.REPORT_TOKEN_FILE.removeprefix(f"{wire.REPORT_TOKEN_FOLDER}/"),
+    }
+    return {"name": names.REPORT_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
 def _with_priority_class(name: str, spec: Json) -> Json:

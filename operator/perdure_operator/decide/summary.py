@@ -12,6 +12,7 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
+from perdure_operator.decide.hearing import describe_training, keep_progress
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import grows_later, size_of, wanted_size, warn_of_priority, why_so_many
@@ -52,6 +53,7 @@ def summarise(draft: Draft) -> Draft:
     members = own(draft.snapshot)
     planned = [member.name for member in draft.newest_plan.members] if draft.newest_plan else []
     alive = [name for name in planned if name in members and not terminated(members[name])]
+    draft = keep_progress(draft)
     draft = _running(draft)
     draft = _disrupted(draft)
     draft = _protected(draft)
@@ -106,8 +108,8 @@ def _begun(sentence: str) -> str:
 
 
 def _assigned(draft: Draft, current: CurrentRun) -> str:
-    """What is known about the current run: a member reports how far it came only when it ends."""
-    plan, step, ended = current.plan, draft.status.step, {one.name for one in current.outcomes}
+    """What is known about the current run."""
+    plan, ended = current.plan, {one.name for one in current.outcomes}
     names, size = [member.name for member in plan.members], len(plan.members)
     first = next((name for name in names if name not in ended), "".join(names[:1]))
     parts = [f"run {plan.run}: {size} members have their ranks, {plan.world} processes in all"]
@@ -115,10 +117,7 @@ def _assigned(draft: Draft, current: CurrentRun) -> str:
         parts = [f"run {plan.run}: {len(ended)} of {size} members have ended: {joined(sorted(ended))}"]
     if current.unconfirmed:
         parts.append(_taken_over(draft, current))
-    parts += [
-        f"whether they train is not known until they end: see kubectl logs {first}",
-        "no commit is known yet" if step is None else f"the last commit known is of step {step}",
-    ]
+    parts += describe_training(draft, first)
     if draft.snapshot.deleting:
         parts.append("the job is being deleted: no run follows this one")
     return "; ".join(parts)

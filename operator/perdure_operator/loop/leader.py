@@ -32,6 +32,10 @@ from perdure_operator.metrics.counted import Echoes, Frozen, OperatorFacts
 logger = logging.getLogger(__name__)
 
 
+Show = Callable[[Actor, Queue], Coroutine[Any, Any, None]]
+"""Shows in status what members report, until it is cancelled."""
+
+
 @dataclass(frozen=True)
 class Clocks:
     """Sources of monotonic time and randomness. The time of day comes from the API server."""
@@ -44,6 +48,11 @@ class Clocks:
 
 async def _unchanged() -> None:
     """The default check: nothing can change."""
+
+
+def nowhere() -> str:
+    """The default channel: members do not report."""
+    return ""
 
 
 @dataclass
@@ -63,6 +72,10 @@ class Leader:
     """Raises Outdated if the cluster no longer serves what this process was started for."""
     settle: Callable[[], None] = lambda: None
     """Called after each resync."""
+    channel: Callable[[], str] = nowhere
+    """Where new members report; "" for nowhere."""
+    show: Show | None = None
+    """Shows what they report, while this process leads; None if they report nowhere."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
@@ -81,7 +94,9 @@ class Leader:
             still_leading=self._election.still_leading,
             number=lambda: f"{int(clocks.chance() * 2**64):016x}",
             on_status=lambda job, version: self.echoes.wrote(job, version, clocks.monotonic()),
+            channel=self.channel,
         )
+        self._actor = actor
         self._orphans = Orphans(self.api, self.cache, actor)
         self._worker = Worker(
             self.queue, self._observer, actor, self._orphans, jitter=clocks.chance, monotonic=clocks.monotonic
@@ -91,6 +106,11 @@ class Leader:
     def leading(self) -> bool:
         """Whether this process leads, for the health endpoint."""
         return self._election.still_leading()
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether it leads and has read every object: until then a pod that it does not know may be a job's."""
+        return self.leading and self._synced.is_set()
 
     def freeze(self, requests: Mapping[tuple[str, str], int]) -> Frozen:
         """What metrics show now. Only the leader shows jobs, once it has read all of them."""
@@ -110,8 +130,7 @@ class Leader:
             watch_lag=self.echoes.oldest(self.clocks.monotonic()),
             requests=dict(requests),
         )
-        shows = leading and self._synced.is_set()
-        return Frozen(facts, tuple(self.cache.jobs()) if shows else None)
+        return Frozen(facts, tuple(self.cache.jobs()) if self.knows_all else None)
 
     def start(self) -> None:
         """Stand for election, in the background."""
@@ -130,6 +149,8 @@ class Leader:
             async with asyncio.TaskGroup() as group:
                 _spawn(group, self._election.hold(), self._resync())
                 _spawn(group, *(self._work() for _ in range(self.workers)))
+                if self.show is not None:
+                    _spawn(group, self._show(self.show))
         except* election.LeaseLost as errors:
             logger.error("this operator process ends, and its pod starts another: %s", errors.exceptions[0])
             self.failed = True
@@ -140,6 +161,10 @@ class Leader:
             self.failed = True
         finally:
             self.over.set()
+
+    async def _show(self, show: Show) -> None:
+        await self._synced.wait()
+        await show(self._actor, self.queue)
 
     async def _work(self) -> None:
         """Run rounds after the first resync, whether it succeeded or failed."""

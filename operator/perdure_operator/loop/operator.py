@@ -21,10 +21,21 @@ from perdure_operator.cluster.kube import KubeApi
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.loop import evictions, guard, install, loop_lag, watch
 from perdure_operator.loop.heap import Heap
-from perdure_operator.loop.leader import Leader
+from perdure_operator.loop.leader import Leader, Show, nowhere
 
 SideWork = Callable[[], Coroutine[Any, Any, None]]
 """Work that runs beside the watch until the operator stops."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Where members report how they train."""
+
+    port: int
+    url: str
+    """What members call: https://host:port."""
+    certificate: Path
+    """A folder with tls.crt, tls.key and the ca.crt that members check them by."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class OperatorOptions:
     """Where metrics are served; None: nowhere."""
     metrics_certificate: Path | None = None
     """A folder with tls.crt and tls.key; None: the process makes a certificate itself."""
+    reports: ReportOptions | None = None
+    """Where members report; None: nowhere."""
 
 
 async def run(options: OperatorOptions) -> bool:
@@ -55,15 +68,19 @@ async def run(options: OperatorOptions) -> bool:
     async with await kube.login(options.kubeconfig) as api:
         await install.check(api, options.namespace)
         responds = options.evictions and await evictions.found(api, options.namespace)
+        cache = Cache(options.signals, responds=responds)
+        reports = _reports(api, cache, options.reports) if options.reports else None
         leader = Leader(
             api,
             options.lease,
             options.identity,
             namespace=options.namespace,
             workers=options.workers,
-            cache=Cache(options.signals, responds=responds),
+            cache=cache,
             node_claims=options.node_claims,
             settle=Heap().settle,
+            channel=reports.channel if reports else nowhere,
+            show=reports.show if reports else None,
         )
         registry = kopf.OperatorRegistry()
         if options.evictions:
@@ -74,6 +91,8 @@ async def run(options: OperatorOptions) -> bool:
         beside: list[SideWork] = [loop_lag.report]
         if options.metrics_port is not None:
             beside.append(_metrics(api, leader, options.metrics_port, options.metrics_certificate))
+        if reports:
+            beside.append(reports.serve(lambda: leader.knows_all))
         _hook(registry, leader, options.kubeconfig, beside)
         await kopf.operator(
             registry=registry,
@@ -96,6 +115,35 @@ def _metrics(api: KubeApi, leader: Leader, port: int, folder: Path | None) -> Si
     collect = exposition.collector(lambda: leader.freeze(api.requests))
     served = server.endpoint(access.Gate(api), collect)
     return partial(connections.serve, connections.listen(port, name=server.NAME), contexts, served)
+
+
+@dataclass(frozen=True)
+class _Reports:
+    """The parts by which members report."""
+
+    channel: Callable[[], str]
+    show: Show
+    serve: Callable[[Callable[[], bool]], SideWork]
+    """Takes whether this process leads."""
+
+
+def _reports(api: KubeApi, cache: Cache, options: ReportOptions) -> _Reports:
+    """What takes and shows reports. Raises UserError if the port or the certificate cannot be used."""
+    # cryptography takes time and memory: only where it is wanted.
+    from perdure_operator.loop import progress  # noqa: PLC0415
+    from perdure_operator.reports import channel, endpoint, heard, tokens  # noqa: PLC0415
+    from perdure_operator.serving import certificate, connections  # noqa: PLC0415
+
+    channels = channel.Channels(options.url, options.certificate)
+    contexts = certificate.FromFiles(options.certificate)
+    known, newest = tokens.Tokens(api, cache), heard.ReportBoard()
+    listener = connections.listen(options.port, name=endpoint.NAME)
+
+    def serve(leads: Callable[[], bool]) -> SideWork:
+        served = endpoint.endpoint(known, newest, cache, leads=leads, now=api.server_time)
+        return partial(connections.serve, listener, contexts, served, limits=endpoint.LIMITS)
+
+    return _Reports(channels.current, progress.ProgressWriter(cache, newest, known).show, serve)
 
 
 def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None, beside: Sequence[SideWork]) -> None:

@@ -56,6 +56,10 @@ class Queue:
                 except TimeoutError:
                     continue
 
+    def holds(self, job: Key) -> bool:
+        """Whether a worker holds the job."""
+        return self._schedule.holds(job)
+
     @property
     def running(self) -> int:
         """The number of jobs that workers hold."""

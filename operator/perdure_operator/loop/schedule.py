@@ -60,6 +60,10 @@ class Schedule(Generic[K]):
             if key not in self._busy:
                 self._push(key, at)
 
+    def holds(self, key: K) -> bool:
+        """Whether the key is worked on."""
+        return key in self._busy
+
     @property
     def busy(self) -> int:
         """The number of keys that are worked on."""

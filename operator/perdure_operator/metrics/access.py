@@ -11,19 +11,17 @@ import hashlib
 import time
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
-from perdure_operator.cluster.protocol import ApiError, Json, Resource
+from perdure_operator.cluster.protocol import ApiError, Resource
+from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_token, status_of
 
-TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
 ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
 
 PATH: Final = "/metrics"
 KEPT: Final = 64
 ALLOWED_SECONDS: Final = 60.0
 REFUSED_SECONDS: Final = 10.0
-ANSWER_SECONDS: Final = 5.0
-"""For both reviews of a request, waiting for earlier ones included."""
 
 
 class Access(Enum):
@@ -35,13 +33,6 @@ class Access(Enum):
     FORBIDDEN = auto()
     """It knows the user, who may not read the metrics."""
     NO_ANSWER = auto()
-
-
-class Reviewer(Protocol):
-    """The part of the API server that answers reviews."""
-
-    async def review(self, resource: Resource, body: Json) -> Json:
-        """Send a review and return it with its status. Raises ApiError."""
 
 
 class Gate:
@@ -82,8 +73,7 @@ class Gate:
         self._known[key] = (access, self._monotonic() + seconds)
 
     async def _ask(self, token: str) -> Access:
-        review = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": "TokenReview", "spec": {"token": token}}
-        status = _status(await self._api.review(TOKEN_REVIEWS, review))
+        status = await review_token(self._api, token)
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
             return Access.UNKNOWN
@@ -95,11 +85,6 @@ class Gate:
             "nonResourceAttributes": {"path": PATH, "verb": "get"},
         }
         review = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
-        status = _status(await self._api.review(ACCESS_REVIEWS, review))
+        status = status_of(await self._api.review(ACCESS_REVIEWS, review))
         allowed = status.get("allowed") is True and status.get("denied") is not True
         return Access.ALLOWED if allowed else Access.FORBIDDEN
-
-
-def _status(review: Json) -> Json:
-    status = review.get("status")
-    return status if isinstance(status, dict) else {}

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from perdure_operator.metrics.access import PATH, Access, Gate
-from perdure_operator.serving.connections import Endpoint, Request, RequestRefused, Response
+from perdure_operator.serving.connections import Endpoint, HttpRequest, HttpResponse, RequestRefused
 
 NAME: Final = "metrics"
 HEADER_BYTES: Final = 8192
@@ -35,12 +35,12 @@ def endpoint(gate: Gate, collect: Collect) -> Endpoint:
     """What is served: the scrapes that `collect` makes, to those whom `gate` lets in."""
     one_scrape = asyncio.Lock()
 
-    async def respond(request: Request) -> Response:
+    async def respond(request: HttpRequest) -> HttpResponse:
         _require(await gate.access(request.token))
         async with one_scrape:
             body = await collect(takes_gzip(request.headers.get("accept-encoding", "")))
         encoding = ("Content-Encoding: gzip",) if body.gzipped else ()
-        return Response(body.text, body.content_type, ("Vary: Accept-Encoding", *encoding))
+        return HttpResponse(body.text, body.content_type, ("Vary: Accept-Encoding", *encoding))
 
     return Endpoint(NAME, "GET", PATH, respond, HEADER_BYTES)
 

@@ -62,12 +62,19 @@ _COLUMNS: Final = (
     ("Run", "integer", ".status.run", "The newest run."),
     ("Members", "integer", ".status.replicas", "Living members of the current run."),
     ("How", "string", ".status.how", "How the newest run took over: live, in place or by new members."),
-    ("Step", "integer", ".status.step", "Step of the last commit that an outcome reported."),
+    (
+        "Step",
+        "integer",
+        ".status['progress.step','step']",
+        "The step that rank 0 reports while it trains; otherwise that of the last commit that an outcome reported.",
+    ),
     ("Why", "string", f"{_RUNNING}.reason", "Reason of the condition Running: what the job waits for, if it is False."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
 _WIDE: Final = (
-    ("Epoch", "integer", ".status.epoch", "Epochs finished when that commit was reported."),
+    ("Epoch", "integer", ".status['progress.epoch','epoch']", "Epochs finished by that step."),
+    ("Samples/s", "number", ".status.progress.samplesPerSecond", "Samples per second of all ranks, as rank 0 reports."),
+    ("Last Save", "date", ".status.lastSave.time", "Time since rank 0 learned of its newest commit, as it reports."),
     ("Result", "string", ".status.result", "The script's result, once a run has ended."),
     ("Message", "string", f"{_RUNNING}.message", "The same in words: whom the job waits for, until when, what to do."),
 )

@@ -13,7 +13,7 @@ from typing import Final
 from perdure import wire
 from perdure.wire import Env
 from perdure_operator.api.cel import VALIDATIONS, Json, Rule, checked, forbidden
-from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME
+from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, REPORT_VOLUME
 from perdure_operator.schema import pod
 
 USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.BACKGROUND_BYTES, Env.PRELOAD, Env.LIVE)
@@ -24,8 +24,8 @@ DESCRIPTION: Final = (
     "command, so the command must be given, and the image must have perdure installed."
 )
 
-_MOUNTS: Final = (wire.ASSIGNMENT_FOLDER, wire.CREDENTIALS_FOLDER)
-_VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME)
+_MOUNTS: Final = (wire.ASSIGNMENT_FOLDER, wire.CREDENTIALS_FOLDER, wire.REPORT_TOKEN_FOLDER)
+_VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, REPORT_VOLUME)
 
 
 def _of_trainer(holds: str, message: str) -> Rule:
@@ -52,7 +52,7 @@ _TRAINER_RULES: Final = (
         "!has(self[0].volumeMounts) || self[0].volumeMounts.all(m, "
         + " && ".join(f"m.mountPath != '{mount}' && !m.mountPath.startsWith('{mount}/')" for mount in _MOUNTS)
         + ")",
-        f"containers[0].volumeMounts must leave {' and '.join(_MOUNTS)} to Perdure: mount the volume elsewhere",
+        f"containers[0].volumeMounts must leave {', '.join(_MOUNTS)} to Perdure: mount the volume elsewhere",
     ),
     _of_trainer(
         "!has(self[0].env) || self[0].env.all(e, !e.name.startsWith('PERDURE_') || "
@@ -82,14 +82,14 @@ _POD_RULES: Final = (
     ),
     Rule(
         "!has(self.automountServiceAccountToken) || !self.automountServiceAccountToken",
-        "automountServiceAccountToken must be false or absent, members carry no token of the API server: "
+        "automountServiceAccountToken must be false or absent, members carry no token that the API server accepts: "
         "add a projected volume with a serviceAccountToken if the script needs one",
         ".automountServiceAccountToken",
         forbids=True,
     ),
     Rule(
         f"!has(self.volumes) || self.volumes.all(v, !(v.name in [{', '.join(repr(name) for name in _VOLUMES)}]))",
-        f"volumes: the names {' and '.join(_VOLUMES)} are Perdure's: give the volume another name",
+        f"volumes: the names {', '.join(_VOLUMES)} are Perdure's: give the volume another name",
         ".volumes",
     ),
 )

@@ -1,6 +1,6 @@
 """One HTTPS endpoint on a port: one request a connection, so that each connection has an end.
 
-A TLS handshake takes 3 s at most, headers 2 s, an answer 10 s. There are 16 connections at once, and 50 new
+A TLS handshake takes 3 s at most, headers 2 s, a body 2 s, an answer 10 s. There are 16 connections at once, and 50 new
 ones a second: the others wait in the kernel, because handshakes take the operator's time. Used by `loop.operator`.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -30,20 +30,22 @@ class Limits:
     connections: int = 16
     handshake: float = 3.0
     headers: float = 2.0
+    body: float = 2.0
     answer: float = 10.0
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """A request for the endpoint, with a token that nobody has checked yet."""
 
     token: str
     headers: Mapping[str, str]
     """By names in lower case. The first of two with one name counts."""
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
-class Response:
+class HttpResponse:
     """An answer."""
 
     content: bytes
@@ -68,10 +70,12 @@ class Endpoint:
     """What the log calls it."""
     method: str
     path: str
-    respond: Callable[[Request], Coroutine[Any, Any, Response]]
+    respond: Callable[[HttpRequest], Coroutine[Any, Any, HttpResponse]]
     """May raise RequestRefused."""
     header_bytes: int
     """The longest head of a request. A projected token takes 1 to 2 KiB."""
+    body_bytes: int = 0
+    """The longest body; 0: none is read."""
 
 
 def listen(port: int, *, name: str) -> socket.socket:
@@ -154,7 +158,7 @@ async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limi
         return _written(_line(refusal.words, refusal.status, refusal.headers))
 
 
-async def _response(request: Request, endpoint: Endpoint) -> Response:
+async def _response(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
     try:
         return await endpoint.respond(request)
     except RequestRefused:
@@ -164,7 +168,7 @@ async def _response(request: Request, endpoint: Endpoint) -> Response:
         return _line("an error in the operator: its log has it", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-async def _read(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits) -> Request:
+async def _read(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits) -> HttpRequest:
     try:
         async with asyncio.timeout(limits.headers):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -173,10 +177,18 @@ async def _read(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits
     except asyncio.LimitOverrunError:
         words = f"the headers are longer than {endpoint.header_bytes} bytes"
         raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words) from None
-    return parse(head, endpoint)
+    request = parse(head, endpoint)
+    if not endpoint.body_bytes:
+        return request
+    length = _length(request, endpoint)
+    try:
+        async with asyncio.timeout(limits.body):
+            return replace(request, body=await reader.readexactly(length))
+    except TimeoutError:
+        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly") from None
 
 
-def parse(head: bytes, endpoint: Endpoint) -> Request:
+def parse(head: bytes, endpoint: Endpoint) -> HttpRequest:
     """Read a request's head. Raises RequestRefused for all but the endpoint's method and path with a bearer token."""
     line, *lines = head.decode("latin-1").split("\r\n")
     words = line.split(" ")
@@ -195,14 +207,25 @@ def parse(head: bytes, endpoint: Endpoint) -> Request:
     if scheme.lower() != "bearer" or not token.strip():
         words_ = "give a ServiceAccount's token: Authorization: Bearer TOKEN"
         raise RequestRefused(HTTPStatus.UNAUTHORIZED, words_, "WWW-Authenticate: Bearer")
-    return Request(token.strip(), headers)
+    return HttpRequest(token.strip(), headers)
 
 
-def _line(words: str, status: HTTPStatus, headers: tuple[str, ...] = ()) -> Response:
-    return Response(f"{words}\n".encode(), "text/plain; charset=utf-8", headers, status)
+def _length(request: HttpRequest, endpoint: Endpoint) -> int:
+    """The body's length; refused before a byte of it is read."""
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise RequestRefused(HTTPStatus.LENGTH_REQUIRED, "give the body's length: Content-Length")
+    if len(length) > len(str(endpoint.body_bytes)) or int(length) > endpoint.body_bytes:
+        words = f"the body is longer than {endpoint.body_bytes} bytes"
+        raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words)
+    return int(length)
 
 
-def _written(response: Response) -> bytes:
+def _line(words: str, status: HTTPStatus, headers: tuple[str, ...] = ()) -> HttpResponse:
+    return HttpResponse(f"{words}\n".encode(), "text/plain; charset=utf-8", headers, status)
+
+
+def _written(response: HttpResponse) -> bytes:
     lines = [
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",
         f"Content-Type: {response.content_type}",

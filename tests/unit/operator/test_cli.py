@@ -76,6 +76,16 @@ def test_a_kubeconfig_that_does_not_exist_is_reported_in_one_line(
     assert "Traceback" not in said
 
 
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize(
+    "words",
+    [["--reports-port=8444"], ["--reports-url=https://x:1"], ["--reports-port=8444", "--reports-url=https://x:1"]],
+)
+def test_reports_need_a_port_a_url_and_a_certificate(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", *words]) == 2
+    assert "--reports-port, --reports-url and --reports-certificate belong together" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("port", ["0", "65536"])
 def test_metrics_need_a_port_that_can_be_opened(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

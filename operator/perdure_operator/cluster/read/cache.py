@@ -122,6 +122,10 @@ class Cache:
         """All pods with the job's label, even those that it does not own."""
         return list(self._pods_of[job].values()) if job in self._pods_of else []
 
+    def pod(self, key: Key) -> PodRecord | None:
+        """The pod with that name."""
+        return self._pods.get(key)
+
     def gone(self, job: Key) -> list[PodRecord]:
         """Last states of the job's deleted pods, as far as they are still kept."""
         return list(self._gone.of(job))

@@ -135,7 +135,12 @@ class JobRecord(Record):
     @property
     def _facts(self) -> tuple[object, ...]:
         problems = (self.fault, self.unknown, self.left_out)
-        return self.uid, self.generation, self.deleting, problems, self.spec, self.status, self.vacate
+        status = self.status and self.status.model_copy(update=_NUMBERS)
+        return self.uid, self.generation, self.deleting, problems, self.spec, status, self.vacate
+
+
+_NUMBERS: Final = {"progress": None, "last_save": None}
+"""Fields of a status that only `loop.progress` writes, which starts the rounds that they need itself."""
 
 
 _ONLY_FOR_WRITES: Final = {"resource_version": "", "has_labels": True, "has_annotations": True}

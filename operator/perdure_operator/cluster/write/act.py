@@ -29,7 +29,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import Key, version_of
+from perdure_operator.cluster.read.records import JobRecord, Key, version_of
 from perdure_operator.cluster.write import manifests, order
 from perdure_operator.cluster.write.event_deduplication import EventDeduplicator
 from perdure_operator.cluster.write.writes import Round, Writes
@@ -57,13 +57,15 @@ class Actor:
         still_leading: Callable[[], bool] = lambda: True,
         number: Callable[[], str] = lambda: secrets.token_hex(8),
         on_status: Callable[[Key, int], None] = lambda *_: None,
+        channel: Callable[[], str] = lambda: "",
     ) -> None:
-        """`number` makes the names of events unique. `on_status` learns the version of each written status."""
+        """`number` makes the names of events unique. `on_status` learns the version of each written status. `channel`
+        says where new members report; "" for nowhere."""
         self._api = api
         self._cache = cache
         self._instance = instance
         self._clock = clock or api.server_time
-        self._writes = Writes(api, cache, self._clock)
+        self._writes = Writes(api, cache, self._clock, channel)
         self._still_leading = still_leading
         self._number = number
         self._on_status = on_status
@@ -73,7 +75,7 @@ class Actor:
         """Carry out a decision. Raises ApiError after all writes that do not depend on the failed one."""
         self._require_lead()
         if decision.status is not None:
-            await self._write_status(job, decision.status)
+            await self._write_status((job.namespace, job.name), job.uid, job.resource_version, decision.status)
             memory.allotted |= _upcoming(decision.status) - _upcoming(job.status)
         elif any(not isinstance(action, CheckTemplate) for action in decision.actions):
             await self._require_unchanged(job)
@@ -84,6 +86,11 @@ class Actor:
             await self._send(job, decision.events)  # status is written: no later round sends these events
             raise
         await self._send(job, decision.events)
+
+    async def show(self, job: JobRecord, status: TrainingJobStatus) -> None:
+        """Write what is only shown, beside the rounds. Raises Conflict if the job is not in this version any more."""
+        self._require_lead()
+        await self._write_status(job.key, job.uid, job.resource_version, status)
 
     async def remove(self, resource: Resource, key: Key, *, uid: str, version: str) -> bool:
         """Delete an object that outlived its job; False if it is gone already.
@@ -107,23 +114,19 @@ class Actor:
             self._cache.apply(JOBS, raw)
             raise Conflict(f"trainingjob {job.namespace}/{job.name} is not in version {job.resource_version} any more")
 
-    async def _write_status(self, job: Snapshot, status: TrainingJobStatus) -> None:
+    async def _write_status(self, job: Key, uid: str, version: str, status: TrainingJobStatus) -> None:
+        namespace, name = job
         body = {
             "apiVersion": JOBS.api_version,
             "kind": "TrainingJob",
-            "metadata": {
-                "name": job.name,
-                "namespace": job.namespace,
-                "uid": job.uid,
-                "resourceVersion": job.resource_version,
-            },
+            "metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version},
             "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
         try:
-            written = await self._api.replace_status(JOBS, job.namespace, job.name, body)
+            written = await self._api.replace_status(JOBS, namespace, name, body)
         except NotFound as error:
             raise Conflict(str(error)) from None
-        self._on_status((job.namespace, job.name), version_of(written))
+        self._on_status(job, version_of(written))
         self._cache.apply(JOBS, written)
 
     async def _carry_out_all(self, work: Round, actions: Sequence[Action]) -> None:

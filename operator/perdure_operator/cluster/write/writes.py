@@ -80,10 +80,14 @@ class Round:
 class Writes:
     """Carries out writes; answers go into the cache at once."""
 
-    def __init__(self, api: ClusterApi, cache: Cache, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, api: ClusterApi, cache: Cache, clock: Callable[[], datetime], channel: Callable[[], str]
+    ) -> None:
+        """`channel` says where new members report; "" for nowhere."""
         self._api = api
         self._cache = cache
         self._clock = clock
+        self._channel = channel
 
     async def carry_out(self, work: Round, action: Action) -> None:  # noqa: C901 - one case for each action
         """Carry out one action; raises ApiError."""
@@ -120,7 +124,7 @@ class Writes:
                 assert_never(action)
 
     async def _check_template(self, job: Snapshot, memory: Memory) -> None:
-        body = member.pod(job, names.dry_run(job.name, job.uid))
+        body = member.pod(job, names.dry_run(job.name, job.uid), channel=self._channel())
         verdict, message = TemplateVerdict.GOOD, ""
         try:
             if lacks := admitted.missing_parts(await self._api.create(PODS, job.namespace, body, dry_run=True)):
@@ -207,6 +211,7 @@ class Writes:
             avoid=action.avoid,
             kept=kept,
             priority_class=action.priority_class,
+            channel=self._channel(),
         )
         try:
             await self._create(PODS, job, body, memory)

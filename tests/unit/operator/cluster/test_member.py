@@ -14,9 +14,12 @@ import yaml
 from perdure.store.credentials import keys_in_folder
 from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
+    ANNOTATION_REPORT,
     ASSIGNMENT_FILE,
+    CHANNEL_FILE,
     LABEL_JOB,
     LABEL_ROLE,
+    REPORT_TOKEN_FILE,
     TERMINATION_LOG,
     Role,
     Standby,
@@ -24,7 +27,7 @@ from perdure.wire import (
     read_resume_from,
 )
 from perdure.wire.settings import read_settings
-from perdure_operator.api.names import LABEL_UID
+from perdure_operator.api.names import ANNOTATION_TEMPLATE, LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster import member
 from tests.simulation.objects import matches
@@ -443,3 +446,53 @@ def test_whether_evictions_are_answered_makes_no_other_template() -> None:
     """Else switching them on would replace members that start."""
     with_answers, without = snapshot(responds=True), snapshot()
     assert member.template_hash(with_answers) == member.template_hash(without)
+
+
+CHANNEL = '{"v":1,"url":"https://operator:8444","ca":"PEM"}'
+
+
+def reporting(**spec: Any) -> dict[str, Any]:
+    raw = job(**spec)["spec"]
+    return member.pod(snapshot(spec=TrainingJobSpec.model_validate(raw)), NAME, channel=CHANNEL)
+
+
+def test_a_member_that_reports_has_its_channel_and_a_token_for_its_job_alone() -> None:
+    pod = reporting()
+    assert pod["metadata"]["annotations"][ANNOTATION_REPORT] == CHANNEL
+    assignment, report = pod["spec"]["volumes"]
+    files = {one["path"]: one["fieldRef"]["fieldPath"] for one in assignment["downwardAPI"]["items"]}
+    assert files == {
+        Path(ASSIGNMENT_FILE).name: f"metadata.annotations['{ANNOTATION_ASSIGNMENT}']",
+        Path(CHANNEL_FILE).name: f"metadata.annotations['{ANNOTATION_REPORT}']",
+    }
+    (source,) = report["projected"]["sources"]
+    assert source["serviceAccountToken"] == {
+        "audience": f"perdure.dev/reports/ns/{UID}",
+        "expirationSeconds": 3600,
+        "path": Path(REPORT_TOKEN_FILE).name,
+    }
+    mounts = {one["mountPath"]: one["name"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts[str(Path(REPORT_TOKEN_FILE).parent)] == report["name"]
+    assert mounts[str(Path(CHANNEL_FILE).parent)] == assignment["name"]
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_member_that_reports_differs_in_nothing_else_and_keeps_its_hash() -> None:
+    """An operator that begins to take reports, or ends it, replaces nobody."""
+    plain, told = of_spec(), reporting()
+    assert plain["metadata"]["annotations"].keys() == told["metadata"]["annotations"].keys() - {ANNOTATION_REPORT}
+    assert ANNOTATION_TEMPLATE in plain["metadata"]["annotations"]
+    del told["metadata"]["annotations"][ANNOTATION_REPORT]
+    told["spec"]["volumes"].pop()
+    told["spec"]["volumes"][-1]["downwardAPI"]["items"].pop()
+    told["spec"]["containers"][0]["volumeMounts"].pop()
+    assert told == plain
+
+
+def test_a_channel_leaves_the_volumes_of_the_template_as_they_are() -> None:
+    own = {"name": "data", "emptyDir": {}}
+    raw = template()
+    raw["spec"]["volumes"] = [own]
+    pod = reporting(template=raw)
+    assert pod["spec"]["volumes"][0] == own
+    assert [one["name"] for one in pod["spec"]["volumes"]] == ["data", "perdure-assignment", "perdure-report"]

@@ -15,10 +15,10 @@ from perdure_operator.metrics.access import (
     ALLOWED_SECONDS,
     KEPT,
     REFUSED_SECONDS,
-    TOKEN_REVIEWS,
     Access,
     Gate,
 )
+from perdure_operator.serving.reviews import TOKEN_REVIEWS
 
 Status = dict[str, Any]
 USER = {"username": "system:serviceaccount:monitoring:prometheus", "uid": "u1", "groups": ["system:serviceaccounts"]}

@@ -15,10 +15,11 @@ import pytest
 
 from perdure.errors import UserError
 from perdure_operator.cluster.protocol import Resource, Unavailable
-from perdure_operator.metrics.access import TOKEN_REVIEWS, Gate
+from perdure_operator.metrics.access import Gate
 from perdure_operator.metrics.server import HEADER_BYTES, NAME, Body, Collect, endpoint, takes_gzip
 from perdure_operator.serving.certificate import SelfMade
 from perdure_operator.serving.connections import Limits, RequestRefused, listen, parse, serve
+from perdure_operator.serving.reviews import TOKEN_REVIEWS
 
 FAR = 60.0
 """Seconds that no test should come near."""

@@ -1,0 +1,40 @@
+"""What the job's rank 0 reports while it trains, as status shows it: a question for `summary`.
+
+Status is all there is to decide by: reports reach it by `loop.progress`, beside the rounds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from perdure_operator.api.status import TrainingProgress
+from perdure_operator.decide.draft import Draft, clock
+
+SILENT: Final = timedelta(seconds=180)
+"""A job whose progress is older than this is not heard: status shows new numbers every minute."""
+
+
+def is_silent(progress: TrainingProgress, now: datetime) -> bool:
+    """Whether no report has been shown for long."""
+    return now - progress.observed_at >= SILENT
+
+
+def keep_progress(draft: Draft) -> Draft:
+    """Drop what was reported once no run is on: the outcomes say more. Until then look again when it gets old."""
+    progress = draft.status.progress
+    if draft.current is None:
+        return draft.update(progress=None, last_save=None)
+    return draft if progress is None else draft.wake(progress.observed_at + SILENT)
+
+
+def describe_training(draft: Draft, first: str) -> list[str]:
+    """What is known about whether the members train; `first` is the member to look at."""
+    progress, step = draft.status.progress, draft.status.step
+    if progress is not None and not is_silent(progress, draft.now):
+        return ["they report how far they are: see status.progress"]
+    unheard = f"not heard since {clock(progress.observed_at)}: " if progress else ""
+    return [
+        f"{unheard}whether they train is not known until they end: see kubectl logs {first}",
+        "no commit is known yet" if step is None else f"the last commit known is of step {step}",
+    ]

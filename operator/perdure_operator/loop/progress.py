@@ -1,0 +1,75 @@
+"""Shows in status what members report, beside the rounds. While this process leads.
+
+A write of numbers alone starts no round: its answer goes into the cache, so the watch brings nothing new. It does not
+disturb a round either: a job that a worker holds is left for the next look. Used by `operator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from perdure_operator.cluster.protocol import ApiError, Conflict
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.write.act import Actor
+from perdure_operator.loop.queue import Queue
+from perdure_operator.reports.heard import Received, ReportBoard
+from perdure_operator.reports.pace import BoundedRate
+from perdure_operator.reports.progress import changes_words, shown
+from perdure_operator.reports.tokens import Tokens
+
+WRITES_PER_SECOND: Final = 20.0
+LOOK_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 10.0
+"""After a write that the API server did not take."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ProgressWriter:
+    """Writes to status what was heard. Belongs to one event loop."""
+
+    cache: Cache
+    heard: ReportBoard
+    tokens: Tokens
+    pace: BoundedRate = field(default_factory=lambda: BoundedRate(WRITES_PER_SECOND))
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    async def show(self, actor: Actor, queue: Queue) -> None:
+        """Look every second, forever."""
+        while True:
+            await self.sleep(LOOK_SECONDS)
+            try:
+                await self.look(actor, queue)
+            except ApiError as error:
+                logger.warning("what members report is not shown in status, tried again in 10 s: %s", error)
+                await self.sleep(PAUSE_SECONDS)
+            except Exception:
+                logger.exception("an unexpected error as members' reports were shown: jobs go on, tried again in 10 s")
+                await self.sleep(PAUSE_SECONDS)
+
+    async def look(self, actor: Actor, queue: Queue) -> None:
+        """Write what is due now, as far as the rate allows; the rest waits for the next look. Raises ApiError."""
+        self.heard.forget_ended(self.cache)
+        self.tokens.forget_ended()
+        for received in self.heard.of_jobs():
+            await self._show(received, actor, queue)
+
+    async def _show(self, received: Received, actor: Actor, queue: Queue) -> None:
+        job = self.cache.job(received.sender.job)
+        if job is None or job.uid != received.sender.job_uid or job.status is None or queue.holds(job.key):
+            return
+        status = shown(job.status, received)
+        if status is None or not self.pace.allows():
+            return
+        try:
+            await actor.show(job, status)
+        except Conflict as error:
+            logger.debug("trainingjob %s: it has changed meanwhile, its progress waits: %s", "/".join(job.key), error)
+            return
+        if changes_words(job.status, received):
+            queue.add(job.key)

@@ -1,0 +1,40 @@
+"""Where new pods report to: the Service's URL, and the certificates by which they check it. Used by `loop.operator`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import UserError
+from perdure.wire.reading import ContractError
+from perdure.wire.report import Channel, write_channel
+
+CA_FILE: Final = "ca.crt"
+
+logger = logging.getLogger(__name__)
+
+
+class Channels:
+    """The channel by the newest certificates of a folder that the kubelet keeps up to date."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """Raises UserError if there is no channel to give."""
+        self._url = url
+        self._file = folder / CA_FILE
+        try:
+            self._text = self._read()
+        except (OSError, ValueError, ContractError) as error:
+            raise UserError(f"members cannot be told where to report: {self._file}: {error}") from None
+
+    def current(self) -> str:
+        """The text of a new pod's annotation. A file that cannot be used changes nothing, and is a line in the log."""
+        try:
+            self._text = self._read()
+        except (OSError, ValueError, ContractError) as error:
+            words = "%s cannot be used, so new members check the operator by the certificates before: %s"
+            logger.warning(words, self._file, error)
+        return self._text
+
+    def _read(self) -> str:
+        return write_channel(Channel(self._url, self._file.read_text()))

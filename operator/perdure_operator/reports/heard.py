@@ -1,0 +1,70 @@
+"""The newest report of each living pod, and how often pods report. Filled by `endpoint`, read by `loop.progress`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from perdure.wire.report import Report
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.records import Key
+from perdure_operator.reports.tokens import ReportingPod
+
+SPEAKER_SECONDS: Final = (5.0, 60.0)
+OTHER_SECONDS: Final = (30.0, 300.0)
+"""The shortest and the longest time between two reports of a pod that speaks for its job, and of any other."""
+PER_SECOND: Final = 10.0
+"""Of each of these two kinds, the operator wants at most this many reports a second."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A report that counts."""
+
+    sender: ReportingPod
+    report: Report
+    speaks: bool
+    """Whether it speaks for its job."""
+    at: datetime
+
+
+class ReportBoard:
+    """One report for each pod. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Received] = {}
+        self._speakers: set[str] = set()
+
+    def last(self, pod: str) -> Report | None:
+        """The newest report of the pod with that uid."""
+        known = self._newest.get(pod)
+        return known.report if known else None
+
+    def take(self, received: Received) -> None:
+        """Keep it in place of the pod's earlier one."""
+        uid = received.sender.uid
+        self._newest[uid] = received
+        (self._speakers.add if received.speaks else self._speakers.discard)(uid)
+
+    def next_seconds(self, *, speaks: bool) -> float:
+        """When such a pod should report again: later, the more of them there are."""
+        count = len(self._speakers) if speaks else len(self._newest) - len(self._speakers)
+        shortest, longest = SPEAKER_SECONDS if speaks else OTHER_SECONDS
+        return max(shortest, min(longest, count / PER_SECOND))
+
+    def of_jobs(self) -> list[Received]:
+        """The newest report that speaks for each job, the oldest first."""
+        newest: dict[Key, Received] = {}
+        for received in sorted((self._newest[uid] for uid in self._speakers), key=lambda one: one.at):
+            newest.pop(received.sender.job, None)
+            newest[received.sender.job] = received
+        return list(newest.values())
+
+    def forget_ended(self, cache: Cache) -> None:
+        """Forget the reports of pods that are gone."""
+        for uid, received in list(self._newest.items()):
+            pod = cache.pod((received.sender.job[0], received.sender.name))
+            if pod is None or pod.uid != uid:
+                del self._newest[uid]
+                self._speakers.discard(uid)

@@ -1,0 +1,147 @@
+"""Whose token it is: the API server says so once for each token, at most ten times a second.
+
+A token names its audience, its pod and its end itself. Until the API server has confirmed it, this only chooses what to
+ask, and spares the question for a pod that is not there. One confirmed token is kept for each pod. Called by
+`endpoint`, in the operator's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from perdure_operator.api import names
+from perdure_operator.cluster.protocol import ApiError, Json
+from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.records import Key
+from perdure_operator.reports.pace import BoundedRate
+from perdure_operator.serving.connections import RequestRefused
+from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_token
+
+REVIEWS_PER_SECOND: Final = 10.0
+
+_POD: Final = "authentication.kubernetes.io/pod-"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a token says about itself."""
+
+    audience: str
+    pod: str
+    """The pod's uid."""
+    until: float
+    """When it ends, as Unix time."""
+
+
+@dataclass(frozen=True)
+class ReportingPod:
+    """A pod whose token the API server has confirmed."""
+
+    job: Key
+    job_uid: str
+    name: str
+    """The pod's name."""
+    uid: str
+    """The pod's uid."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    digest: bytes
+    until: float
+    sender: ReportingPod
+
+
+def claim(token: str) -> Claim | None:
+    """What the token says about itself; None if it is no pod's token for one audience."""
+    try:
+        payload: Any = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
+        (audience,) = payload["aud"]
+        return Claim(str(audience), str(payload["kubernetes.io"]["pod"]["uid"]), float(payload["exp"]))
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+class Tokens:
+    """Decides about tokens. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        api: Reviewer,
+        cache: Cache,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._now = now
+        self._pace = BoundedRate(REVIEWS_PER_SECOND, monotonic=monotonic)
+        self._known: dict[str, _Known] = {}
+
+    async def sender(self, token: str, *, seconds: float = ANSWER_SECONDS) -> ReportingPod:
+        """The pod that the token was made for. Raises RequestRefused."""
+        said = claim(token)
+        if said is None:
+            raise _unknown("this is no pod's token for one audience")
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._known.get(said.pod)
+        if known is not None and known.digest == digest and self._now() < known.until:
+            return known.sender
+        job, job_uid = self._job(said)
+        if not self._pace.allows():
+            raise _later("more tokens are asked about than the API server should answer")
+        try:
+            async with asyncio.timeout(seconds):
+                status = await review_token(self._api, token, said.audience)
+        except (ApiError, TimeoutError):
+            raise _later("the API server did not say whose token this is") from None
+        sender = _confirmed(status, said, job, job_uid)
+        if sender is None:
+            raise _unknown("the API server does not know this token for the audience of its job")
+        self._known[said.pod] = _Known(digest, said.until, sender)
+        return sender
+
+    def forget_ended(self) -> None:
+        """Forget the tokens of pods that are gone."""
+        for uid, known in list(self._known.items()):
+            pod = self._cache.pod((known.sender.job[0], known.sender.name))
+            if pod is None or pod.uid != uid:
+                del self._known[uid]
+
+    def _job(self, said: Claim) -> tuple[Key, str]:
+        """The job that the audience names, if it has that pod."""
+        namespace, uid = names.job_of_audience(said.audience)
+        job = self._cache.key_of_job(uid)
+        if job is None or job[0] != namespace:
+            raise _unknown("the token's audience is that of no training job here")
+        if not any(pod.uid == said.pod and pod.view.owner_uid == uid for pod in self._cache.pods(job)):
+            raise RequestRefused(HTTPStatus.FORBIDDEN, "the token's pod is none of the job's")
+        return job, uid
+
+
+def _confirmed(status: Json, said: Claim, job: Key, job_uid: str) -> ReportingPod | None:
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    name, uid = (extra.get(f"{_POD}{what}") or [""] for what in ("name", "uid"))
+    namespace = str(user.get("username", "")).startswith(f"system:serviceaccount:{job[0]}:")
+    audience = said.audience in (status.get("audiences") or [])
+    if status.get("authenticated") is not True or not (namespace and audience) or uid[0] != said.pod:
+        return None
+    return ReportingPod(job, job_uid, name[0], uid[0])
+
+
+def _unknown(words: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.UNAUTHORIZED, words, "WWW-Authenticate: Bearer")
+
+
+def _later(words: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, words, "Retry-After: 5")

@@ -1,0 +1,58 @@
+"""Which reports count, and which of them speak for their job. Pure.
+
+A token proves which pod sends. The cache says whether that is a living pod of the job, and status which runs there are.
+What a report says beyond that is the word of a container. Called by `endpoint`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.wire import Role
+from perdure.wire.report import Report
+from perdure_operator.api.status import RunPlan, TrainingJobStatus
+from perdure_operator.cluster.read.records import JobRecord, PodRecord
+from perdure_operator.reports.tokens import ReportingPod
+
+_REPORT: Final = frozenset({Role.MEMBER.value, Role.STANDBY.value})
+
+
+def refusal(
+    sender: ReportingPod, pod: PodRecord | None, job: JobRecord | None, report: Report, last: Report | None
+) -> str:
+    """Why the report does not count; "" if it does. `pod` and `job` are those of the sender's names, `last` is the
+    newest report of that pod."""
+    if job is None or job.uid != sender.job_uid or job.status is None:
+        return "the token's job is gone"
+    if pod is None or pod.uid != sender.uid or pod.view.owner_uid != job.uid:
+        return "the token's pod is gone, or not the job's"
+    if pod.view.role not in _REPORT or pod.view.gone or pod.view.terminated is not None:
+        return "the pod has left its job, or ended"
+    if report.run is not None and report.run not in trained_runs(job.status):
+        return f"run {report.run} is neither on nor planned"
+    if last is not None and report.start != last.start:
+        return "another agent reports for this pod"
+    if last is not None and report.sequence <= last.sequence:
+        return f"report {last.sequence} of this pod is here already"
+    return ""
+
+
+def speaks_for_job(sender: ReportingPod, report: Report, status: TrainingJobStatus) -> bool:
+    """Whether the report is that of a run's rank 0, by the run's plan."""
+    return any(
+        (one.name, one.uid, one.rank) == (sender.name, sender.uid, 0)
+        for plan in _plans(status)
+        if plan.run == report.run
+        for one in plan.members
+    )
+
+
+def trained_runs(status: TrainingJobStatus) -> frozenset[int]:
+    """The runs that members may train."""
+    return frozenset(plan.run for plan in _plans(status))
+
+
+def _plans(status: TrainingJobStatus) -> list[RunPlan]:
+    """The plans that members may train by: of the run that is on, and of the one that takes it over."""
+    following = status.next.plan if status.next else None
+    return [plan for plan in (status.current and status.current.plan, following) if plan]

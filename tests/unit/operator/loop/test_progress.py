@@ -1,0 +1,163 @@
+"""What members report reaches status beside the rounds, at a bounded rate, and starts a round where words change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import TrainingProgress
+from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
+from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, ProgressWriter
+from perdure_operator.reports.heard import Received, ReportBoard
+from perdure_operator.reports.pace import BoundedRate
+from perdure_operator.reports.tokens import Tokens
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.reporting import Reviews, report, sender, trains
+from tests.support.stage import KEY, Stage
+
+
+class Scene:
+    """A job that trains, and what shows its progress."""
+
+    def __init__(self, pace: BoundedRate | None = None, cluster: MemoryCluster | None = None) -> None:
+        self.stage: Stage = trains(cluster)
+        self.stage.settle()
+        self.heard = ReportBoard()
+        self.progress = ProgressWriter(self.stage.cache, self.heard, Tokens(Reviews(), self.stage.cache))
+        if pace is not None:
+            self.progress = replace(self.progress, pace=pace)
+        self.stage.cluster.writes.clear()
+
+    def reports(self, **fields: Any) -> None:
+        self.heard.take(Received(sender(self.stage), report(**fields), True, self.stage.now))
+
+    def look(self) -> None:
+        asyncio.run(self.progress.look(self.stage.actor, self.stage.queue))
+
+    @property
+    def shown(self) -> TrainingProgress | None:
+        return self.stage.status().progress
+
+    @property
+    def says(self) -> str:
+        running = self.stage.status().find(ConditionType.RUNNING)
+        assert running is not None
+        return running.message
+
+
+def test_a_first_report_is_shown_at_once_and_changes_what_status_says() -> None:
+    scene = Scene()
+    scene.reports(step=7)
+    scene.look()
+    assert scene.shown == TrainingProgress(run=1, step=7, observed_at=scene.stage.now)
+    scene.stage.settle()
+    assert "see status.progress" in scene.says
+
+
+def test_new_numbers_are_one_write_and_no_round() -> None:
+    scene = Scene()
+    scene.reports(step=7)
+    scene.look()
+    scene.stage.wait(60)
+    scene.stage.cluster.writes.clear()
+    rounds = sum(scene.stage.worker.counts.outcomes.values())
+    scene.reports(step=8)
+    scene.look()
+    scene.stage.settle()
+    assert scene.shown == TrainingProgress(run=1, step=8, observed_at=scene.stage.now)
+    assert len(scene.stage.cluster.writes) == 1
+    assert sum(scene.stage.worker.counts.outcomes.values()) == rounds
+
+
+def test_a_job_that_a_worker_holds_is_left_for_the_next_look() -> None:
+    scene = Scene()
+    scene.reports()
+    scene.stage.queue.add(KEY)
+    assert scene.stage.queue._schedule.pop(scene.stage.now.timestamp()) == KEY
+    scene.look()
+    assert scene.shown is None
+    scene.stage.queue.done(KEY)
+    scene.look()
+    assert scene.shown is not None
+
+
+def test_more_writes_than_the_rate_allows_wait_for_a_later_look() -> None:
+    now = 0.0
+    scene = Scene(BoundedRate(1.0, monotonic=lambda: now))
+    assert scene.progress.pace.allows()
+    scene.reports()
+    scene.look()
+    assert scene.shown is None
+    now = 1.0
+    scene.look()
+    assert scene.shown is not None
+
+
+def test_a_job_that_has_changed_meanwhile_is_shown_at_a_later_look(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.reports()
+    watch, scene.stage.cluster.watch = scene.stage.cluster.watch, lambda *_: None
+    scene.stage.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(labels={"team": "x"}))
+    with caplog.at_level(logging.WARNING):
+        scene.look()
+    assert (scene.shown, caplog.messages) == (None, [])
+    scene.stage.cluster.watch = watch
+    scene.stage.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(labels={"team": "y"}))
+    scene.look()
+    assert scene.shown is not None
+
+
+def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
+    scene = Scene()
+    scene.reports()
+    scene.stage.leading = False
+    scene.look()
+    assert scene.shown is None
+
+
+def test_reports_about_an_earlier_job_of_the_name_are_not_shown() -> None:
+    scene = Scene()
+    earlier = replace(sender(scene.stage), job_uid="earlier")
+    scene.heard.take(Received(earlier, report(), True, scene.stage.now))
+    scene.look()
+    assert scene.shown is None
+
+
+class Deaf(MemoryCluster):
+    """Refuses each status with the error it is given."""
+
+    error: Exception | None = None
+
+    async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        if self.error is not None:
+            raise self.error
+        return await super().replace_status(resource, namespace, name, body)
+
+
+@pytest.mark.parametrize("error", [Unavailable("overloaded"), TypeError("a fault")], ids=repr)
+def test_a_write_that_fails_is_a_line_and_a_pause_and_ends_nothing(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Deaf()
+    scene, slept = Scene(cluster=cluster), list[float]()
+    cluster.error = error
+    scene.reports()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds == PAUSE_SECONDS:
+            cluster.error = None
+        if len(slept) == 4:
+            raise asyncio.CancelledError
+
+    scene.progress = replace(scene.progress, sleep=sleep)
+    with caplog.at_level(logging.WARNING), pytest.raises(asyncio.CancelledError):
+        asyncio.run(scene.progress.show(scene.stage.actor, scene.stage.queue))
+    assert slept == [LOOK_SECONDS, PAUSE_SECONDS, LOOK_SECONDS, LOOK_SECONDS]
+    assert len(caplog.messages) == 1
+    assert scene.shown is not None

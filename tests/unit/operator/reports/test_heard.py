@@ -1,0 +1,61 @@
+"""One report for each living pod, and a period by which all of them stay bearable."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from perdure_operator.cluster.protocol import PODS
+from perdure_operator.reports.heard import Received, ReportBoard
+from perdure_operator.reports.tokens import ReportingPod
+from tests.support.raw import NOW
+from tests.support.reporting import report, sender, trains
+
+
+def received(sent_by: ReportingPod, *, speaks: bool = True, after: float = 0.0, **fields: Any) -> Received:
+    return Received(sent_by, report(**fields), speaks, NOW + timedelta(seconds=after))
+
+
+def of(number: int, job: int = 0) -> ReportingPod:
+    return ReportingPod(("ns", f"job-{job}"), f"job-uid-{job}", f"pod-{number}", f"uid-{number}")
+
+
+def test_the_newest_report_of_a_pod_replaces_the_one_before() -> None:
+    heard = ReportBoard()
+    for sequence in (1, 2):
+        heard.take(received(of(0), sequence=sequence))
+    assert heard.last("uid-0") == report(2)
+    assert heard.last("uid-1") is None
+
+
+def test_the_newest_report_of_those_that_speak_for_a_job_is_its_own() -> None:
+    heard = ReportBoard()
+    heard.take(received(of(0, job=1), after=9))
+    heard.take(received(of(1, job=2), after=3))
+    heard.take(received(of(2, job=1), after=5))
+    heard.take(received(of(3, job=3), after=1, speaks=False))
+    assert [one.sender.name for one in heard.of_jobs()] == ["pod-1", "pod-0"]
+    heard.take(received(of(0, job=1), after=10, speaks=False))
+    assert [one.sender.name for one in heard.of_jobs()] == ["pod-1", "pod-2"]
+
+
+def test_the_more_pods_report_the_less_often_each_does() -> None:
+    heard = ReportBoard()
+    assert (heard.next_seconds(speaks=True), heard.next_seconds(speaks=False)) == (5, 30)
+    for number in range(400):
+        heard.take(received(of(number, job=number), speaks=number < 100))
+    assert (heard.next_seconds(speaks=True), heard.next_seconds(speaks=False)) == (10, 30)
+    for number in range(400, 5000):
+        heard.take(received(of(number, job=number), speaks=number < 1400))
+    assert (heard.next_seconds(speaks=True), heard.next_seconds(speaks=False)) == (60, 300)
+
+
+def test_pods_that_are_gone_are_forgotten() -> None:
+    stage, heard = trains(), ReportBoard()
+    for rank in (0, 1):
+        heard.take(received(sender(stage, rank)))
+    gone, kept = sender(stage), sender(stage, 1)
+    stage.cache.forget(PODS, ("ns", gone.name), gone.uid)
+    heard.forget_ended(stage.cache)
+    assert heard.last(gone.uid) is None
+    assert [one.sender for one in heard.of_jobs()] == [kept]
