@@ -1,12 +1,19 @@
-"""A script that raises fails within its budget and says why; one that hangs cannot hold up a drain."""
+"""A script that raises fails within its budget and says why; one that hangs cannot hold up a drain, and one that new
+members cannot import ends no training."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from e2e.harness import observed
+from e2e.harness.drain import uncordon
+from e2e.harness.handover import Way
 from e2e.harness.lab import Lab
-from e2e.scenarios.conftest import Train
-from e2e.scenarios.training import Trouble
+from e2e.harness.watching import Object, Seen
+from e2e.scenarios.conftest import Train, Undisturbed
+from e2e.scenarios.training import Config, Trouble, nothing_lost
 
 pytestmark = pytest.mark.cluster
 
@@ -47,3 +54,33 @@ def test_a_hanging_trainer_holds_up_a_drain_no_longer_than_its_exit_timeout(lab:
     assert status["stepsLost"] == 10
     verdict = training.verdict()
     assert (verdict.steps_lost, verdict.samples_lost, verdict.samples_repeated) == (10, 0, 0)
+
+
+@pytest.mark.chaos
+def test_a_drain_whose_new_members_cannot_import_the_script_ends_no_training(
+    lab: Lab, train: Train, undisturbed: Undisturbed
+) -> None:
+    slow = Trouble(script="unimportable.py", environ={"PACE_SECONDS": "5"})
+    with train(trouble=slow) as training:
+        training.trains(steps=2)
+        node = training.node(rank=1)
+        with lab.drain(node) as drain:
+            training.watch.wait("new members fail three times", three_have_failed, seconds=240)
+            assert drain.still_waits()
+            assert training.run() == 1
+        uncordon(lab.kubectl, [node])
+        training.hurries()
+        status = training.completes()
+    assert [status.get("failures", {}).get(kind, 0) for kind in ("code", "infrastructure")] == [0, 0]
+    assert set(training.ways()) <= {Way.LIVE}  # whoever starts again cannot import the script
+    assert training.verdict() == nothing_lost(undisturbed(Config()))
+
+
+def three_have_failed(history: Sequence[Seen]) -> Object | None:
+    """The status, once three pods that joined have ended with an error."""
+    ended = {
+        seen.uid
+        for seen in history
+        if seen.kind == "Pod" and observed.assignment(seen.object).get("run", 0) > 1 and observed.is_over(seen.object)
+    }
+    return dict(observed.status(history)) if len(ended) >= 3 else None
