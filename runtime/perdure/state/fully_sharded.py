@@ -105,8 +105,8 @@ def obstacle(name: str, module: nn.Module, world: int) -> str:
 def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
     held = list(_params([module]))
     own = {id(param.sharded_param) for param in held}
-    if any(boxes.is_sharded(one) and id(one) not in own for one in present):
-        return "has sharded tensors that fully_shard has not made"
+    if odd := [one for one in present if boxes.is_sharded(one) and id(one) not in own]:
+        return f"has a sharded tensor of shape {list(odd[0].shape)} that fully_shard has not made{_untied(module)}"
     if why := next(filter(None, map(_custom, _groups([module]))), ""):
         return why
     for info in infos([module]):
@@ -122,6 +122,16 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
         return "is sharded over several meshes"
     gathers([module])
     holds_sums([module])
+    return ""
+
+
+def _untied(module: nn.Module) -> str:
+    """The cause, if `load_state_dict(assign=True)` has made one parameter into several."""
+    for param in _params([module]):
+        at = param._module_info  # noqa: SLF001
+        tied = zip(at.shared_modules, at.shared_param_names, strict=True)
+        if any(getattr(part, name) is not getattr(at.module, at.param_name) for part, name in tied):
+            return ": load_state_dict(assign=True) has untied a parameter, so load without assign"
     return ""
 
 

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.checkpoint import checkpoint
 
 import perdure
 from perdure.agent.listeners import internet_listeners, socket_inode
@@ -53,6 +55,9 @@ def trains(
     begins: Mapping[str, Any] | None = None,
     keeps: bool = False,
     gathers: bool = False,
+    sums: bool = False,
+    checkpoints: bool = False,
+    offloads: bool = False,
     saves_at: int | None = None,
     how: str = "fsdp",
 ) -> dict[str, Any]:
@@ -63,23 +68,16 @@ def trains(
     One with `extras` has compiled blocks that compute in 16 bits and stay whole after a forward pass. `die` is where it
     kills itself. `begins` is the commit that it begins from. One that is `early` makes a collective before its
     first batch, one that `keeps` has an average of its weights, which is not registered, and one that `gathers` begins
-    to gather its parameters before it asks for the next batch. `how` is its mesh.
+    to gather its parameters before it asks for the next batch. One that `sums` uses the gradients of four batches at
+    once, and reduces only the sum. One that `checkpoints` computes its blocks again in the backward pass, and one that
+    `offloads` has torch's policy for that. `how` is its mesh.
     """
     torch.set_num_threads(1)
     offers = dict(again)
     with Session.from_env(root, resume_from=begins) as session:
         mesh = meshed(how, session.world)
         torch.manual_seed(1)
-        net: Any = Net(23)
-        options: dict[str, Any] = {}
-        if extras:
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            options = {"mp_policy": policy, "reshard_after_forward": False}
-            for block in net.blocks:
-                block.compile(backend="eager")
-        for block in net.blocks:
-            fully_shard(block, mesh=mesh, **options)
-        fully_shard(net, mesh=mesh, **options)
+        net = built(mesh, extras=extras, checkpoints=checkpoints, offloads=offloads)
         trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
         steps_by = OPTIMIZERS[optimizer](trained)
         scheduler = torch.optim.lr_scheduler.MultiStepLR(steps_by, [8, 14], 0.1)
@@ -99,12 +97,10 @@ def trains(
                     began = session.steps_done if began is None else began
                     first = first or ids(net, steps_by, mesh)
                     loss = session.weighted(cross_entropy(net(words).float().flatten(0, 1), words.roll(1, 1).flatten()))
+                    uses = not sums or session.steps_done % 4 == 3
+                    net.set_requires_gradient_sync(uses)
                     loss.backward()
-                    norm: Any = clip_grad_norm_(trained, 1.0)
-                    norm = norm.full_tensor()
-                    steps_by.step()
-                    steps_by.zero_grad()
-                    losses[session.steps_done] = [loss.item(), norm.item()]
+                    losses[session.steps_done] = [loss.item(), stepped(steps_by, trained) if uses else 0.0]
                     take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
                     begin_to_gather(net if gathers else None)
@@ -127,6 +123,32 @@ def trains(
             "same objects": first == ids(net, steps_by, mesh),
             "run": perdure.progress(session).run,
         }
+
+
+def built(mesh: Any, *, extras: bool, checkpoints: bool, offloads: bool) -> Any:
+    """The sharded model."""
+    net, options = Net(23), dict[str, Any]()
+    if extras:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        options = {"mp_policy": policy, "reshard_after_forward": False}
+    if offloads:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+    for block in net.blocks:
+        if extras:
+            block.compile(backend="eager")
+        if checkpoints:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(net, mesh=mesh, **options)
+
+
+def stepped(optimizer: torch.optim.Optimizer, trained: list[Tensor]) -> float:
+    """The norm of the gradients, which are used."""
+    norm: Any = clip_grad_norm_(trained, 1.0)
+    found: float = norm.full_tensor().item()
+    optimizer.step()
+    optimizer.zero_grad()
+    return found
 
 
 def listeners() -> list[int]:

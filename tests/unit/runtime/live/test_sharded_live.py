@@ -13,8 +13,8 @@ from tests.unit.runtime.live.nursery import FOLDER, MODULES, Nursery
 
 SCRIPT = "sharding.train"
 EQUAL: Mapping[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
-    "rank-1-of-2": (2, (1,), {"optimizer": "loop"}),
-    "rank-0-of-2": (2, (0,), {"optimizer": "fused"}),
+    "rank-1-of-2": (2, (1,), {"optimizer": "loop", "extras": True, "checkpoints": True}),
+    "rank-0-of-2": (2, (0,), {"optimizer": "fused", "offloads": True}),
     "two-of-4": (4, (1, 3), {"optimizer": "foreach"}),
     "rank-2-of-2-x-2-replicas": (4, (2,), {"optimizer": "foreach", "how": "hsdp"}),
 }
@@ -67,6 +67,10 @@ OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, 
 """Old ranks and new ones, joiners, leavers."""
 SHORT = ("2-to-3", "3-to-2-without-rank-0")
 """Those of `make test`."""
+UNFINISHED = {
+    "gathers": "the script has begun to gather sharded parameters",
+    "sums": "the model holds gradients that are not reduced yet",
+}
 SIZES = [pytest.param(name, marks=() if name in SHORT else pytest.mark.chaos) for name in OTHER]
 
 
@@ -102,13 +106,15 @@ def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and
     assert by_rank(kept) == by_rank(undisturbed)
 
 
-def test_a_gathering_that_newcomers_would_not_take_part_in_stops_a_move_and_no_training(nursery: Nursery) -> None:
-    job = Job(nursery, "gathers", 2, script=SCRIPT, gathers=True, epochs=2).offered(3, (2,), ()).begin()
+@pytest.mark.parametrize("what", UNFINISHED)
+def test_what_is_unfinished_stops_a_move_and_no_training(nursery: Nursery, what: str) -> None:
+    """A gathering in which newcomers would not take part, and gradients that they would not have."""
+    job = Job(nursery, what, 2, script=SCRIPT, epochs=2, **{what: True}).offered(3, (2,), (), at=WAIT_AT).begin()
     assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
-    assert "the script has begun to gather sharded parameters" in job.output("new2")
+    assert UNFINISHED[what] in job.output("new2")
     assert opened(job) == [(1, None)]
-    undisturbed = Job(nursery, "gathers-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
-    assert by_rank({name: nursery.result(f"gathers-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
+    undisturbed = Job(nursery, f"{what}-undisturbed", 2, script=SCRIPT, epochs=2, **{what: True}).begin().end()
+    assert by_rank({name: nursery.result(f"{what}-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.chaos)])

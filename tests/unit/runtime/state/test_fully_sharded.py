@@ -150,6 +150,19 @@ def test_other_shards_do_not_change_ranks_with_the_reason(what: str) -> None:
 
 
 @pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("tied", [False, True])
+def test_assigned_parameters_change_ranks_unless_that_has_untied_some(*, tied: bool) -> None:
+    net: Any = Net(23)
+    if not tied:
+        net.head = nn.Linear(14, 37)
+    fully_shard(net, mesh=init_device_mesh("cpu", (WORLD,)))
+    net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()}, assign=True)
+    why = obstacle("model", net, WORLD)
+    untied = "of shape [37, 14] that fully_shard has not made: load_state_dict(assign=True) has untied a parameter"
+    assert untied in why if tied else why == ""
+
+
+@pytest.mark.usefixtures("fake")
 def test_shards_over_some_of_the_ranks_do_not_change_ranks() -> None:
     assert "some of the ranks" in obstacle("model", sharded(), WORLD + 1)
 
