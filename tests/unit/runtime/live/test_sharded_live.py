@@ -109,11 +109,12 @@ def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and
 @pytest.mark.parametrize("what", UNFINISHED)
 def test_what_is_unfinished_stops_a_move_and_no_training(nursery: Nursery, what: str) -> None:
     """A gathering in which newcomers would not take part, and gradients that they would not have."""
-    job = Job(nursery, what, 2, script=SCRIPT, epochs=2, **{what: True}).offered(3, (2,), (), at=WAIT_AT).begin()
+    arguments: dict[str, Any] = {what: True}
+    job = Job(nursery, what, 2, script=SCRIPT, epochs=2, **arguments).offered(3, (2,), (), at=WAIT_AT).begin()
     assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
     assert UNFINISHED[what] in job.output("new2")
     assert opened(job) == [(1, None)]
-    undisturbed = Job(nursery, f"{what}-undisturbed", 2, script=SCRIPT, epochs=2, **{what: True}).begin().end()
+    undisturbed = Job(nursery, f"{what}-undisturbed", 2, script=SCRIPT, epochs=2, **arguments).begin().end()
     assert by_rank({name: nursery.result(f"{what}-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
 
 
