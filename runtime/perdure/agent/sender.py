@@ -43,16 +43,28 @@ JITTER_SECONDS: Final = 10.0
 """Up to this much later, because all agents lose their operator at the same time."""
 CHANGE_SECONDS: Final = 5.0
 """From a report to the next one that need not wait for its time, because something has changed that matters."""
+ELSEWHERE_TIMES: Final = 8
+"""In a row that a report goes to another replica at once, because the one it reached cannot take it now: the operator
+has two, and only the one that leads takes reports."""
 NICE: Final = 10
 """Added to its priority: the script's processes come first."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_SECONDS: Final = re.compile("[1-9][0-9]?")
 _CHUNK: Final = 65536
 _PEER_CLOSED: Final = (http.client.RemoteDisconnected, ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class Unsent(Exception):
     """A report has not arrived; the message says why, and never holds the token."""
+
+
+class Elsewhere(Unsent):
+    """This replica of the operator cannot take reports now (503), and says when to try again."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("it answers with status 503")
+        self.seconds = seconds
 
 
 class ConnectionClosed(Unsent):
@@ -92,6 +104,10 @@ class Timing:
         """It has closed the connection: perhaps another one leads by now."""
         return Timing(now + jitter, now, arrived=False)
 
+    def elsewhere(self, now: float, seconds: float) -> Timing:
+        """Another replica may take it in `seconds`."""
+        return Timing(now + seconds, now, arrived=False)
+
     def failed(self, now: float, jitter: float) -> Timing:
         """The report has not arrived."""
         return Timing(now + RETRY_SECONDS + jitter, now, arrived=False)
@@ -116,6 +132,8 @@ class Sender:
         self._arrived: Report | None = None
         self._sequence = 0
         self._timing = Timing()
+        self._elsewhere = 0
+        """How often in a row a replica has sent us elsewhere."""
         self._connection: http.client.HTTPSConnection | None = None
         self._url = ""
         self._said = False
@@ -152,6 +170,11 @@ class Sender:
         except ConnectionClosed:
             self._timing = self._timing.closed(time.monotonic(), jitter)
         except Unsent as error:
+            if isinstance(error, Elsewhere) and self._elsewhere < ELSEWHERE_TIMES:
+                self._elsewhere += 1
+                self._timing = self._timing.elsewhere(time.monotonic(), error.seconds * (1 + jitter / JITTER_SECONDS))
+                return
+            self._elsewhere = 0
             self._timing = self._timing.failed(time.monotonic(), jitter)
             if not self._said:
                 self._said = True
@@ -160,6 +183,7 @@ class Sender:
                     f"reports do not reach the operator{where}: {error}; training goes on, and one is tried each minute"
                 )
         else:
+            self._elsewhere = 0
             self._timing, self._arrived, self._said = self._timing.answered(time.monotonic(), seconds), report, False
 
     def _post(self, report: Report) -> float:
@@ -176,6 +200,8 @@ class Sender:
             self._drop()
             if used and isinstance(error, _PEER_CLOSED):
                 raise ConnectionClosed from None
+            if isinstance(error, Elsewhere):
+                raise
             raise Unsent(_why(error)) from None
         finally:
             if self._connection is not None and self._connection.sock is None:
@@ -204,6 +230,9 @@ def _ask(connection: http.client.HTTPSConnection, report: str, token: str) -> fl
     connection.request("POST", REPORT_PATH, report.encode(), headers)
     response = connection.getresponse()
     text = response.read(ANSWER_BYTES + 1)
+    after = response.headers.get("Retry-After", "")
+    if response.status == http.client.SERVICE_UNAVAILABLE and _SECONDS.fullmatch(after):
+        raise Elsewhere(float(after))
     if response.status != http.client.OK:
         raise Unsent(f"it answers with status {response.status}")
     if len(text) > ANSWER_BYTES:

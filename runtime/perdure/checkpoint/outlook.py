@@ -22,7 +22,7 @@ from perdure.wire.settings import Settings
 
 
 @dataclass(frozen=True)
-class Outlook:
+class StartOutlook:
     """What a run would begin from."""
 
     run: int
@@ -45,7 +45,7 @@ class Outlook:
         return Position(self.event.step, self.event.epoch, self.event.cursors) if self.event else None
 
 
-def look_ahead(settings: Settings, store: Store) -> Outlook:
+def look_ahead(settings: Settings, store: Store) -> StartOutlook:
     """What a run with these settings would begin from. Raises the errors of its opening."""
     resume = writer_of(settings, Overlay(store)).try_open(settings.world, wait_over=True)
     if isinstance(resume, NotYet):
@@ -54,7 +54,7 @@ def look_ahead(settings: Settings, store: Store) -> Outlook:
     origin = resume.origin
     there = open_store(origin.uri, os.environ) if origin and origin.uri else store
     slots: Iterable[Slot] = [Log(there).linked(origin.seq)] if origin else resume.commits
-    return Outlook(resume.run, _newest(there, slots), there.uri, goal)
+    return StartOutlook(resume.run, _newest(there, slots), there.uri, goal)
 
 
 def _newest(store: Store, slots: Iterable[Slot]) -> Entry | None:

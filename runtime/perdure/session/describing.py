@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.boxes import local
-from perdure.checkpoint.outlook import Outlook, look_ahead
+from perdure.checkpoint.outlook import StartOutlook, look_ahead
 from perdure.checkpoint.tree import split
 from perdure.loop.data.loader import Loader
 from perdure.loop.data.source import Source
@@ -71,7 +71,7 @@ def _start_of(run: Run) -> StartPoint:
     return StartPoint(number, True, run.progress.step, run.progress.epochs_done, commit.seq if commit else None)
 
 
-def would_start(outlook: Outlook, root: str) -> StartPoint:
+def would_start(outlook: StartOutlook, root: str) -> StartPoint:
     """Where a run that is not open would begin."""
     entry, event = outlook.entry, outlook.event
     if entry is None or event is None:

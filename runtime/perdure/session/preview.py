@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.manifest import fetch_manifest
 from perdure.checkpoint.opening import Opening
-from perdure.checkpoint.outlook import Outlook, look_ahead
+from perdure.checkpoint.outlook import StartOutlook, look_ahead
 from perdure.checkpoint.stage import stage
 from perdure.errors import Corrupt, UserError
 from perdure.loop.data.source import Source
@@ -52,7 +52,7 @@ class Preview:
         """True once it is described."""
         self.refused: list[Finding] = []
         """Why the training would be refused."""
-        self._outlook: Outlook | None = None
+        self._outlook: StartOutlook | None = None
 
     def restore(self) -> None:
         """Finds where the training would begin, and sets that position. Loads nothing."""

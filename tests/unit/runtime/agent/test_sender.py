@@ -19,7 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from e2e.cluster.pki import Pki
-from perdure.agent.sender import CHANGE_SECONDS, JITTER_SECONDS, RETRY_SECONDS, SendLimits, Timing, matters
+from perdure.agent.sender import (
+    CHANGE_SECONDS,
+    ELSEWHERE_TIMES,
+    JITTER_SECONDS,
+    RETRY_SECONDS,
+    SendLimits,
+    Timing,
+    matters,
+)
 from perdure.wire.report import Channel, Report, TrainerPhase, write_channel, write_report
 from tests.unit.runtime.agent.report_server import DEADLINE, EAGER, PATIENT, answer, issued, put_token, serving
 
@@ -160,6 +168,33 @@ def test_a_bad_answer_is_one_line_without_the_token(pki: Pki, tmp_path: Path, an
         sender.tell(replace(REPORT, phase=TrainerPhase.SAVING))
         assert sender.ends() == ""
         assert SECRET not in line
+
+
+ELSEWHERE = answer("", 503, {"Retry-After": "1"})
+
+
+def test_a_replica_that_does_not_lead_sends_the_report_to_another_one_without_a_word(pki: Pki, tmp_path: Path) -> None:
+    answers = [ELSEWHERE, ELSEWHERE, answer(PATIENT)]
+
+    def next_one(handler: BaseHTTPRequestHandler) -> None:
+        answers.pop(0)(handler)
+
+    with serving(pki, next_one) as server, sending(tmp_path) as sender:
+        server.put_into(tmp_path)
+        sender.tell(REPORT)
+        got = [server.next() for _ in range(3)]
+        assert len({one.connection for one in got}) == 3, "a connection stays with one replica"
+        assert [one.report.sequence for one in got] == [1, 2, 3]
+        assert sender.ends() == ""
+
+
+def test_replicas_of_which_none_leads_are_one_line(pki: Pki, tmp_path: Path) -> None:
+    with serving(pki, ELSEWHERE) as server, sending(tmp_path) as sender:
+        server.put_into(tmp_path)
+        sender.tell(REPORT)
+        assert "it answers with status 503; training goes on" in sender.says()
+        assert server.requests.qsize() == ELSEWHERE_TIMES + 1
+        assert sender.ends() == ""
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up(pki: Pki, tmp_path: Path) -> None:
