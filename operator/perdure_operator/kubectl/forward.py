@@ -1,7 +1,8 @@
 """Plays the operator's own decisions forward, from a snapshot in which nodes are cordoned. Pure: nothing is written.
 
 The decisions are those of `decide`, round after round. What is made up here is the cluster's part: whether new members
-find room, and that the API server takes what the operator writes. The play ends where members would have to act.
+find room, that pods with a node get Ready, and that the API server takes what the operator writes. The play ends where
+members would have to act.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from perdure_operator.api.signals import Reaction, SignalSource
 from perdure_operator.api.status import Takeover, TrainingJobStatus
 from perdure_operator.decide import Stage, decide, stage_of
 from perdure_operator.decide.draft import later
-from perdure_operator.decide.facts import LATE_MARGIN_SECONDS
+from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, terminated
 from perdure_operator.decide.signals import table_of
 from perdure_operator.state.decision import Assign, CheckTemplate, CreatePod, Decision, SetBudget
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Snapshot, Taint, TemplateCheck, TemplateVerdict
@@ -78,6 +79,7 @@ def drained(snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
 
 def play(snapshot: Snapshot, *, room: bool) -> Outlook:
     """What the operator does from here on. `room`: new members find a node and get Ready there, or find none."""
+    ready_before = frozenset(pod.uid for pod in snapshot.pods if pod.ready or not _lives(snapshot, pod))
     pods = tuple(_found_a_place(snapshot, pod, room=room) for pod in snapshot.pods)
     seen, told = snapshot.model_copy(update={"nodes": (*snapshot.nodes, FREE), "pods": pods}), list[str]()
     began, run = snapshot.now, snapshot.status.current.run if snapshot.status.current else 0
@@ -90,14 +92,14 @@ def play(snapshot: Snapshot, *, room: bool) -> Outlook:
         awaited = (intent.ready_by or intent.grow_by) if intent and intent.prepare else awaited
         how = _how(seen.status, run)
         if how is not None:
-            return _ended(seen, how, began, tuple(told), awaited)
+            return _ended(seen, how, began, tuple(told), awaited=awaited, ready_before=ready_before)
         if seen != before:
             continue
         if decision.requeue_after is None:
             break
         seen = seen.model_copy(update={"now": later(seen.now, decision.requeue_after)})
     how = How.TRAINS_ON if seen.status.current else How.WAITS
-    return _ended(seen, how, began, tuple(told), awaited)
+    return _ended(seen, how, began, tuple(told), awaited=awaited, ready_before=ready_before)
 
 
 def _how(status: TrainingJobStatus, run: int) -> How | None:
@@ -112,7 +114,19 @@ def _how(status: TrainingJobStatus, run: int) -> How | None:
     return None
 
 
-def _ended(seen: Snapshot, how: How, began: datetime, told: tuple[str, ...], awaited: datetime | None) -> Outlook:
+def _lives(seen: Snapshot, pod: PodView) -> bool:
+    return pod.owner_uid == seen.uid and not (pod.gone or pod.deleting or terminated(pod))
+
+
+def _ended(
+    seen: Snapshot,
+    how: How,
+    began: datetime,
+    told: tuple[str, ...],
+    *,
+    awaited: datetime | None,
+    ready_before: frozenset[str],
+) -> Outlook:
     status = seen.status
     upcoming, current = status.next, status.current
     plan = upcoming.plan if upcoming and upcoming.plan else current.plan if current else None
@@ -123,7 +137,7 @@ def _ended(seen: Snapshot, how: How, began: datetime, told: tuple[str, ...], awa
         how=how,
         seconds=(seen.now - began).total_seconds(),
         size=len(plan.members) if plan and how in (How.LIVE, How.IN_PLACE) else 0,
-        starting=sum(pod.node == FREE.name or pod.unschedulable == NO_ROOM for pod in seen.pods),
+        starting=sum(_lives(seen, pod) and pod.uid not in ready_before for pod in seen.pods),
         why=_why(seen, how),
         told=told,
         saved_by=later(asked.deadline, -LATE_MARGIN_SECONDS) if asked and asked.deadline else None,
@@ -198,16 +212,21 @@ def _created(seen: Snapshot, action: CreatePod, *, room: bool) -> PodView:
 
 
 def _found_a_place(seen: Snapshot, pod: PodView, *, room: bool) -> PodView:
-    """A standby that waits for a place gets one, or still finds none. What has a node stays as it is."""
-    waits = pod.owner_uid == seen.uid and not (pod.node or pod.gone or pod.deleting)
-    return _placed(seen, pod, room=room) if waits else pod
+    """A pod that waits for a node gets one, or finds none; one that has a node and nothing against it gets Ready."""
+    if not _lives(seen, pod) or pod.ready or pod.waiting_reason:
+        return pod
+    return _ready(seen, pod) if pod.node else _placed(seen, pod, room=room)
 
 
 def _placed(seen: Snapshot, pod: PodView, *, room: bool) -> PodView:
     if not room:
         return pod.model_copy(update={"unschedulable": NO_ROOM})
-    ready = {"node": FREE.name, "ip": "192.0.2.1", "phase": "Running", "ready": True, "ready_since": seen.now}
-    return pod.model_copy(update=ready | {"unschedulable": ""})
+    return _ready(seen, pod.model_copy(update={"node": FREE.name, "unschedulable": ""}))
+
+
+def _ready(seen: Snapshot, pod: PodView) -> PodView:
+    well = {"ip": pod.ip or "192.0.2.1", "phase": "Running", "ready": True, "ready_since": seen.now}
+    return pod.model_copy(update=well | {"initializing": "", "pulling": False})
 
 
 def _cordoned(node: NodeView) -> NodeView:

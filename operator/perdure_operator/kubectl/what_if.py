@@ -77,6 +77,8 @@ class DrainOfJob(Model):
     evictions: Evictions
     at_risk: str
     """Which steps could be lost."""
+    warm_up: float | None = None
+    """The most seconds that one of its pods took until it was Ready; absent if none is."""
     not_known: tuple[str, ...] = ()
 
 
@@ -97,6 +99,7 @@ def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
         without_room=without_room,
         evictions=_evictions(snapshot, going, with_room, without_room, warm_up),
         at_risk=_at_risk(snapshot, with_room),
+        warm_up=warm_up,
         not_known=tuple(_not_known(snapshot, with_room, warm_up)),
     )
 
@@ -235,11 +238,24 @@ def _details(job: DrainOfJob, now: datetime) -> Facts:
             ("Pods there", ", ".join(job.members)),
             ("With room", _long(job.with_room, now)),
             ("Without", _long(job.without_room, now)),
+            ("Warm-up", _warm_up(job, now)),
             ("Evictions", _told(job, now)),
             ("Steps at risk", job.at_risk),
             ("Not known", "; ".join(job.not_known)),
         )
     )
+
+
+def _warm_up(job: DrainOfJob, now: datetime) -> str:
+    """How long new members take by the present ones, and whether that is longer than they are awaited."""
+    outlook, span = job.with_room, job.warm_up
+    if span is None or not outlook.starting:
+        return ""
+    told = f"its pods took up to {duration(span)} to be Ready"
+    until = outlook.awaited_until
+    late = until and _at(outlook, now) + timedelta(seconds=span) > until
+    limit = f": new ones are awaited until {clock(until, now)} alone, then it goes as without room" if late else ""
+    return f"{told}{limit}"
 
 
 def _short(outlook: Outlook, now: datetime) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.status import Takeover
+from perdure_operator.cluster.protocol import PODS
 from perdure_operator.decide import Stage as JobStage
 from perdure_operator.decide import stage_of
 from perdure_operator.kubectl.forward import How, Outlook, drained, play
@@ -94,6 +95,25 @@ def test_a_move_that_has_begun_is_played_to_its_end() -> None:
     assert told(begun, "n1").starting == 2
     assert told(planned(), "n1").how is How.LIVE
     assert told(moved(), "n3").how is How.LIVE
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["room", "no room"])
+def test_a_pod_that_has_a_node_is_awaited_and_one_whose_image_is_not_found_is_not(room: bool) -> None:
+    begun = cordoned()
+    begun.cluster.change(PODS, "ns", begun.names()[-1], lambda raw: raw["spec"].update(nodeName="n3"))
+    seen = drained(observed(begun), ["n2"])
+    assert (play(seen, room=room).how, play(seen, room=room).starting) == (How.LIVE, 1)
+    stuck = {"waiting_reason": "ErrImagePull", "node": "n3"}
+    pods = (pod.model_copy(update=stuck if pod.name == begun.names()[-1] else {}) for pod in seen.pods)
+    assert play(seen.model_copy(update={"pods": tuple(pods)}), room=room).how is not How.LIVE
+
+
+def test_a_run_whose_members_still_import_is_awaited() -> None:
+    stage = training()
+    for name in stage.names():
+        stage.cluster.change(PODS, "ns", name, lambda raw: raw["status"].update(conditions=[]))
+    assert told(stage, "n2").how is How.LIVE
+    assert told(stage, "n2").starting == 3
 
 
 def test_a_job_without_a_run_waits() -> None:

@@ -59,6 +59,13 @@ def test_a_member_that_is_not_ready_and_one_without_a_budget_are_evicted_at_once
     assert "with 120 s to save" in told.evictions.why
 
 
+def test_new_members_that_take_longer_than_they_are_awaited_are_told_of() -> None:
+    quick = what_if([DrainSeen(snapshot(moved()), (5.0,))], ["n3"], moved().now)
+    slow = what_if([DrainSeen(snapshot(moved()), (31.0,))], ["n3"], moved().now)
+    assert "its pods took up to 5s to be Ready Evictions" in text(quick)
+    assert "its pods took up to 31s to be Ready: new ones are awaited until 03:14:42Z alone" in text(slow)
+
+
 def test_a_budget_that_leaves_room_for_one_eviction_admits_it() -> None:
     loose = snapshot(training())
     loose = loose.model_copy(update={"budget": Budget(min_available=1, uid="u")})
