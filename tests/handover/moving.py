@@ -114,6 +114,7 @@ class Job:
 
     folder: Path
     epochs: int
+    script: Path = SCRIPT
     run: int = 1
     """The one that is on."""
     planned: int = 1
@@ -130,7 +131,7 @@ class Job:
         """Members that have nothing to do any more."""
         environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "HURRY": str(self._hurry)}
         environ |= {"PERDURE_EVERY_STEPS": "10"}
-        argv = [sys.executable, str(HOLDING), str(SCRIPT), *arguments(self.epochs)]
+        argv = [sys.executable, str(HOLDING), str(self.script), *arguments(self.epochs)]
         self.members = forking.members(argv, self.folder, environ)
 
     def __enter__(self) -> Self:
@@ -149,11 +150,8 @@ class Job:
 
     def hand_over(self, fault: Fault, rank: int) -> Came:
         """Replaces this rank, and disturbs a party meanwhile; returns the result."""
-        self._keep_spares()
-        old, newcomer = list(self.ranks), self.spares.pop(0)
-        new = [newcomer if place == rank else name for place, name in enumerate(old)]
-        self._waits_until_warm(newcomer)
-        self._hurry.touch()  # until here the training waits: it has only so many steps
+        old, new = self._planned_ranks(rank)
+        newcomer = new[rank]
         staying = [name for name in old if name != old[rank]]
         of = {Victim.DECIDER: staying[0], Victim.STAYER: staying[1], Victim.LEAVER: old[rank]}
         victim = self.members.members[{**of, Victim.NEWCOMER: newcomer}[fault.victim]]
@@ -181,6 +179,22 @@ class Job:
         self._goes_on(came, following, old, new, victim.name if fault.harm in FOR_GOOD else "")
         self.came.append(came)
         return came
+
+    def replace(self, rank: int) -> Came:
+        """Replaces this rank, and disturbs nobody; returns the result."""
+        old, new = self._planned_ranks(rank)
+        self.planned = following = self.planned + 1
+        witnesses = {name: len(self._said(name)) for name in old if name in new}
+        self.members.moves(old, new, run=self.run, following=following, limit=LIMIT_SECONDS)
+        came = self._what_came(following, witnesses)
+        self._hurry.unlink()
+        self._goes_on(came, following, old, new, "")
+        self.came.append(came)
+        return came
+
+    def trainer(self, rank: int) -> int:
+        """The process that trains there."""
+        return _trainer(self.members.members[self.ranks[rank]])
 
     def stands_without_agents(self, seconds: float) -> None:
         """Every agent is frozen for so long, and training goes on; then each catches up."""
@@ -314,6 +328,14 @@ class Job:
     def _waits_for_ends(self) -> None:
         for name in self._ending:
             self.members.members[name].process.wait(SECONDS)
+
+    def _planned_ranks(self, rank: int) -> tuple[list[str], list[str]]:
+        """The present ranks, and those with a warm newcomer in this place."""
+        self._keep_spares()
+        old, newcomer = list(self.ranks), self.spares.pop(0)
+        self._waits_until_warm(newcomer)
+        self._hurry.touch()  # until here the training waits: it has only so many steps
+        return old, [newcomer if place == rank else name for place, name in enumerate(old)]
 
     def _keep_spares(self) -> None:
         for name in self._names(SPARES - len(self.spares)):

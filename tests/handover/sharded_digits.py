@@ -1,0 +1,48 @@
+"""examples/digits with the model sharded over all ranks: the script of test_fsdp, with the same arguments."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+
+import perdure
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--deterministic", action="store_true")
+    args = parser.parse_args()
+    digits = runpy.run_path(str(DIGITS))
+
+    torch.manual_seed(0)
+    train, _ = digits["digits"]()
+    net = digits["network"]()
+
+    with perdure.Session.from_env(deterministic=args.deterministic) as session:
+        mesh = init_device_mesh("cpu", (session.world,))
+        for part in (*(part for part in net if list(part.parameters())), net):
+            fully_shard(part, mesh=mesh)
+        optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+        session.register(model=net, optimizer=optimizer)
+        batches = session.loader(train, batch_size=args.batch)
+        for _ in session.epochs(args.epochs):
+            for images, labels in batches:
+                loss = session.weighted(cross_entropy(net(images), labels))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                session.step()
+
+
+if __name__ == "__main__":
+    main()
