@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 Held = dict[str, Any]
 WEIGHTS = 32
@@ -21,11 +22,29 @@ def stepped_by_hand() -> None:
         count()
 
 
-def tell(held: Held) -> None:
-    print(
-        *(f"held {name} {hashlib.sha256(spelled(value).encode()).hexdigest()[:16]}" for name, value in held.items()),
-        sep="\n",
-    )
+def tell(held: Held, *, when: str = "held") -> None:
+    print(*(f"{when} {name} {digest(value)}" for name, value in held.items()), sep="\n")
+
+
+def digest(value: Any) -> str:
+    """One for each element of a list."""
+    if isinstance(value, list):
+        return ",".join(map(digest, value))
+    return hashlib.sha256(spelled(value).encode()).hexdigest()[:16]
+
+
+def whole(thing: Any) -> Any:
+    """What makes up a registered object: of a module also the buffers that its state_dict lacks, of a list its entries.
+
+    The modes of a module are left out, because they come back later, with the first batch.
+    """
+    if isinstance(thing, nn.Module):
+        module = thing.module if isinstance(thing, DistributedDataParallel) else thing
+        return {"state": module.state_dict(), "buffers": dict(module.named_buffers())}
+    match list(thing.state_dict().values()):
+        case [list() as entries]:
+            return entries
+    return thing
 
 
 def tell_weights(held: Held) -> None:

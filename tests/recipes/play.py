@@ -13,9 +13,10 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from perdure.loop.run import OWN_STOPPING
 from perdure.session import current
 from perdure.session.core import Core
-from tests.recipes.held import steps_counted_by, tell, tell_weights
+from tests.recipes.held import steps_counted_by, tell, tell_weights, whole
 from tests.unit.runtime.live.scripts import await_ready
 
 SECONDS = 300
@@ -41,9 +42,33 @@ def count_steps(note: Path, interrupted: int | None, waits: int | None) -> None:
     steps_counted_by.append(count)
 
 
+def registered(core: Core) -> dict[str, object]:
+    """All that the session saves for all ranks. Random generators are each rank's own."""
+    things = {name: whole(thing) for name, thing in core.run.registry.named.items() if name != OWN_STOPPING}
+    own = core.run.registry.named[OWN_STOPPING].state_dict()
+    del own["seconds"]  # of training, which have gone on until a save is done
+    return {**things, **own, "position": core.run.progress.position()}
+
+
+def tell_registered() -> None:
+    """Tells what a session holds as soon as it is restored, and each time it has saved."""
+    restore = Core.restore
+
+    def told(self: Core) -> None:
+        begins = self.run.opening is None
+        if begins:
+            self.add_hook("committed", lambda _: tell(registered(self), when="saved"))
+        restore(self)
+        if begins:
+            tell(registered(self), when="begun")
+
+    Core.restore = told  # type: ignore[method-assign]
+
+
 def rank(recipe: str, folder: Path, number: int, asked: dict[str, Any]) -> int:
     module, name = recipe.split(".")
     try:
+        tell_registered()
         count_steps(folder / f"steps-{number}", asked["interrupted"], asked["waits"][number])
         played: Callable[[], dict[str, object]] = getattr(
             importlib.import_module(f"tests.recipes.scripts.{module}"), name

@@ -30,7 +30,21 @@ class Played:
 
     @property
     def held(self) -> dict[str, str]:
-        return dict(re.findall(r"^held (\S+) (\S+)$", self.output, re.MULTILINE))
+        """What the recipe says that it holds at its end."""
+        return self._told("held")
+
+    @property
+    def begun(self) -> dict[str, str]:
+        """What was registered, as soon as it was restored."""
+        return self._told("begun")
+
+    @property
+    def saved(self) -> dict[str, str]:
+        """... and when it was last saved."""
+        return self._told("saved")
+
+    def _told(self, when: str) -> dict[str, str]:
+        return dict(re.findall(rf"^{when} (\S+) (\S+)$", self.output, re.MULTILINE))
 
     @property
     def weights(self) -> list[float]:

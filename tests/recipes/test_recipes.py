@@ -1,16 +1,20 @@
 """Trainings as people write them, interrupted in a random step and restarted: they end as if nothing had happened.
 
 The comparison is of a recipe's own final state, its weights and everything else it holds, as digests that it prints.
-Perdure reports what it cannot restore, and the messages are pinned here.
+On another number of ranks sums are rounded differently, so there a resumed run is compared with the save that it
+begins at: it has the same registered objects, values, accumulators and position. A rank's random generators begin anew.
+A recipe is exact, refused, or told (`TOLD`): Perdure warns of what it cannot restore, and trains on. The messages are
+pinned here.
 """
 
 import random
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.recipes.scripts.reinforcement import dealt_out
 from tests.recipes.stage import Played, Stage, Theatre
 
 LEFT = 75  # saved and left: docs/concepts/completion.md
@@ -81,7 +85,8 @@ TOLD = {
     "practices.averaged_in_a_dict": f"steps change shadow, which follows weights of a registered module: {AGAIN}",
     "data.forgotten_mixup": f"steps change rng, an unregistered Generator: {AGAIN}; keep its state",
 }
-"""What a whole run says of what it would lose."""
+"""What a whole run says of what it would lose. It trains on: it is right while nobody interrupts it, and whether
+training depends on that, Perdure cannot know (docs/concepts/exactness.md)."""
 CHANGED_DATA = ("data.curriculum", "data.worker_curriculum")
 """Samples differ in a resumed run, which is reported there."""
 REFUSED = {
@@ -131,6 +136,8 @@ BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "st
 """Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
 REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap the model with session.wrap"}
 """A training of one rank, continued on two, draws each rank's own numbers there, and is not wrapped."""
+DEALT_OUT = {"reinforcement.dqn": {"replay": 30}}
+"""Each rank's own state with a `merge`: another number of ranks deals the entries out anew, and keeps so many."""
 EVALUATED = "calls layers in eval mode whose statistics differ between rank 0 and rank 1: "
 DIFFERS = "between rank 0 and rank 1 these differ: "
 OWN_BY_RANK = {
@@ -272,15 +279,30 @@ def test_steps_that_use_each_ranks_own_statistics_are_reported_once(recipe: str,
     assert EVALUATED not in whole[1].output + leaves.output + comes.output
 
 
+def begun_by(saved: Sequence[Played], recipe: str, world: int) -> list[dict[str, str]]:
+    """What each rank of a resumed run begins with, bit for bit: what rank 0 had when these ranks saved, and of an
+    object with a `merge` the entries that its function deals out to that rank."""
+    assert "position" in saved[0].saved
+    begun = [dict(saved[0].saved) for _ in range(world)]
+    for name, newest in DEALT_OUT.get(recipe, {}).items():
+        entries = [{"kept": one.saved[name].split(",")} for one in saved]
+        for rank in range(world):
+            begun[rank][name] = ",".join(dealt_out(entries, rank, world)["kept"][-newest:])
+    return begun
+
+
 @pytest.mark.parametrize("recipe", on_several_ranks(besides=REFUSED_ON_TWO.keys()))
 def test_a_recipe_goes_on_on_two_ranks_and_then_on_one_again(recipe: str, theatre: Theatre, seed: int) -> None:
     whole = theatre.play(recipe, "whole")
     steps = whole.steps // 4
     first, more = (random.Random(f"{seed} {recipe} {part}").randrange(2, steps) for part in range(2))
-    assert theatre.play(recipe, "parts", first).status == LEFT
+    alone = theatre.play(recipe, "parts", first)
+    assert alone.status == LEFT
     both = theatre.play_on(2, recipe, "parts", more)
     assert [one.status for one in both] == [LEFT, LEFT], both[0].output + both[1].output
     ended = theatre.play(recipe, "parts")
+    assert [one.begun for one in both] == begun_by([alone], recipe, world=2)
+    assert [ended.begun] == begun_by(both, recipe, world=1)
     assert (ended.status, ended.held.keys()) == (0, whole.held.keys()), ended.output
     assert AGAIN not in both[0].output + both[1].output + ended.output
     if recipe in BY_BATCH:

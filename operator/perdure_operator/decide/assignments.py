@@ -123,7 +123,11 @@ def _block(plan: RunPlan) -> Handover | None:
 
 
 def _token(plan: RunPlan) -> str:
-    """A token that distinguishes this attempt from all others: only the assignments have it."""
+    """A token that distinguishes this attempt from all others: it keeps stale connections of earlier ones out.
+
+    It is no secret: whoever reads status can compute it. An operator that restarts has to write it again, and has
+    nothing that readers of status lack. Who may reach the ports is for a NetworkPolicy to decide.
+    """
     words = [str(plan.run), *[member.uid for member in plan.members]]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()
 

@@ -1,8 +1,8 @@
 """The keys in a hand-over's store: which parties are warm, and messages before the bridge connects them.
 
 The decider serves the store, a torch TCPStore, on a port of its own range. Such stores have no passwords, so the
-attempt's token is the first key and the prefix of all others: stale and foreign connections get no further. Every
-method raises PeerLost if the decider is gone. Called by perdure.live.effects.
+attempt's token is the first key and the prefix of all others: stale connections get no further. It is no secret.
+Every method raises PeerLost if the decider is gone. Called by perdure.live.effects.
 """
 
 from __future__ import annotations

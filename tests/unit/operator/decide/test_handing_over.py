@@ -116,7 +116,7 @@ class TestOffer:
         here = _running().cordon("n1", "n2").settle().after(1).settle().ready().settle()
         assert _offer_of_leaver(here, 0).master == "10.0.0.1:29602"
 
-    def test_its_token_is_of_this_run_and_these_members_and_in_no_status(self) -> None:
+    def test_its_token_follows_from_this_run_and_these_members_and_keeps_no_reader_of_status_out(self) -> None:
         here = _offered()
         assert _offer(here).token not in here.now.model_dump_json()
         words = " ".join(["2", "uid-of-digits-ab12-0", "uid-of-digits-ab12-2"])
