@@ -33,7 +33,9 @@ def report_of(state: AgentState, start: str, offset: float) -> Report:
         train = state.current if isinstance(state.current, Train) else None
         return replace(report, run=train.run, rank=train.rank) if train else report
     report = _of_training(state, trainer, replace(report, run=trainer.run, rank=trainer.processes[0].rank_now), offset)
-    return _of_figures(report, _figures(trainer))
+    figures = _figures(trainer)
+    awaited = figures.awaited if report.phase is TrainerPhase.CONNECTING else ()
+    return _of_figures(replace(report, awaited=awaited), figures)
 
 
 def _phase(state: AgentState) -> TrainerPhase:
@@ -42,8 +44,13 @@ def _phase(state: AgentState) -> TrainerPhase:
         return TrainerPhase.IMPORTING if state.current else TrainerPhase.STANDBY
     if stage in (AgentStage.OPENED, AgentStage.STEPPED) and (trainer := state.trainer):
         restored = trainer.stepped or _beginning(state, trainer) is not None
-        return _figures(trainer).phase if restored else TrainerPhase.RESTORING
+        return _said(_figures(trainer).phase) if restored else TrainerPhase.RESTORING
     return _PHASES.get(stage, TrainerPhase.LEAVING)
+
+
+def _said(phase: TrainerPhase) -> TrainerPhase:
+    """A trainer's word from before its run was open counts no more: it trains until it says more."""
+    return TrainerPhase.TRAINING if phase is TrainerPhase.CONNECTING else phase
 
 
 def _of_training(state: AgentState, trainer: TrainerProcesses, report: Report, offset: float) -> Report:

@@ -28,6 +28,8 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
 from perdure.group.world import Group, claim, connect_group, install
+from perdure.wire.channel import Figures, write_report
+from perdure.wire.report import TrainerPhase
 from perdure.wire.settings import Settings
 
 if TYPE_CHECKING:
@@ -271,7 +273,13 @@ def _await_all_ranks(store: Store, settings: Settings, deadline: Deadline) -> No
     """Wait for all ranks, because making the groups cannot be given up."""
     _answered(partial(store.set, f"here/{settings.rank}", "1"), deadline, _silent(place_of(settings)))
     for rank in range(settings.world):
-        await_keys(store, [f"here/{rank}"], deadline, f"rank {rank} of {settings.world} has not come")
+        missing = f"rank {rank} of {settings.world} has not come"
+        await_keys(store, [f"here/{rank}"], deadline, missing, partial(_tell_awaited, settings, rank))
+
+
+def _tell_awaited(settings: Settings, rank: int) -> None:
+    if settings.report_fd is not None:
+        write_report(settings.report_fd, Figures(TrainerPhase.CONNECTING, awaited=(rank,)))
 
 
 def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str, *, every: float) -> None:
@@ -280,8 +288,10 @@ def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: st
         time.sleep(min(every, deadline.check(awaited)))
 
 
-def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
-    """Wait until all keys are set.
+def await_keys(
+    store: Store, keys: list[str], deadline: Deadline, awaited: str, late: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until all keys are set; if that takes long, call `late` once.
 
     torch's own wait returns as soon as they are, and logs a complaint if it gives up. So it is called once, and a
     longer wait polls.
@@ -291,5 +301,6 @@ def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) 
     try:
         _answered(partial(store.wait, keys, patience), deadline, silent)
     except dist.DistStoreError:
+        late()
         while not _answered(partial(store.check, keys), deadline, silent):
             time.sleep(min(POLL_SECONDS, deadline.check(awaited)))

@@ -31,7 +31,7 @@ from perdure.errors import (
     UserError,
 )
 from perdure.group.world import NO_MESSAGE
-from perdure.loop.telemetry.events import Events
+from perdure.loop.telemetry.events import Events, Sink
 from perdure.loop.telemetry.sinks import AgentPipe
 from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
 from perdure.wire.channel import Exiting
@@ -112,8 +112,8 @@ def explained(error: BaseException) -> BaseException:
 class Reporter(Events):
     """The event stream of this process. The agent is the first sink, if there is an agent."""
 
-    def __init__(self, fd: int | None) -> None:
-        super().__init__(AgentPipe(fd))
+    def __init__(self, fd: int | None, *others: Sink) -> None:
+        super().__init__(AgentPipe(fd), *others)
 
 
 def exit_status(error: BaseException | None) -> int:

@@ -34,6 +34,7 @@ from perdure.loop.requests import Requests
 from perdure.loop.result import Result
 from perdure.loop.survivor_snapshots import SurvivorSnapshots
 from perdure.loop.telemetry.events import Event, Reported
+from perdure.loop.telemetry.figures import FiguresToAgent
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import NoTrace, Trace
@@ -83,9 +84,8 @@ class Run:
         self.registry = Registry()
         self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
-        self.reporter = Reporter(settings.report_fd)
-        self.reporter.add(LogLines(settings.run, settings.rank))
-        self.reporter.add(self.timings)
+        figures = FiguresToAgent(settings.report_fd, settings.world, self._part_done, self._save_seconds)
+        self.reporter = Reporter(settings.report_fd, LogLines(settings.run, settings.rank), self.timings, figures)
         self.requests = Requests(
             settings.request_file,
             settings.grace,
@@ -207,6 +207,14 @@ class Run:
         listen until the process has ended, and the pod's next trainer would wait for that."""
         if not self.settings.joined:
             self.registry.let_go_groups()
+
+    def _part_done(self) -> float | None:
+        return self.progress.part_done(self.stopping.clock.seconds)
+
+    def _save_seconds(self) -> float | None:
+        """What the newest save took; None before the first."""
+        seconds = self.timings.seconds
+        return sum(seconds.get(part, 0.0) for part in ("stage", "upload", "commit")) if "commit" in seconds else None
 
     def tell(self, event: Event) -> None:
         """Reports an event to the agent, the trace and the other sinks."""

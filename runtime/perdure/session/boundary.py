@@ -24,16 +24,18 @@ from perdure.live.effects import Stop
 from perdure.live.handover import LiveHandover
 from perdure.live.newcomer import Newcomer
 from perdure.log.pins import check_pin
+from perdure.loop.background_saves import BlockingSave
 from perdure.loop.data.source import Source
 from perdure.loop.leaving import Exit, save_and_leave
 from perdure.loop.requests import ExitRequest
 from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.loop.saving import SaveRequests
-from perdure.loop.telemetry.events import Evaluating, RequestSeen, Stepped
+from perdure.loop.telemetry.events import Evaluating, PhaseBegan, RequestSeen, SaveWaited, Stepped
 from perdure.session.late import check_claimed, settle
 from perdure.session.repeated import Repeated
 from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire import Env
+from perdure.wire.report import TrainerPhase
 
 PRESSING: Final = 0.25
 """An evaluation between two steps continues until only this fraction of a request's time is left."""
@@ -89,6 +91,7 @@ class Boundary:
         if source.evaluates:
             self._run.evaluated.end_look()
             self.begin_evaluation(source.name)
+            self._run.tell(PhaseBegan(TrainerPhase.EVALUATING))
         self._progress.begin_pass(source)
 
     def batch_requested(self, source: Source[Any]) -> None:
@@ -201,6 +204,7 @@ class Boundary:
         self._progress.end_pass(source)
         if source.evaluates:
             self._run.evaluated.note()
+            self._run.tell(PhaseBegan(TrainerPhase.TRAINING))
         if source.evaluates or not self._progress.in_rest or self._run.joining:
             return
         self._stood = self._eye.look(self._run.registry.parameters())
@@ -305,11 +309,23 @@ class Boundary:
         gets a batch to train next."""
         due, self._due = self._due, ""
         save = partial(self._save_now, goal=goal)
-        self._run.background.at_hand_out("" if self._progress.saved else due, save, trains=trains)
+        self._at_hand_out("" if self._progress.saved else due, save, trains=trains)
 
     def save(self, reason: str) -> None:
         """Makes a checkpoint now. If the store fails, that is reported and training continues."""
-        self._run.background.at_hand_out(reason, self._save_now)
+        self._at_hand_out(reason, self._save_now)
+
+    def _at_hand_out(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
+        """Makes or begins the save that is due for this reason, and reports how long the script waited for it."""
+        if not reason:
+            self._run.background.at_hand_out("", save, trains=trains)
+            return
+        self._run.tell(PhaseBegan(TrainerPhase.SAVING))
+        begun = time.monotonic()
+        try:
+            self._run.background.at_hand_out(reason, save, trains=trains)
+        finally:
+            self._run.tell(SaveWaited(time.monotonic() - begun))
 
     def _save_now(self, reason: str, *, goal: bool = False) -> None:
         run = self._run

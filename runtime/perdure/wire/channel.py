@@ -270,7 +270,7 @@ class Figures:
     """How training goes in this process, for people. Each one repeats all of it; None is unknown."""
 
     phase: TrainerPhase = TrainerPhase.TRAINING
-    """Training, saving or evaluating, once it has restored."""
+    """Training, saving or evaluating, once it has restored; connecting before that."""
     samples_per_second: float | None = None
     """Of all ranks together, over the last seconds."""
     step_seconds: float | None = None
@@ -283,6 +283,8 @@ class Figures:
     """The part of the present loop that is done, from 0 to 1, where its end is known."""
     remaining_seconds: float | None = None
     """An estimate of the seconds to that end."""
+    awaited: tuple[int, ...] = ()
+    """Ranks that it waits for while ranks look for each other."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class Report:
     live_why: _Reason = ""
     """Why they cannot."""
     progress: _Share | None = None
-    """The part of the training that is done, where its end is known."""
+    """The part of the script's present loop of epochs that is done, where its end is known."""
     remaining_seconds: _Amount | None = None
     """An estimate of the seconds to that end."""
 

@@ -165,6 +165,18 @@ class ProgressTracker:
         """The current loop is over before its last epoch, for these reasons."""
         self.loop_ended, self.saved = tuple(reasons), False
 
+    def part_done(self, seconds: float) -> float | None:
+        """The part of the current loop that is done after `seconds` of training, from 0 to 1; None without a limit."""
+        done = {"epochs": self.loop_epochs + self._epoch_done, "max_steps": self.step, "max_seconds": seconds}
+        parts = [done[name] / limit for name, limit in self._loop_goal.items() if name in done]
+        return min(1.0, max(parts)) if parts else None
+
+    @property
+    def _epoch_done(self) -> float:
+        """The part of the present epoch that steps have used."""
+        ends = [(source, min(source.end, (source.limit or source.end) * source.unit)) for source in self._training]
+        return max((source.consumed / end for source, end in ends if end), default=0.0)
+
     @property
     def between_epochs(self) -> bool:
         """Whether training is between two epochs: none is running, and none was left in the middle."""

@@ -2,6 +2,7 @@
 
     events    the events, and `Events`, which gives each to every sink
     sinks     the agent's pipe, and lines for people
+    figures   the agent's pipe again, with rates and progress for people
     trace     the trace of every step, in the store
     timings   how long the parts of the beginning and the end took
 

@@ -26,6 +26,7 @@ from perdure.wire.channel import (
     TookOver,
     Voting,
 )
+from perdure.wire.report import TrainerPhase
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,20 @@ class Evaluating:
     step: int
     epoch: int
     """Finished epochs."""
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """The script now trains, waits for a save, or evaluates."""
+
+    phase: TrainerPhase
+
+
+@dataclass(frozen=True)
+class SaveWaited:
+    """A save is over, as far as the script waits for it."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,8 @@ Event = (
     | Resumed
     | Stepped
     | Evaluating
+    | PhaseBegan
+    | SaveWaited
     | CommitDone
     | Reported
     | SaveFailed

@@ -195,6 +195,16 @@ def test_whether_members_can_change_live_is_known_from_the_session_on(told: Atta
     assert (report(pod).live, report(pod).live_why) == (live, why)
 
 
+def test_the_ranks_that_are_awaited_are_named_while_ranks_look_for_each_other() -> None:
+    pod = attached()
+    pod.sees(reported(Figures(TrainerPhase.CONNECTING, awaited=(3,))))
+    assert (report(pod).phase, report(pod).awaited) == (TrainerPhase.CONNECTING, (3,))
+    pod.sees(reported(SessionOpened(1)))
+    assert (report(pod).phase, report(pod).awaited) == (TrainerPhase.RESTORING, ())
+    pod.sees(reported(SessionOpened(1, step=0)))
+    assert (report(pod).phase, report(pod).awaited) == (TrainerPhase.TRAINING, ())
+
+
 def test_a_pod_that_is_deleted_leaves() -> None:
     pod = training()
     pod.sees(SigtermReceived())

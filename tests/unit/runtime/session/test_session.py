@@ -28,7 +28,8 @@ from perdure.log.writer import Resume, Writer
 from perdure.loop.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 from perdure.wire import Env
-from perdure.wire.channel import read_report
+from perdure.wire.channel import Figures, read_report
+from perdure.wire.report import TrainerPhase
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.records import entries, kinds, traced
 from tests.unit.runtime.session.training import Join, Training, other_draws, samples
@@ -291,10 +292,24 @@ def test_the_ending_is_reported_before_what_can_wait(
     session._core.run.store = store
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
-    told = [type(report).__name__ for report in reports(pipe[0])]
+    told = [type(report).__name__ for report in reports(pipe[0]) if not isinstance(report, Figures)]
     assert told[-2:] == ["CommitDone", "Exiting"]
     assert (store.asked[0], store.asked[-1]) == (False, True)
     assert [line["step"] for line in traced(tmp_path) if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]
+
+
+def test_the_agent_hears_how_much_is_done_at_each_save_and_how_long_the_script_waited_for_it(
+    join: Join, pipe: tuple[int, int]
+) -> None:
+    training = Training(join(REPORT_FD=str(pipe[1]), EVERY_STEPS="2", CHECK_SECONDS="0"))
+    training.run(epochs=2)
+    figures = [report for report in reports(pipe[0]) if isinstance(report, Figures)]
+    saving = [one for one in figures if one.phase is TrainerPhase.SAVING]
+    assert [one.progress for one in saving] == [0.2, 0.4, 0.6, 0.8]
+    assert saving[0] == Figures(TrainerPhase.SAVING, progress=0.2)
+    last = figures[-1]
+    assert (last.phase, last.progress) == (TrainerPhase.TRAINING, 0.8)
+    assert min(last.save_stall_seconds or 0, last.required_grace_seconds or 0, last.remaining_seconds or 0) > 0
 
 
 def test_after_the_goal_an_agents_sigterm_does_not_kill_what_the_script_still_does(

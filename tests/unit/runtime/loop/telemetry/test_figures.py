@@ -1,0 +1,123 @@
+"""The figures that a trainer tells its agent, over a real pipe, with the clock in the test's hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.loop.telemetry.events import PhaseBegan, SaveWaited, Stepped
+from perdure.loop.telemetry.figures import FiguresToAgent
+from perdure.wire import ExitKind
+from perdure.wire.channel import Exiting, Figures, TookOver, TrainerReport, read_report
+from perdure.wire.report import TrainerPhase
+
+TRAINING, SAVING, EVALUATING = TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING
+
+
+class Trainer:
+    """Its sink, and what its agent reads."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self.now = 1000.0
+        self.done: float | None = None
+        self.save_seconds: float | None = None
+        self.steps = 0
+        self._reader = reader
+        self.sink = FiguresToAgent(writer, 4, lambda: self.done, lambda: self.save_seconds, lambda: self.now)
+
+    def trains(self, steps: int, seconds: float) -> None:
+        """So many steps with 8 samples on each rank, one after every `seconds`."""
+        for _ in range(steps):
+            self.now += seconds
+            self.steps += 1
+            self.sink.take(Stepped(self.steps, 0, range(8)))
+
+    def spends(self, phase: TrainerPhase, seconds: float) -> None:
+        self.sink.take(PhaseBegan(phase))
+        self.now += seconds
+        self.sink.take(SaveWaited(seconds) if phase is SAVING else PhaseBegan(TRAINING))
+
+    def told(self) -> list[TrainerReport | None]:
+        try:
+            return [read_report(line) for line in os.read(self._reader, 1 << 16).splitlines()]
+        except BlockingIOError:
+            return []
+
+
+@pytest.fixture
+def trainer() -> Iterator[Trainer]:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    yield Trainer(reader, writer)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_rates_of_all_ranks_are_told_every_three_seconds_and_not_before(trainer: Trainer) -> None:
+    trainer.trains(12, 0.25)
+    assert trainer.told() == []
+    trainer.trains(1, 0.25)
+    assert trainer.told() == [Figures(samples_per_second=4 * 8 / 0.25, step_seconds=0.25)]
+    trainer.trains(23, 0.5)
+    assert [one for one in trainer.told() if one != Figures(samples_per_second=64.0, step_seconds=0.5)] == []
+
+
+def test_a_step_longer_than_that_is_told_at_its_end(trainer: Trainer) -> None:
+    trainer.trains(2, 20.0)
+    assert trainer.told() == [Figures(samples_per_second=1.6, step_seconds=20.0)]
+
+
+@pytest.mark.parametrize("phase", [SAVING, EVALUATING])
+def test_saves_and_evaluations_are_told_at_once_and_no_part_of_a_step(trainer: Trainer, phase: TrainerPhase) -> None:
+    trainer.trains(2, 1.0)
+    trainer.spends(phase, 100.0)
+    begun, ended = trainer.told()
+    stall = 100.0 if phase is SAVING else None
+    assert (begun, ended) == (Figures(phase), Figures(save_stall_seconds=stall))
+    trainer.trains(2, 1.0)
+    assert trainer.told() == [Figures(samples_per_second=32.0, step_seconds=1.0, save_stall_seconds=stall)]
+
+
+def test_after_a_save_within_an_evaluation_the_script_still_evaluates(trainer: Trainer) -> None:
+    trainer.sink.take(PhaseBegan(EVALUATING))
+    trainer.spends(SAVING, 1.0)
+    assert [one.phase for one in trainer.told() if isinstance(one, Figures)] == [EVALUATING, SAVING, EVALUATING]
+
+
+def test_an_evaluation_that_the_script_leaves_without_its_end_is_over_at_the_next_step(trainer: Trainer) -> None:
+    trainer.sink.take(PhaseBegan(EVALUATING))
+    trainer.trains(1, 1.0)
+    assert [one.phase for one in trainer.told() if isinstance(one, Figures)] == [EVALUATING, TRAINING]
+
+
+def test_the_time_that_is_left_follows_from_the_progress_of_this_process(trainer: Trainer) -> None:
+    trainer.done, trainer.save_seconds = 0.5, 2.0  # it has resumed there
+    trainer.spends(SAVING, 10.0)
+    trainer.done = 0.75
+    trainer.spends(SAVING, 10.0)
+    first, second, third, fourth = trainer.told()
+    assert first == Figures(SAVING, required_grace_seconds=2.0, progress=0.5)
+    assert isinstance(second, Figures)
+    assert second.remaining_seconds is None
+    assert isinstance(third, Figures)
+    assert isinstance(fourth, Figures)
+    assert (third.remaining_seconds, fourth.remaining_seconds) == (10.0, 20.0)
+
+
+def test_after_a_live_move_the_new_number_of_ranks_counts(trainer: Trainer) -> None:
+    trainer.trains(2, 1.0)
+    trainer.sink.take(TookOver(2, 0, 2, 2))
+    trainer.trains(1, 60.0)
+    assert trainer.told() == []
+    trainer.trains(3, 1.0)
+    assert trainer.told() == [Figures(samples_per_second=16.0, step_seconds=1.0)]
+
+
+def test_after_the_ending_nothing_is_told(trainer: Trainer) -> None:
+    trainer.sink.take(Exiting(ExitKind.CHECKPOINTED, 1))
+    trainer.trains(9, 1.0)
+    trainer.spends(SAVING, 1.0)
+    assert trainer.told() == []
