@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.protocol import PODS, Unavailable
+from perdure_operator.cluster.protocol import PODS, Json, Resource, Unavailable
 from perdure_operator.reports.tokens import REVIEWS_PER_SECOND, Claim, Tokens, claim
 from perdure_operator.serving.connections import RequestRefused
 from tests.support.reporting import FAR, Reviews, sender, token, trains
@@ -89,6 +89,17 @@ def test_a_token_of_another_namespaces_account_is_refused() -> None:
     given = reviews.issue(sender(stage))
     reviews.senders[given] = replace(sender(stage), job=("elsewhere", "digits"))
     assert refused(tokens, given) == 401
+
+
+def test_an_api_server_that_names_no_audience_has_confirmed_none() -> None:
+    class KnowsNoAudiences(Reviews):
+        async def review(self, resource: Resource, body: Json) -> Json:
+            review = await super().review(resource, body)
+            del review["status"]["audiences"]
+            return review
+
+    stage, reviews = trains(), KnowsNoAudiences()
+    assert refused(Tokens(reviews, stage.cache), reviews.issue(sender(stage))) == 401
 
 
 def test_without_an_answer_nobody_is_known_and_the_next_question_is_asked() -> None:
