@@ -49,10 +49,22 @@ class Reader:
 
     def run(self, *words: str, kubeconfig: Path | None = None) -> Done:
         """In this process: a new one would import for a second each time."""
+        return self.run_with(str(kubeconfig or self.kubeconfig), *words)
+
+    def run_with(self, kubeconfig: str, *words: str) -> Done:
+        """The same, with that $KUBECONFIG."""
         out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            status = command.main([*words, f"--kubeconfig={kubeconfig or self.kubeconfig}"])
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setenv("KUBECONFIG", kubeconfig)
+            patch.setenv("PATH", f"{self.kubectl.parent}:{os.environ['PATH']}")
+            status = command.main(words)
         return Done(status, out.getvalue(), err.getvalue())
+
+    def kubectl_says(self, kubeconfig: str, *words: str) -> Done:
+        """What kubectl itself does with that $KUBECONFIG."""
+        environment = clean_environment(os.environ) | {"KUBECONFIG": kubeconfig}
+        done = subprocess.run([self.kubectl, *words], check=False, capture_output=True, text=True, env=environment)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     def text(self, *words: str) -> str:
         done = self.run(*words)
@@ -126,7 +138,7 @@ def test_who_may_only_read_sees_what_a_job_waits_for_and_until_when(moving: Scen
 
 def test_kubectl_finds_it_as_a_plugin(reader: Reader, namespace: str) -> None:
     environment = clean_environment(os.environ) | {"KUBECONFIG": str(reader.kubeconfig)}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment["PATH"] = f"{Path(sys.executable).parent}:{reader.kubectl.parent}:{environment['PATH']}"
     argv = [str(reader.kubectl), "perdure", "status", "-n", namespace]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=environment)
     shown = f"No training jobs found in {namespace} namespace.\n"
@@ -214,3 +226,59 @@ def test_a_node_that_does_not_exist_is_one_line(api_server: ApiServer, reader: R
     done = reader.run("what-if", "drain", "nowhere")
     kubectl = api_server.kubectl("get", "node", "nowhere", check=False)
     assert (done.status, done.stdout, done.stderr) == (1, "", kubectl.stderr)
+
+
+NOWHERE = "https://127.0.0.1:1"
+"""A cluster that does not answer."""
+
+
+def test_of_several_kubeconfigs_it_takes_the_context_that_kubectl_takes(reader: Reader, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text(_kubeconfig({"token": "other"}, "other"))
+    both = f"{reader.kubeconfig}:{other}"
+    assert reader.run_with(both, "status", "-A") == reader.run("status", "-A")
+    backwards = reader.run_with(f"{other}:{reader.kubeconfig}", "status", "-A")
+    assert backwards == reader.kubectl_says(f"{other}:{reader.kubeconfig}", "get", "--raw", "/api")
+
+
+def test_a_context_that_is_named_needs_no_current_one(reader: Reader, tmp_path: Path) -> None:
+    kubeconfig = yaml.safe_load(reader.kubeconfig.read_text())
+    (context,) = kubeconfig["contexts"]
+    context["context"]["namespace"] = NAMESPACE
+    without = tmp_path / "without"
+    without.write_text(yaml.safe_dump(kubeconfig | {"current-context": ""}))
+    found = reader.run_with(str(without), "status", f"--context={context['name']}")
+    assert found == Done(0, "", f"No training jobs found in {NAMESPACE} namespace.\n")
+    for words in (("--context=nowhere",), ()):
+        told = reader.run_with(str(without), "status", "-A", *words)
+        assert told == reader.kubectl_says(str(without), "get", "--raw", "/api", *words)
+
+
+def test_a_credential_plugin_that_fails_is_told_in_kubectls_words(reader: Reader, tmp_path: Path) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "false", "interactiveMode": "Never"}
+    kubeconfig = tmp_path / "exec"
+    kubeconfig.write_text(_kubeconfig({"exec": plugin}, "exec"))
+    told = reader.run_with(str(kubeconfig), "status", "-A")
+    assert "getting credentials: exec: executable false failed" in told.stderr
+    assert told == reader.kubectl_says(str(kubeconfig), "get", "--raw", "/api")
+
+
+@pytest.mark.parametrize("content", ["", "a: [", "kind: Config\nclusters: 5\n"])
+def test_a_kubeconfig_that_is_wrong_is_told_in_kubectls_words(content: str, reader: Reader, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "wrong"
+    kubeconfig.write_text(content)
+    told = reader.run_with(str(kubeconfig), "status")
+    assert told == reader.kubectl_says(str(kubeconfig), "get", "--raw", "/api")
+    assert told.status == 1
+
+
+def _kubeconfig(user: dict[str, Any], name: str) -> str:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": NOWHERE}}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    return yaml.safe_dump(content)

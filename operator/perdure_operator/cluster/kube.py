@@ -51,7 +51,6 @@ _DENIED: Final = re.compile(r"denied (the )?request")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-_IN_CLUSTER_NAMESPACE: Final = _IN_CLUSTER_TOKEN.with_name("namespace")
 
 
 @dataclass(frozen=True)
@@ -67,27 +66,12 @@ class Credentials:
     insecure: bool = False
 
 
-async def login(kubeconfig: str | None = None, context: str | None = None) -> KubeApi:
+async def login(kubeconfig: str | None = None) -> KubeApi:
     """Connect with `kubeconfig`; without it as the pod's ServiceAccount, or with $KUBECONFIG or ~/.kube/config.
-
-    `context` is one of the kubeconfig's, None the current one. Raises UserError if there is no usable configuration.
-    """
-    return KubeApi(client.ApiClient(await _configuration(kubeconfig, context)))
-
-
-def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """The namespace that kubectl would use: the context's, or in a pod its own, or `default`.
 
     Raises UserError if there is no usable configuration.
     """
-    if kubeconfig is None and context is None and _IN_CLUSTER_TOKEN.exists():
-        return _IN_CLUSTER_NAMESPACE.read_text().strip()
-    try:
-        contexts, current = config.list_kube_config_contexts(kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION)
-    except (config.ConfigException, OSError) as error:
-        raise _no_cluster(kubeconfig, error) from None
-    used = next((one for one in contexts if one["name"] == context), None) if context else current
-    return str((used or {}).get("context", {}).get("namespace") or "default")
+    return KubeApi(client.ApiClient(await _configuration(kubeconfig)))
 
 
 async def credentials(kubeconfig: str | None = None) -> Credentials:
@@ -105,23 +89,19 @@ async def credentials(kubeconfig: str | None = None) -> Credentials:
     )
 
 
-async def _configuration(kubeconfig: str | None, context: str | None = None) -> Any:
+async def _configuration(kubeconfig: str | None) -> Any:
     configuration = client.Configuration()
     try:
-        if kubeconfig is None and context is None and _IN_CLUSTER_TOKEN.exists():
+        if kubeconfig is None and _IN_CLUSTER_TOKEN.exists():
             config.load_incluster_config(client_configuration=configuration)
         else:
-            await config.load_kube_config(kubeconfig, context, client_configuration=configuration)
+            await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
-        raise _no_cluster(kubeconfig, error) from None
+        where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
+        raise UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE") from None
         # With trust_env, aiohttp looks up proxies and reads ~/.netrc, in a thread each, before each request.
     configuration.client_session_kwargs = {"trust_env": behind_a_proxy(configuration.host)}
     return configuration
-
-
-def _no_cluster(kubeconfig: str | None, error: Exception) -> UserError:
-    where = kubeconfig or "no ServiceAccount token, and $KUBECONFIG and ~/.kube/config"
-    return UserError(f"no cluster to talk to: {where}: {error}. Give --kubeconfig FILE")
 
 
 def behind_a_proxy(server: str) -> bool:
@@ -158,7 +138,7 @@ class KubeApi:
 
     async def serves(self, resource: Resource) -> bool:
         """See ClusterApi. Reads a discovery document, which every authenticated client may read."""
-        what, path = f"GET {_root(resource)}", _root(resource)
+        what, path = f"GET {resource.root}", resource.root
         async with _bounded(what, self._timeout):
             answer = await self._send("GET", path, self._timeout)
             data = await answer.read()
@@ -168,21 +148,17 @@ class KubeApi:
             return False
         return any(isinstance(one, dict) and one.get("name") == resource.plural for one in known or ())
 
-    async def list(
-        self, resource: Resource, namespace: str | None = None, *, selector: str = "", fields: str = ""
-    ) -> list[Json]:
-        """See ClusterApi. `fields` is a field selector."""
-        found = self.pages(resource, namespace, selector=selector, fields=fields)
-        return [raw async for page in found for raw in page]
+    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
+        """See ClusterApi."""
+        return [raw async for page in self.pages(resource, namespace, selector=selector) for raw in page]
 
     async def pages(
-        self, resource: Resource, namespace: str | None = None, *, selector: str = "", fields: str = ""
+        self, resource: Resource, namespace: str | None = None, *, selector: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
-        """See ClusterApi. `fields` is a field selector."""
+        """See ClusterApi."""
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        query |= {"fieldSelector": fields} if fields else {}
         while True:
-            page = await self._call("GET", _path(resource, namespace), query=query)
+            page = await self._call("GET", resource.path(namespace), query=query)
             # List items have neither kind nor apiVersion; nothing here reads those.
             yield decode.known_items(page, resource.plural)
             token = (page.get("metadata") or {}).get("continue")
@@ -192,7 +168,7 @@ class KubeApi:
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """See ClusterApi."""
-        return await self._call("GET", _path(resource, namespace, name))
+        return await self._call("GET", resource.path(namespace, name))
 
     async def follow(
         self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange
@@ -204,9 +180,9 @@ class KubeApi:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, math.floor(seconds))),
         }
-        what, patience = f"WATCH {_path(resource, namespace)}", seconds + self._timeout
+        what, patience = f"WATCH {resource.path(namespace)}", seconds + self._timeout
         async with _bounded(what, patience):
-            answer = await self._send("GET", _path(resource, namespace), patience, query=query)
+            answer = await self._send("GET", resource.path(namespace), patience, query=query)
             try:
                 if answer.status >= 300:
                     _document(what, int(answer.status), await answer.read(), answer.headers)
@@ -218,17 +194,17 @@ class KubeApi:
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
         query = {"dryRun": "All"} if dry_run else {}
-        return await self._call("POST", _path(resource, namespace), query=query, body=body)
+        return await self._call("POST", resource.path(namespace), query=query, body=body)
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """See ClusterApi."""
-        return await self._patch(_path(resource, namespace, name), operations)
+        return await self._patch(resource.path(namespace, name), operations)
 
     async def patch_status(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> Json:
         """See ClusterApi."""
-        return await self._patch(_path(resource, namespace, name) + "/status", operations)
+        return await self._patch(resource.path(namespace, name) + "/status", operations)
 
     async def _patch(self, path: str, operations: Sequence[Operation]) -> Json:
         body = [dict(operation) for operation in operations]
@@ -242,11 +218,11 @@ class KubeApi:
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """See ClusterApi."""
-        return await self._call("PUT", _path(resource, namespace, name), body=body)
+        return await self._call("PUT", resource.path(namespace, name), body=body)
 
     async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """See ClusterApi."""
-        return await self._call("PUT", _path(resource, namespace, name) + "/status", body=body)
+        return await self._call("PUT", resource.path(namespace, name) + "/status", body=body)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, version: str = "", grace: int | None = None
@@ -260,14 +236,14 @@ class KubeApi:
         }
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        await self._call("DELETE", _path(resource, namespace, name), body=options)
+        await self._call("DELETE", resource.path(namespace, name), body=options)
 
     async def review(self, resource: Resource, body: Json) -> Json:
         """Send a review (TokenReview, SubjectAccessReview) and return it with its status. Raises ApiError.
 
         A review is stored nowhere, so it has neither name nor uid.
         """
-        what, path = f"POST {_path(resource, None)}", _path(resource, None)
+        what, path = f"POST {resource.path()}", resource.path()
         async with _bounded(what, self._timeout):
             answer = await self._send("POST", path, self._timeout, body=body)
             data = await answer.read()
@@ -353,15 +329,6 @@ def _abort(response: Any) -> None:
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.close()
-
-
-def _path(resource: Resource, namespace: str | None, name: str = "") -> str:
-    scope = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
-    return f"{_root(resource)}{scope}/{resource.plural}" + (f"/{name}" if name else "")
-
-
-def _root(resource: Resource) -> str:
-    return f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
 
 
 def _document(what: str, status: int, data: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> Json:

@@ -1,7 +1,8 @@
 """The calls that the operator makes to a cluster, and their errors.
 
-`kube.KubeApi` is the real implementation; tests use one in memory that passes the same contract tests. Objects are raw
-JSON: only `read.parse`, `member` and `write.manifests` know their fields. Called by `observe`, `act` and `election`.
+`kube.KubeApi` is the real implementation; tests use one in memory that passes the same contract tests. `ReadOnlyApi`,
+the half that only reads, is `kubectl.client.Kubectl` as well. Objects are raw JSON: only `read.parse`, `member` and
+`write.manifests` know their fields. Called by `observe`, `act` and `election`.
 
     ApiError              the request failed; `status` is the HTTP status, 0 without an answer
     ├── NotFound          no such object
@@ -41,6 +42,16 @@ class Resource:
     def api_version(self) -> str:
         """The value of an object's apiVersion."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """The path of its group's discovery document."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str | None = None, name: str = "") -> str:
+        """The path of one object, or of all; `namespace` None means all namespaces."""
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{self.root}{scope}/{self.plural}" + (f"/{name}" if name else "")
 
 
 JOBS: Final = Resource(GROUP, "v1alpha1", "trainingjobs")
@@ -93,8 +104,8 @@ class Unavailable(ApiError):
     """No answer, or a server error."""
 
 
-class ClusterApi(Protocol):
-    """A cluster. Every call is bounded by a timeout and raises only ApiError."""
+class ReadOnlyApi(Protocol):
+    """A cluster that is only read. Every call raises only ApiError."""
 
     def server_time(self) -> datetime:
         """The API server's time, estimated from its answers; it never runs backwards."""
@@ -112,6 +123,10 @@ class ClusterApi(Protocol):
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """The object as of now."""
+
+
+class ClusterApi(ReadOnlyApi, Protocol):
+    """A cluster. Every call is bounded by a timeout and raises only ApiError."""
 
     async def follow(
         self, resource: Resource, namespace: str, name: str, *, version: str, seconds: float, on_change: OnChange

@@ -9,9 +9,13 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from kubernetes.utils.quantity import parse_quantity
-
 _REFUSAL: Final = re.compile(r"exceeded quota: .*?\bused: (?P<used>\S+?), limited: (?P<limited>\S+)")
+_QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([numkMGTPE]?|[KMGTPE]i)")
+"""A number and a suffix, as in https://pkg.go.dev/k8s.io/apimachinery/pkg/api/resource#Quantity."""
+_FACTORS: Final = {
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
 
 
 def makes_room(message: str) -> bool:
@@ -38,8 +42,8 @@ def _amounts(text: str) -> dict[str, Decimal]:
 
 def _amount(quantity: str) -> Decimal | None:
     """A Kubernetes quantity as a number; None if it is none."""
-    try:
-        amount: Decimal = parse_quantity(quantity)
-    except (ValueError, ArithmeticError):
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None:
         return None
-    return amount if amount.is_finite() else None
+    number, suffix = found.groups()
+    return Decimal(number) * _FACTORS[suffix]

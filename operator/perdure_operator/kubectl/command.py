@@ -17,12 +17,18 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from perdure.errors import UserError
+from perdure_operator.cluster.protocol import ApiError, Conflict
 from perdure_operator.kubectl import bundle, reading, status_page, timeline, what_if
+from perdure_operator.kubectl.client import Kubectl, KubectlFailed
 from perdure_operator.kubectl.job import summary
-from perdure_operator.kubectl.page import Page
-from perdure_operator.kubectl.reading import Where
+from perdure_operator.kubectl.page import Page, printable
 from perdure_operator.kubectl.screen import draw
 
+PASSED_ON: Final = (
+    *("context", "kubeconfig", "cluster", "user", "as", "as-uid", "as-group", "server", "token", "request-timeout"),
+    *("certificate-authority", "tls-server-name", "client-certificate", "client-key"),
+)
+"""Flags of kubectl that choose the cluster and the user."""
 KILLED_BY_SIGINT: Final = 130
 
 
@@ -34,15 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still shows the rest
     try:
         asyncio.run(arguments.command(arguments))
+    except ApiError as error:
+        overtaken = isinstance(error, Conflict) and not error.status
+        return _refused(f"error: {error}: try again" if overtaken else str(error))
     except UserError as error:
-        sys.stderr.write(f"Error {error}\n" if str(error).startswith("from server") else f"error: {error}\n")
-        return 1
+        return _refused(f"error: {error}")
+    except KubectlFailed as error:
+        return error.status
     except KeyboardInterrupt:
         return KILLED_BY_SIGINT
     except BrokenPipeError:  # `| head` has read enough; the interpreter must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _refused(words: str) -> int:
+    sys.stderr.write(f"{printable(words)}\n")
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,8 +102,10 @@ def _kubectl_flags(default: Any) -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(add_help=False, argument_default=default)
     flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="instead of the context's")
     flags.add_argument("-A", "--all-namespaces", action="store_true", default=default or False)
-    flags.add_argument("--context", metavar="CONTEXT", help="of the kubeconfig, instead of the current one")
-    flags.add_argument("--kubeconfig", metavar="FILE", help="instead of $KUBECONFIG or ~/.kube/config")
+    passed = flags.add_argument_group("flags that kubectl gets as they are, see kubectl options")
+    for name in PASSED_ON:
+        short = ["-s"] if name == "server" else []
+        passed.add_argument(*short, f"--{name}", metavar="...", action="append" if name == "as-group" else "store")
     output = flags.add_mutually_exclusive_group()
     output.add_argument("-o", "--output", choices=["json"])
     output.add_argument("--json", dest="output", action="store_const", const="json", help="the same as -o json")
@@ -96,49 +113,44 @@ def _kubectl_flags(default: Any) -> argparse.ArgumentParser:
 
 
 async def _status(arguments: argparse.Namespace) -> None:
-    where = _where(arguments)
-    async with reading.connected(where) as api:
-        if arguments.job:
-            seen = await reading.job(api, where, arguments.job)
-            told = status_page.job_page(seen)
-            _show(arguments, told, status_page.page_of_job(told, seen.now))
-            return
-        rows = [summary(one) for one in await reading.jobs(api, where)]
-        if not rows and arguments.output is None:
-            there = "in any namespace" if where.scope is None else f"in {where.scope} namespace"
-            sys.stderr.write(f"No training jobs found {there}.\n")
-            return
-        table = status_page.table_of_jobs(rows, api.server_time(), namespaces=where.all_namespaces)
-        _show(arguments, rows, table)
+    api, namespace = await _where(arguments)
+    if arguments.job is not None:
+        seen = await reading.job(api, _one(namespace), arguments.job)
+        told = status_page.job_page(seen)
+        _show(arguments, told, status_page.page_of_job(told, seen.now))
+        return
+    rows = [summary(one) for one in await reading.jobs(api, namespace)]
+    if not rows and arguments.output is None:
+        there = "in any namespace" if namespace is None else f"in {namespace} namespace"
+        sys.stderr.write(f"No training jobs found {there}.\n")
+        return
+    _show(arguments, rows, status_page.table_of_jobs(rows, api.server_time(), namespaces=namespace is None))
 
 
 async def _timeline(arguments: argparse.Namespace) -> None:
-    where = _where(arguments)
-    async with reading.connected(where) as api:
-        seen = await reading.job(api, where, arguments.job)
-        told = timeline.timeline(seen, await reading.events(api, seen))
+    api, namespace = await _where(arguments)
+    seen = await reading.job(api, _one(namespace), arguments.job)
+    told = timeline.timeline(seen, await reading.events(api, seen))
     _show(arguments, told, timeline.page(told, seen.now))
 
 
 async def _explain(arguments: argparse.Namespace) -> None:
-    where = _where(arguments)
-    async with reading.connected(where) as api:
-        seen = await reading.job(api, where, arguments.job)
+    api, namespace = await _where(arguments)
+    seen = await reading.job(api, _one(namespace), arguments.job)
     told = timeline.explain(seen.status)
     _show(arguments, told, timeline.page_of_meanings(told))
 
 
 async def _bundle(arguments: argparse.Namespace) -> None:
-    where = _where(arguments)
     log = _lines(arguments.operator_log) if arguments.operator_log else []
-    async with reading.connected(where) as api:
-        parts = await reading.for_a_bundle(api, where, arguments.job)
-        made = bundle.bundle(parts, log, version=version("perdure"), now=api.server_time())
+    api, namespace = await _where(arguments)
+    parts = await reading.for_a_bundle(api, _one(namespace), arguments.job)
+    made = bundle.bundle(parts, log, version=version("perdure"), now=api.server_time())
     text = json.dumps(made, indent=2) + "\n"
     if arguments.file == "-":
         sys.stdout.write(text)
         return
-    path = Path(arguments.file or f"perdure-{where.one}-{arguments.job}.json")
+    path = Path(arguments.file or f"perdure-{namespace}-{arguments.job}.json")
     _create(path, text)
     counts = f"{len(made['pods'])} pods, {len(made['events'])} events, {len(made['operatorLog'])} lines of the operator"
     missing = f"; without {', '.join(made['missing'])}, which you may not read" if made["missing"] else ""
@@ -165,17 +177,33 @@ def _create(path: Path, text: str) -> None:
 
 
 async def _what_if_drained(arguments: argparse.Namespace) -> None:
-    where, nodes = _where(arguments), tuple(dict.fromkeys(arguments.nodes))
-    async with reading.connected(where) as api:
-        seen = await reading.before_a_drain(api, where, nodes)
-        told = what_if.what_if(seen, nodes, api.server_time())
+    api, nodes = _kubectl(arguments), tuple(dict.fromkeys(arguments.nodes))
+    seen = await reading.before_a_drain(api, _given(arguments), nodes)
+    told = what_if.what_if(seen, nodes, api.server_time())
     _show(arguments, told, what_if.page(told))
 
 
-def _where(arguments: argparse.Namespace) -> Where:
-    """In a pod, too, a kubeconfig comes before the pod's ServiceAccount, as with kubectl."""
-    kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG")
-    return Where(kubeconfig or None, arguments.context, arguments.namespace, arguments.all_namespaces)
+async def _where(arguments: argparse.Namespace) -> tuple[Kubectl, str | None]:
+    """The cluster, and the namespace to look at; None for all."""
+    api = _kubectl(arguments)
+    return api, None if arguments.all_namespaces else _given(arguments) or await api.namespace()
+
+
+def _given(arguments: argparse.Namespace) -> str | None:
+    given: str | None = arguments.namespace
+    return None if given is None else reading.name_of("namespace", given)
+
+
+def _one(namespace: str | None) -> str:
+    if namespace is None:
+        raise UserError("a resource cannot be retrieved by name across all namespaces")
+    return namespace
+
+
+def _kubectl(arguments: argparse.Namespace) -> Kubectl:
+    given = {name: getattr(arguments, name.replace("-", "_")) for name in PASSED_ON}
+    many = {name: [value] if isinstance(value, str) else value for name, value in given.items() if value is not None}
+    return Kubectl([f"--{name}={value}" for name, values in many.items() for value in values])
 
 
 def _show(arguments: argparse.Namespace, told: BaseModel | Sequence[BaseModel], page: Page) -> None:

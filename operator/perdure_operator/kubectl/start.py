@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-EXTRA: Final = frozenset({"aiohttp", "kubernetes", "pydantic", "rich", "yaml"})
+EXTRA: Final = frozenset({"pydantic", "rich", "yaml"})
 """What the extra `kubectl` brings."""
+
+INSTALL: Final = "install the plugin from Perdure's repository, as docs/kubectl.md says: pip install '.[kubectl]'"
 
 
 def main() -> int:
@@ -19,5 +21,5 @@ def main() -> int:
         lacks = (error.name or "").partition(".")[0]
         if lacks not in EXTRA:
             raise
-        sys.stderr.write(f"error: {lacks} is not installed: pip install 'perdure[kubectl]'\n")
+        sys.stderr.write(f"error: {lacks} is not installed: {INSTALL}\n")
         return 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure_operator.cluster.protocol import NODE_CLAIMS, ApiError, ClusterApi, Forbidden, NotFound
+from perdure_operator.cluster.protocol import NODE_CLAIMS, ApiError, Forbidden, NotFound, ReadOnlyApi
 from perdure_operator.cluster.read import parse
 from perdure_operator.state.snapshot import NodeView, Taint
 
@@ -39,7 +39,7 @@ class _Read:
 class Claims:
     """The deadlines of nodes that are being removed."""
 
-    def __init__(self, api: ClusterApi, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: ReadOnlyApi, clock: Callable[[], datetime]) -> None:
         self._api = api
         self._clock = clock
         self._read: dict[str, _Read] = {}

@@ -21,11 +21,11 @@ from perdure_operator.cluster.protocol import (
     NODES,
     PODS,
     REVISIONS,
-    ClusterApi,
     Conflict,
     Forbidden,
     Json,
     NotFound,
+    ReadOnlyApi,
     Resource,
 )
 from perdure_operator.cluster.read.cache import Cache, Change
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Live:
     """Keeps the cache complete; `namespace` None means all namespaces."""
 
-    def __init__(self, api: ClusterApi, cache: Cache, namespace: str | None, clock: Callable[[], datetime]) -> None:
+    def __init__(self, api: ReadOnlyApi, cache: Cache, namespace: str | None, clock: Callable[[], datetime]) -> None:
         self._api = api
         self._cache = cache
         self._namespace = namespace

@@ -26,10 +26,10 @@ from perdure_operator.cluster.protocol import (
     NODES,
     PODS,
     REVISIONS,
-    ClusterApi,
     Conflict,
     Forbidden,
     NotFound,
+    ReadOnlyApi,
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache, Change
@@ -60,7 +60,7 @@ class Observer:
 
     def __init__(
         self,
-        api: ClusterApi,
+        api: ReadOnlyApi,
         cache: Cache,
         *,
         namespace: str | None = None,
