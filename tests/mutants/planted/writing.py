@@ -17,15 +17,15 @@ WRITING: Final = (
     Mutant(
         "status is written without the job's uid",
         _ACT,
-        '                "uid": job.uid,\n                "resourceVersion": job.resource_version,\n',
-        '                "resourceVersion": job.resource_version,\n',
+        '"namespace": namespace, "uid": uid, "resourceVersion": version}',
+        '"namespace": namespace, "resourceVersion": version}',
         ("delete-and-apply", "operator-freeze"),
     ),
     Mutant(
         "status is written whatever has changed meanwhile",
         _ACT,
-        '                "uid": job.uid,\n                "resourceVersion": job.resource_version,\n',
-        '                "uid": job.uid,\n',
+        '"namespace": namespace, "uid": uid, "resourceVersion": version}',
+        '"namespace": namespace, "uid": uid}',
         ("late-status",),
     ),
     Mutant(
