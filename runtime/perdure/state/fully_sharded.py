@@ -39,6 +39,8 @@ _COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm":
 _SPEC: Final = "DTensorSpec"
 _GET_RANK: Final = "get_rank"
 """What torch's meshes ask for this process's rank."""
+_ORDER: Final = "post_forward_order"
+"""Where FSDP notes forward passes."""
 
 
 _KEPT: Final = {
@@ -63,14 +65,18 @@ def unknown() -> str:
         from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not before a model is sharded
         from torch.distributed.fsdp._fully_shard import _fsdp_common as common  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_param as param  # noqa: PLC0415
+        from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group  # noqa: PLC0415
         from torch.distributed.tensor import DTensor  # noqa: PLC0415
 
+        context = group.FSDPCommContext()
+        context.lazy_init(torch.device("cpu"))
         needed: list[tuple[Any, str]] = [
             (FakeProcessGroup.Options, "error_on_collective"),
             (param.FSDPParam, "_init_sharded_param"),
             (param.FSDPParam, "_init_sharded_post_forward_param_metadata"),
             (common.FSDPMeshInfo, "__post_init__"),
             (common.HSDPMeshInfo, "__post_init__"),
+            (context, _ORDER),
             (DeviceMesh, "_get_root_mesh"),
             (DeviceMesh, "_create_sub_mesh"),
             (DeviceMesh, "_get_slice_mesh_layout"),
@@ -122,6 +128,7 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
         return "is sharded over several meshes"
     gathers([module])
     holds_sums([module])
+    _noted_passes([module])
     return ""
 
 
@@ -209,6 +216,15 @@ def holds_sums(modules: Iterable[nn.Module]) -> bool:
     return any(group._partial_reduce_output is not None for group in _groups(modules))  # noqa: SLF001
 
 
+def _noted_passes(modules: Iterable[nn.Module]) -> list[list[Any]]:
+    """FSDP's notes of forward passes, those of an evaluation, too. The next backward pass gathers by them, and a
+    newcomer without such notes would not take part."""
+    held = list(_groups(modules))
+    begun = [group.comm_ctx for group in held if hasattr(group.comm_ctx, _ORDER)]  # torch makes it with the first pass
+    indices = [group._post_forward_indices for group in held]  # noqa: SLF001
+    return [*indices, *(getattr(context, _ORDER) for context in begun)]
+
+
 def meshes(modules: Iterable[nn.Module]) -> list[Any]:
     """The meshes over which they are sharded, each before its parts: `mesh["shard"]` is one, too."""
     roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
@@ -251,6 +267,8 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
         info.__post_init__()
     for one in (*(param.sharded_param for param in _params(modules)), *(p for m in modules for p in m.parameters())):
         one.grad = None
+    for passes in _noted_passes(modules):
+        passes.clear()
     _forget_layouts()
 
 

@@ -13,6 +13,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from perdure.group.world import NO_MESSAGE, foreign, has_placeholder, install_placeholder, uninstall
 from perdure.state import keepers
@@ -32,7 +33,7 @@ from perdure.state.fully_sharded import (
     unknown,
 )
 from perdure.state.registry import Registry
-from tests.unit.runtime.session.sharded import Net
+from tests.unit.runtime.session.sharded import Block, Net
 
 WORLD = 4
 
@@ -216,6 +217,36 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
     assert references([net]) == noted + len(meshes([net])), "all of them are to the present group"
     assert {mesh.get_group() for mesh in meshes([net])} == {dist.group.WORLD}
     assert (net.embedding.weight.grad, net.ignored.grad) == (None, None)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("shape", [(WORLD,), (2, 2)])
+def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(shape: tuple[int, ...]) -> None:
+    """torch gathers in a backward pass by its notes of forward passes, and a newcomer has none. The root has no
+    parameters of its own: in one that has, what is gathered once more is still whole."""
+
+    def made() -> Any:
+        net = nn.Sequential(*(Block(4) for _ in range(3)))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+        for part in (*net.children(), net):
+            fully_shard(part, mesh=mesh)
+        return net
+
+    def collectives(net: Any) -> dict[Any, int]:
+        loss = net(torch.ones(2, 14)).sum()
+        with CommDebugMode() as seen:
+            loss.backward()
+        return dict(seen.comm_counts)
+
+    stayer, newcomer = made(), made()
+    collectives(stayer)
+    with torch.no_grad():
+        stayer(torch.ones(2, 14))
+    for part in (*stayer.children(), stayer):
+        part.reshard()
+    for net in (stayer, newcomer):
+        take_groups([net])
+    assert collectives(stayer) == collectives(newcomer)
 
 
 @pytest.mark.usefixtures("placeholder")
