@@ -18,9 +18,11 @@ from perdure_operator.api.signals import SignalRow, changed
 
 def read_rows(path: Path | None) -> tuple[SignalRow, ...]:
     """The rows of a file; none without a file. Raises UserError with the row, the field and the remedy."""
-    if path is None:
-        return ()
-    given = read_yaml(path)
+    return () if path is None else rows_of(read_yaml(path), str(path))
+
+
+def rows_of(given: Any, path: str) -> tuple[SignalRow, ...]:
+    """The rows of what a file held; `path` names it in the UserError of a wrong row."""
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         raise UserError(f"{path}: a list of signals is expected, such as [{{name: cordon, reaction: Ignore}}]")
     for place, row in enumerate(given):
@@ -41,7 +43,7 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 
-def _check(path: Path, place: int, row: dict[str, Any]) -> None:
+def _check(path: str, place: int, row: dict[str, Any]) -> None:
     try:
         changed(DEFAULT_SIGNALS, [row])
     except ValidationError as error:

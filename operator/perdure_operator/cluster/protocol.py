@@ -62,6 +62,7 @@ REVISIONS: Final = Resource("apps", "v1", "controllerrevisions")
 NODE_CLAIMS: Final = Resource("karpenter.sh", "v1", "nodeclaims", namespaced=False)
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 EVICTIONS: Final = Resource("lifecycle.k8s.io", "v1alpha1", "evictions")
 """Only in Kubernetes 1.37 and later, and only if enabled: see `serves`."""

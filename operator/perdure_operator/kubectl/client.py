@@ -62,8 +62,8 @@ class Kubectl:
         """The namespace that kubectl uses without `-n`: the context's, or in a pod its own, or `default`."""
         view = ("config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}")
         # Without a context there is nothing to show. A wrong kubeconfig fails again, and is told, at the next request.
-        status, told, _ = await self._run(*view, said=None)
-        if status == 0 and told:
+        _, told, _ = await self._run(*view, said=None)
+        if told:
             return told.decode()
         try:
             return POD_NAMESPACE.read_text().strip()

@@ -8,19 +8,22 @@ import io
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pydantic import BaseModel
 
 from perdure.errors import UserError
+from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import ApiError, Conflict
+from perdure_operator.configured import read_rows
 from perdure_operator.kubectl import bundle, reading, status_page, timeline, what_if
 from perdure_operator.kubectl.client import Kubectl, KubectlFailed
-from perdure_operator.kubectl.job import summary
+from perdure_operator.kubectl.job import JobSeen, summary
 from perdure_operator.kubectl.page import Page, printable
 from perdure_operator.kubectl.screen import draw
 
@@ -35,11 +38,32 @@ KILLED_BY_SIGINT: Final = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    logging.getLogger("perdure_operator").addHandler(logging.NullHandler())  # what the operator would log
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still shows the rest
+    logger, told = logging.getLogger("perdure_operator"), _OnStderr(logging.WARNING)
+    logger.addHandler(told)
     try:
-        asyncio.run(arguments.command(arguments))
+        status = _run(arguments)
+    finally:
+        logger.removeHandler(told)
+    return 1 if told.errors else status
+
+
+class _OnStderr(logging.Handler):
+    """Shows in a line each what the operator's code would log: above all that an object cannot be read."""
+
+    errors = 0
+    """How many of them mean that a page lacks something."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.errors += record.levelno >= logging.ERROR
+        sys.stderr.write(f"{printable(f'Warning: {record.getMessage()}')}\n")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        asked: int | None = asyncio.run(arguments.command(arguments))
+        sys.stdout.flush()
     except ApiError as error:
         overtaken = isinstance(error, Conflict) and not error.status
         return _refused(f"error: {error}: try again" if overtaken else str(error))
@@ -52,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough; the interpreter must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    return asked or 0
 
 
 def _refused(words: str) -> int:
@@ -60,8 +84,18 @@ def _refused(words: str) -> int:
     return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Tells a wrong command line in one line, with exit status 1, as kubectl does."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(allow_abbrev=False, **given)
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(_refused(f"error: {message}: see '{self.prog} --help'"))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="kubectl perdure",
         description="What training jobs do, what they wait for, and what a drain would do to them. It only reads.",
         parents=[_kubectl_flags(default=None)],
@@ -72,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
 
     status = commands.add_parser("status", parents=[flags], help="all jobs in one table, or one job with its members")
     status.add_argument("job", nargs="?", metavar="JOB")
+    status.add_argument("-l", "--selector", default="", metavar="LABELS", help="only jobs with these labels")
+    status.add_argument("--members", action="store_true", help="list all members, also if many are Ready")
     status.set_defaults(command=_status)
 
     story = commands.add_parser("timeline", parents=[flags], help="a job's runs, moves, pauses and losses, by time")
@@ -88,18 +124,22 @@ def _parser() -> argparse.ArgumentParser:
     support.add_argument("--operator-log", metavar="FILE", help="take the job's lines from this log; - is stdin")
     support.set_defaults(command=_bundle)
 
-    asked = commands.add_parser("what-if", help="what something would do to training jobs: drain")
+    asked = commands.add_parser("what-if", parents=[flags], help="what something would do to training jobs: drain")
     drain = asked.add_subparsers(required=True, metavar="WHAT").add_parser(
         "drain", parents=[flags], help="the jobs on these nodes: live or not and why, and when evictions are admitted"
     )
     drain.add_argument("nodes", nargs="+", metavar="NODE")
+    drain.add_argument("--each", action="store_true", help="as if each of these nodes were drained alone")
+    rows = drain.add_mutually_exclusive_group()
+    rows.add_argument("--operator", default="perdure-system/perdure", metavar="NAMESPACE/RELEASE", help="whose rows")
+    rows.add_argument("--signals", metavar="FILE.yaml", help="rows as in the chart's value signals, from this file")
     drain.set_defaults(command=_what_if_drained)
     return parser
 
 
-def _kubectl_flags(default: Any) -> argparse.ArgumentParser:
+def _kubectl_flags(default: Any) -> _Parser:
     """Those of kubectl itself; they may stand before the command and after it."""
-    flags = argparse.ArgumentParser(add_help=False, argument_default=default)
+    flags = _Parser(add_help=False, argument_default=default)
     flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="instead of the context's")
     flags.add_argument("-A", "--all-namespaces", action="store_true", default=default or False)
     passed = flags.add_argument_group("flags that kubectl gets as they are, see kubectl options")
@@ -107,7 +147,7 @@ def _kubectl_flags(default: Any) -> argparse.ArgumentParser:
         short = ["-s"] if name == "server" else []
         passed.add_argument(*short, f"--{name}", metavar="...", action="append" if name == "as-group" else "store")
     output = flags.add_mutually_exclusive_group()
-    output.add_argument("-o", "--output", choices=["json"])
+    output.add_argument("-o", "--output", choices=["json", "wide"], help="wide: whole texts on a terminal")
     output.add_argument("--json", dest="output", action="store_const", const="json", help="the same as -o json")
     return flags
 
@@ -117,26 +157,32 @@ async def _status(arguments: argparse.Namespace) -> None:
     if arguments.job is not None:
         seen = await reading.job(api, _one(namespace), arguments.job)
         told = status_page.job_page(seen)
-        _show(arguments, told, status_page.page_of_job(told, seen.now))
+        _show(arguments, told, status_page.page_of_job(told, seen.now, every=arguments.members))
         return
-    rows = [summary(one) for one in await reading.jobs(api, namespace)]
-    if not rows and arguments.output is None:
+    rows = [summary(one) for one in await reading.jobs(api, namespace, arguments.selector)]
+    if not rows and arguments.output != "json":
         there = "in any namespace" if namespace is None else f"in {namespace} namespace"
         sys.stderr.write(f"No training jobs found {there}.\n")
         return
     _show(arguments, rows, status_page.table_of_jobs(rows, api.server_time(), namespaces=namespace is None))
 
 
+def _readable(seen: JobSeen) -> JobSeen:
+    if not seen.known:
+        raise UserError(f"the status of {'/'.join(seen.record.key)} cannot be read: {seen.record.fault}")
+    return seen
+
+
 async def _timeline(arguments: argparse.Namespace) -> None:
     api, namespace = await _where(arguments)
-    seen = await reading.job(api, _one(namespace), arguments.job)
+    seen = _readable(await reading.job_alone(api, _one(namespace), arguments.job))
     told = timeline.timeline(seen, await reading.events(api, seen))
     _show(arguments, told, timeline.page(told, seen.now))
 
 
 async def _explain(arguments: argparse.Namespace) -> None:
     api, namespace = await _where(arguments)
-    seen = await reading.job(api, _one(namespace), arguments.job)
+    seen = _readable(await reading.job_alone(api, _one(namespace), arguments.job))
     told = timeline.explain(seen.status)
     _show(arguments, told, timeline.page_of_meanings(told))
 
@@ -176,11 +222,28 @@ def _create(path: Path, text: str) -> None:
         raise UserError(f"{path}: {error.strerror}") from None
 
 
-async def _what_if_drained(arguments: argparse.Namespace) -> None:
-    api, nodes = _kubectl(arguments), tuple(dict.fromkeys(arguments.nodes))
-    seen = await reading.before_a_drain(api, _given(arguments), nodes)
-    told = what_if.what_if(seen, nodes, api.server_time())
-    _show(arguments, told, what_if.page(told))
+async def _what_if_drained(arguments: argparse.Namespace) -> int:
+    api, nodes = _kubectl(arguments), tuple(dict.fromkeys(one.removeprefix("node/") for one in arguments.nodes))
+    namespace = None if arguments.all_namespaces else _given(arguments)
+    rows, words = await _rows(arguments, api)
+    rules = what_if.Rules(words, version("perdure"), namespace)
+    seen = await reading.before_a_drain(api, namespace, nodes, rows)
+    now, unreadable = api.server_time(), any(isinstance(one, what_if.Unseen) for one in seen)
+    if arguments.each:
+        drains = [what_if.what_if(seen, [node], now, rules) for node in nodes]
+        _show(arguments, drains, what_if.table_of_each(drains))
+    else:
+        told = what_if.what_if(seen, nodes, now, rules)
+        _show(arguments, told, what_if.page(told))
+    return 1 if unreadable else 0
+
+
+async def _rows(arguments: argparse.Namespace, api: Kubectl) -> tuple[tuple[SignalRow, ...], str]:
+    """The operator's own rows of the table of signals, and in words which those are."""
+    if arguments.signals:
+        return read_rows(Path(arguments.signals)), f"those of {arguments.signals}"
+    namespace, _, release = arguments.operator.partition("/")
+    return await reading.rows_of_operator(api, namespace, release)
 
 
 async def _where(arguments: argparse.Namespace) -> tuple[Kubectl, str | None]:
@@ -207,12 +270,13 @@ def _kubectl(arguments: argparse.Namespace) -> Kubectl:
 
 
 def _show(arguments: argparse.Namespace, told: BaseModel | Sequence[BaseModel], page: Page) -> None:
-    if arguments.output is None:
-        draw(page, sys.stdout)
+    if arguments.output != "json":
+        whole = arguments.output == "wide" or not sys.stdout.isatty()
+        draw(page, sys.stdout, columns=None if whole else shutil.get_terminal_size().columns)
         return
     plain = _plain(told) if isinstance(told, BaseModel) else {"items": [_plain(one) for one in told]}
     sys.stdout.write(json.dumps(plain, indent=2) + "\n")
 
 
 def _plain(told: BaseModel) -> dict[str, Any]:
-    return told.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return told.model_dump(mode="json", by_alias=True)

@@ -69,12 +69,17 @@ class Outlook(Model):
     """Until when new members are awaited; absent without a time limit, and if none are."""
 
 
-def drained(snapshot: Snapshot, nodes: Iterable[str]) -> Snapshot:
-    """The snapshot a moment after `kubectl drain` has cordoned these nodes."""
-    going = frozenset(nodes)
+def drained(snapshot: Snapshot, nodes: Iterable[str], evicted: Iterable[str] = ()) -> Snapshot:
+    """The snapshot a moment after `kubectl drain` has cordoned these nodes and evicted these pods, if any."""
+    going, deleted = frozenset(nodes), frozenset(evicted)
+    pods = tuple(_deleted(pod, snapshot.now) if pod.name in deleted else pod for pod in snapshot.pods)
     names = {*snapshot.allotted, *_to_come(snapshot.status)}  # the operator knows that these were never used
     seen = tuple(_cordoned(node) if node.name in going else node for node in snapshot.nodes)
-    return snapshot.model_copy(update={"nodes": seen, "allotted": tuple(sorted(names))})
+    return snapshot.model_copy(update={"nodes": seen, "pods": pods, "allotted": tuple(sorted(names))})
+
+
+def _deleted(pod: PodView, now: datetime) -> PodView:
+    return pod.model_copy(update={"deleting": True, "deletion_deadline": later(now, pod.grace)})
 
 
 def play(snapshot: Snapshot, *, room: bool) -> Outlook:

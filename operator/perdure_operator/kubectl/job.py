@@ -5,22 +5,25 @@ Status is the operator's: nothing here concludes more than it says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.model import Model
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, Intent, TrainingJobStatus
+from perdure_operator.api.status import Disruption, TrainingJobStatus
 from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.decide import Stage, stage_of
-from perdure_operator.decide.draft import later
+from perdure_operator.decide.draft import clock, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS
+from perdure_operator.decide.hearing import is_silent
 from perdure_operator.state.snapshot import PodView
 
 UNREADABLE: Final = "unreadable"
 """The stage of a job that this version cannot read."""
+DELETING: Final = "Deleting"
+"""The stage of a job that is being deleted."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,28 @@ class JobSeen:
     """A job, the pods that it owns, and when they were read."""
 
     record: JobRecord
-    pods: tuple[PodView, ...]
+    pods: tuple[PodView, ...] | None
+    """None if they were not read."""
     now: datetime
 
     @property
+    def known(self) -> bool:
+        """Whether this version can read its status."""
+        return self.record.status is not None
+
+    @property
     def status(self) -> TrainingJobStatus:
-        """Its status; an empty one if this version cannot read it."""
+        """Its status; an empty one if it is not `known`."""
         return self.record.status or TrainingJobStatus()
 
 
 class Wait(Model):
-    """What a job waits for."""
+    """What a job waits for, or why it has failed."""
 
     message: str
     """In the operator's words."""
     until: datetime | None = None
-    """When the wait ends by itself; absent where it has no such time, or only the message names it."""
+    """When the wait ends by itself, if the message names a time; null if it has none, or another one."""
 
 
 class Disrupted(Model):
@@ -58,11 +67,13 @@ class Disrupted(Model):
 
 
 class SavedStep(Model):
-    """The last step that is known to be saved. Members report it when they end."""
+    """The newest commit that is known."""
 
     step: int
-    reported: datetime | None = None
-    """By when it was reported, at the latest; absent where status does not tell."""
+    time: datetime | None = None
+    """By when it was there, at the latest; null where status does not tell."""
+    reported: bool = False
+    """Whether rank 0 reports commits while it trains. Otherwise members report them when they end."""
 
 
 class JobSummary(Model):
@@ -71,13 +82,17 @@ class JobSummary(Model):
     namespace: str
     name: str
     stage: str
-    """A stage of the operator, Suspended, Completed, Failed, or `unreadable`."""
-    members: int = 0
-    """Living members of the run."""
+    """A stage of the operator, Deleting, Suspended, Completed, Failed, or `unreadable`."""
+    members: int | None = None
+    """Living members of the run; null if status cannot be read."""
     wanted: int | None = None
-    """What spec.replicas asks for."""
-    run: int = 0
+    """What spec.replicas asks for; null if the spec cannot be read."""
+    run: int | None = None
+    """The current run, or the newest one; null if status cannot be read."""
+    step: int | None = None
+    """Steps that the run has done, if its rank 0 reports them and was heard in the last minutes."""
     saved: SavedStep | None = None
+    """Null if no commit is known, which does not mean that there is none."""
     waits_for: Wait | None = None
     disrupted: Disrupted | None = None
 
@@ -89,9 +104,10 @@ def summary(seen: JobSeen) -> JobSummary:
         namespace=record.key[0],
         name=record.key[1],
         stage=stage(seen),
-        members=status.replicas,
+        members=status.replicas if seen.known else None,
         wanted=record.spec.replicas if record.spec else None,
-        run=status.current.run if status.current else status.run,
+        run=(status.current.run if status.current else status.run) if seen.known else None,
+        step=reported_step(status, seen.now),
         saved=saved_step(status),
         waits_for=wait(seen),
         disrupted=why_disrupted(status),
@@ -103,19 +119,31 @@ def stage(seen: JobSeen) -> str:
     status, found = seen.status, stage_of(seen.status)
     if seen.record.fault:
         return UNREADABLE
+    if seen.record.deleting:
+        return DELETING
     if found is Stage.FINISHED or (found is Stage.BETWEEN and status.holds(ConditionType.SUSPENDED)):
         return str(status.phase)
     return found.value
 
 
+def reported_step(status: TrainingJobStatus, now: datetime) -> int | None:
+    """See JobSummary."""
+    progress = status.progress
+    return None if progress is None or is_silent(progress, now) else progress.step
+
+
 def saved_step(status: TrainingJobStatus) -> SavedStep | None:
     """See SavedStep."""
+    last = status.last_save
+    if last is not None and (status.step is None or last.step >= status.step):
+        return SavedStep(step=last.step, time=last.time, reported=True)
     if status.step is None:
         return None
     ended = status.current.outcomes if status.current else ()
     told = [one.time for one in ended if one.commit_step == status.step and one.time]
-    told += [one.time for one in status.history if status.step in (one.kept, one.reached) and one.time]
-    return SavedStep(step=status.step, reported=status.completion_time or max(told, default=None))
+    told += [one.time for one in status.history if one.kept == status.step and one.time]
+    told += [status.completion_time] if status.completion_time else []
+    return SavedStep(step=status.step, time=min(told, default=None), reported=last is not None)
 
 
 def wait(seen: JobSeen) -> Wait | None:
@@ -124,38 +152,40 @@ def wait(seen: JobSeen) -> Wait | None:
     if seen.record.fault:
         return Wait(message=f"{seen.record.fault}: CRD and kubectl perdure are of different versions")
     if status.finished_at:
-        return None
+        failed = status.find(ConditionType.FAILED)
+        return Wait(message=failed.message) if failed and failed.status == "True" else None
     running, disrupted = status.find(ConditionType.RUNNING), status.find(ConditionType.DISRUPTED)
     if running is None:
         return Wait(message="an operator has not looked at this job yet: is one running?")
+    if status.observed_generation < seen.record.generation:
+        return Wait(message="an operator has not looked at the newest spec yet: is one running?")
     if running.status != "True":
-        return Wait(message=running.message, until=_until(status))
+        return Wait(message=running.message, until=_until(status, running.message))
     if disrupted and disrupted.status == "True":
         cause = why_disrupted(status)
         said = disrupted.message.removeprefix(f"{cause.cause}; " if cause else "")
-        return Wait(message=said, until=_until(status)) if not cause or said != cause.cause else None
+        return Wait(message=said, until=_until(status, said)) if not cause or said != cause.cause else None
+    sized = status.find(ConditionType.SIZED)
+    if sized and sized.status == "False":
+        return Wait(message=sized.message, until=_until(status, sized.message))
     return None
 
 
-def _until(status: TrainingJobStatus) -> datetime | None:
-    """When the wait ends by itself, as far as status has that time as a field."""
-    intent = status.current.intent if status.current else None
-    match stage_of(status):
-        case Stage.PREPARING if intent:
-            return intent.ready_by or intent.grow_by
-        case Stage.LEAVING if intent:
-            return _saved_by(intent)
-        case Stage.BETWEEN if status.gang:
-            return status.gang.until
-        case Stage.RUNNING if status.previous:
-            return _saved_by(status.previous.intent)
-        case _:
-            return None
+def _until(status: TrainingJobStatus, message: str) -> datetime | None:
+    """Which of the times in status the message gives as the end of the wait."""
+    return next((one for one in _ends(status) if clock(one) in message), None)
 
 
-def _saved_by(intent: Intent) -> datetime | None:
-    """Until when members may save: the operator deletes late ones a while after it."""
-    return later(intent.deadline, -LATE_MARGIN_SECONDS) if intent.deadline else None
+def _ends(status: TrainingJobStatus) -> Iterator[datetime]:
+    """The times in status that end a wait."""
+    intents = [status.current.intent] if status.current and status.current.intent else []
+    intents += [status.previous.intent] if status.previous else []
+    for intent in intents:
+        yield from (one for one in (intent.ready_by, intent.grow_by) if one)
+        if intent.deadline:  # the operator deletes late members a while after their time to save
+            yield from (later(intent.deadline, -LATE_MARGIN_SECONDS), intent.deadline)
+    if status.gang:
+        yield status.gang.until
 
 
 def why_disrupted(status: TrainingJobStatus) -> Disrupted | None:

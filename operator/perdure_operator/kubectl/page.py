@@ -21,6 +21,8 @@ class Table:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
+    cut: bool = False
+    """Whether a terminal shows one line for each row, and cuts the TEXTS that are too long for it."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Facts:
 
     facts: tuple[tuple[str, str], ...]
 
+
+TEXTS: Final = frozenset({"DISRUPTED BY", "WAITS FOR", "STATE", "BECAUSE", "WHY NOT BETTER", "MESSAGE", "DETAILS"})
+"""Heads of columns that may take several lines on a terminal, or be cut. Names, which people copy, never are."""
 
 Page = tuple[Table | Facts | str, ...]
 """Shown from the top, with an empty line between its parts."""
@@ -39,10 +44,9 @@ def printable(text: str) -> str:
     return " ".join("".join(" " if unicodedata.category(one) in _UNPRINTABLE else one for one in text).split())
 
 
-def first_part(message: str, characters: int) -> str:
-    """The first part of an operator's message, at most so long: its parts are set off by semicolons."""
-    part = message.partition("; ")[0]
-    return part if len(part) <= characters else part[: characters - 1].rstrip() + "…"
+def first_part(message: str) -> str:
+    """The first part of an operator's message: its parts are set off by semicolons."""
+    return message.partition("; ")[0]
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
@@ -67,3 +71,17 @@ def clock(moment: datetime | None, now: datetime) -> str:
         return ""
     there = moment.astimezone(UTC)
     return there.strftime("%H:%M:%SZ" if there.date() == now.astimezone(UTC).date() else "%Y-%m-%d %H:%M:%SZ")
+
+
+OVERDUE: Final = 60
+"""Seconds after which nobody has acted on an end: an operator needs some, and clocks differ a little."""
+
+
+def deadline(moment: datetime | None, now: datetime, *, whom: str = "an operator") -> str:
+    """An end of a wait and how long until then; one on which nobody has acted asks for who should. "" for None."""
+    if moment is None:
+        return ""
+    left = (moment - now).total_seconds()
+    if left < -OVERDUE:
+        return f"{clock(moment, now)}, {duration(-left)} ago: is {whom} running?"
+    return f"{clock(moment, now)}, in {duration(left)}" if left > 0 else f"{clock(moment, now)}, now"

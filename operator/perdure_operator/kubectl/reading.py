@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Final
+
+import yaml
+from pydantic import ValidationError
 
 from perdure.errors import UserError
 from perdure.wire import LABEL_JOB
+from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.cluster.batching import gather_in_batches
 from perdure_operator.cluster.protocol import (
     BUDGETS,
+    CONFIG_MAPS,
     EVENTS,
     EVICTIONS,
     JOBS,
@@ -22,12 +31,17 @@ from perdure_operator.cluster.protocol import (
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
-from perdure_operator.cluster.read.records import JobRecord
+from perdure_operator.cluster.read.records import JobRecord, key_of
+from perdure_operator.configured import rows_of
 from perdure_operator.kubectl.bundle import Parts
 from perdure_operator.kubectl.client import Kubectl
 from perdure_operator.kubectl.job import JobSeen, in_order
 from perdure_operator.kubectl.what_if import DrainSeen, Unseen
+from perdure_operator.state.snapshot import PodView, Snapshot
 
+logger = logging.getLogger(__name__)
+
+SHIPPED: Final = "the shipped ones alone"
 NO_CRD: Final = f"the cluster serves no TrainingJobs {JOBS.api_version}: is Perdure's CRD installed there?"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -39,21 +53,41 @@ def name_of(what: str, given: str) -> str:
     return given
 
 
-async def jobs(api: Kubectl, namespace: str | None) -> list[JobSeen]:
-    """All jobs there, without their pods."""
+async def jobs(api: Kubectl, namespace: str | None, selector: str = "") -> list[JobSeen]:
+    """The jobs there with those labels, without their pods."""
     try:
-        listed = await api.list(JOBS, namespace)
+        listed = await api.list(JOBS, namespace, selector=selector)
     except NotFound:
         raise UserError(NO_CRD) from None
-    return in_order(JobSeen(_job(raw), (), api.server_time()) for raw in listed)
+    return in_order(JobSeen(job_of(raw), None, api.server_time()) for raw in listed)
+
+
+async def job_alone(api: Kubectl, namespace: str, name: str) -> JobSeen:
+    """One job without its pods."""
+    return JobSeen(job_of(await _raw_job(api, namespace, name)), None, api.server_time())
 
 
 async def job(api: Kubectl, namespace: str, name: str) -> JobSeen:
-    """One job with its pods. The job is read first: a pod that its status names and that is not listed is gone."""
-    record = _job(await _raw_job(api, namespace, name))
-    listed = await api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
-    views = sorted((parse.pod(raw) for raw in listed), key=lambda pod: pod.name)
+    """One job with its pods. The job is read first: a pod that its status names and that is not listed is gone.
+
+    What must not be read, and a pod that cannot be read, are told as a warning.
+    """
+    record = job_of(await _raw_job(api, namespace, name))
+    try:
+        listed = await api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
+    except Forbidden as error:
+        logger.warning("members are not shown, as their pods may not be read: %s", error)
+        return JobSeen(record, None, api.server_time())
+    views = [view for raw in listed if (view := _view(raw))]
     return JobSeen(record, tuple(pod for pod in views if pod.owner_uid == record.uid), api.server_time())
+
+
+def _view(raw: Json) -> PodView | None:
+    try:
+        return parse.pod(raw)
+    except Exception:
+        logger.exception("pods %s/%s: it cannot be read and is ignored", *key_of(raw))
+        return None
 
 
 async def events(api: Kubectl, seen: JobSeen) -> list[Json]:
@@ -61,22 +95,43 @@ async def events(api: Kubectl, seen: JobSeen) -> list[Json]:
     return await api.list(EVENTS, seen.record.key[0], fields=f"regarding.uid={seen.record.uid}")
 
 
-async def before_a_drain(api: Kubectl, namespace: str | None, nodes: Sequence[str]) -> list[DrainSeen | Unseen]:
-    """The jobs with pods on these nodes, as the operator sees them; of all namespaces, unless `-n` names one.
+async def rows_of_operator(api: Kubectl, namespace: str, release: str) -> tuple[tuple[SignalRow, ...], str]:
+    """The rows that the chart gives that operator beside the shipped ones, and in words which rows those are."""
+    name = f"{release}-operator-signals"
+    told = f"ConfigMap {namespace}/{name}"
+    try:
+        raw = await api.get(CONFIG_MAPS, name_of("namespace", namespace), name_of("ConfigMap", name))
+    except NotFound:
+        return (), f"{SHIPPED}, as there is no {told}; if the operator is elsewhere, give --operator NAMESPACE/RELEASE"
+    except Forbidden as error:
+        return (), f"{SHIPPED}, as {told} may not be read, which may change them: {error}"
+    text = (raw.get("data") or {}).get("signals.yaml", "")
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{told}: not YAML: {error}") from None
+    return rows_of(given, told), f"those of {told}"
+
+
+async def before_a_drain(
+    api: Kubectl, namespace: str | None, nodes: Sequence[str], rows: tuple[SignalRow, ...] = ()
+) -> list[DrainSeen | Unseen]:
+    """The jobs with pods on these nodes, as the operator with these rows sees them; `namespace` None means all.
 
     Raises NotFound if there is no such node.
     """
-    cache = Cache(responds=await api.serves(EVICTIONS))
+    cache = Cache(rows, responds=await api.serves(EVICTIONS))
     observer = Observer(api, cache, namespace=namespace)
     await observer.sync()
     for name in nodes:
         if cache.node(name) is None:
             raise NotFound(f'Error from server (NotFound): nodes "{name}" not found', status=404, reason="NotFound")
-    return [
-        await _with_warm_ups(api, observer, record)
+    there = [
+        record
         for record in sorted(cache.jobs(), key=lambda one: one.key)
         if any(pod.view.owner_uid == record.uid and pod.view.node in nodes for pod in cache.pods(record.key))
     ]
+    return await gather_in_batches(lambda record: _with_warm_ups(api, observer, record), there)
 
 
 async def _with_warm_ups(api: Kubectl, observer: Observer, record: JobRecord) -> DrainSeen | Unseen:
@@ -87,16 +142,22 @@ async def _with_warm_ups(api: Kubectl, observer: Observer, record: JobRecord) ->
     if snapshot is None:
         return Unseen(namespace, name, "it was deleted meanwhile")
     listed = await api.list(PODS, namespace, selector=f"{LABEL_JOB}={name}")
-    spans = (_warm_up(raw) for raw in listed if parse.controller(raw) == record.uid)
+    spans = (warm_up(raw, snapshot) for raw in listed if parse.controller(raw) == record.uid)
     return DrainSeen(snapshot, tuple(span for span in spans if span is not None))
 
 
-def _warm_up(raw: Json) -> float | None:
-    """Seconds from the pod's creation until it was Ready; None if it is not, or its clocks disagree."""
+def warm_up(raw: Json, snapshot: Snapshot) -> float | None:
+    """Seconds from the pod's creation until it was Ready; None if it is not, or if that cannot be known.
+
+    A member is Ready before its run is planned. One that is Ready since a later time was not Ready in between, as after
+    a pause of its node, and nothing tells when it was first.
+    """
     created, view = parse.time(parse.meta(raw).get("creationTimestamp")), parse.pod(raw)
+    plan = snapshot.status.current.plan if snapshot.status.current else None
+    planned = plan.assigned_time if plan and any(one.uid == view.uid for one in plan.members) else None
     if created is None or view.ready_since is None or view.ready_since < created:
         return None
-    return (view.ready_since - created).total_seconds()
+    return None if planned and view.ready_since > planned else (view.ready_since - created).total_seconds()
 
 
 async def for_a_bundle(api: Kubectl, namespace: str, name: str) -> Parts:
@@ -132,7 +193,13 @@ async def _raw_job(api: Kubectl, namespace: str, name: str) -> Json:
         raise UserError(NO_CRD) from None
 
 
-def _job(raw: Json) -> JobRecord:
+def job_of(raw: Json) -> JobRecord:
+    """The job as the operator reads it; of one that it cannot read, the status alone if that is readable."""
     record = records.read(JOBS, raw)
     assert isinstance(record, JobRecord)  # noqa: S101 - records.read gives each resource its own kind
-    return record
+    if record.status is not None:
+        return record
+    try:
+        return replace(record, status=TrainingJobStatus.model_validate(raw.get("status") or {}))
+    except ValidationError:
+        return record

@@ -1,29 +1,66 @@
-"""Draws pages for people: with columns on a terminal, and the same text in a file or a pipe. It follows NO_COLOR."""
+"""Draws pages for people. On a terminal, columns are as wide as it allows, and NO_COLOR is followed.
+
+In a file or a pipe each row is one line with all of its text, so that grep, sort and awk read it.
+"""
 
 from __future__ import annotations
 
 from typing import IO, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perdure_operator.kubectl.page import Facts, Page, Table, printable
+from perdure_operator.kubectl.page import TEXTS, Facts, Page, Table, printable
 
-COLUMNS: Final = 100
-"""How wide a page is where there is no terminal."""
+GAP: Final = 2
+"""Spaces between columns."""
 
 
-def draw(page: Page, out: IO[str]) -> None:
-    """Write the page; texts are never read as markup."""
-    console = Console(file=out, width=None if out.isatty() else COLUMNS, highlight=False, markup=False, emoji=False)
+def draw(page: Page, out: IO[str], *, columns: int | None = None) -> None:
+    """Write the page for a terminal so wide, or with None in whole lines; texts are never read as markup."""
     shown = [part for part in page if not isinstance(part, Table) or part.rows]
+    drawn = _on_a_terminal(shown, out, columns) if columns else _in_lines(shown)
+    out.write("".join(f"{line.rstrip()}\n" for line in drawn.splitlines()))
+
+
+def _in_lines(page: list[Table | Facts | str]) -> str:
+    return "\n\n".join("\n".join(_lines(part)) for part in page)
+
+
+def _lines(part: Table | Facts | str) -> list[str]:
+    match part:
+        case Table():
+            title = [printable(part.title)] if part.title else []
+            return title + _aligned(_used(part))
+        case Facts():
+            return _aligned([(label, printable(text)) for label, text in part.facts if text])
+        case str():
+            return [printable(part)]
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(cell_len, column)) + GAP for column in zip(*rows, strict=True)]
+    padded = ([cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return ["".join(row) for row in padded]
+
+
+def _used(table: Table) -> list[tuple[str, ...]]:
+    """The heads and the rows, printable, without the columns that are empty."""
+    rows = [tuple(printable(cell) for cell in row) for row in table.rows]
+    used = [place for place in range(len(table.heads)) if any(row[place] for row in rows)]
+    return [tuple(row[place] for place in used) for row in (table.heads, *rows)]
+
+
+def _on_a_terminal(page: list[Table | Facts | str], out: IO[str], columns: int) -> str:
+    console = Console(file=out, width=columns, highlight=False, markup=False, emoji=False)
     with console.capture() as drawn:
-        for number, part in enumerate(shown):
+        for number, part in enumerate(page):
             if number:
                 console.print()
             _draw(part, console)
-    out.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
+    return drawn.get()
 
 
 def _draw(part: Table | Facts | str, console: Console) -> None:
@@ -39,17 +76,21 @@ def _draw(part: Table | Facts | str, console: Console) -> None:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    used = [place for place in range(len(table.heads)) if any(row[place] for row in table.rows)]
-    for place in used:
-        grid.add_column(Text(table.heads[place]), overflow="fold")
-    for row in table.rows:
-        grid.add_row(*(Text(printable(row[place])) for place in used))
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    heads, *rows = _used(table)
+    for head in heads:
+        grid.add_column(Text(head), overflow="fold", no_wrap=head not in TEXTS)
+    for row in rows:
+        grid.add_row(*(_cell(cell, cut=table.cut and head in TEXTS) for head, cell in zip(heads, row, strict=True)))
     return grid
 
 
+def _cell(text: str, *, cut: bool) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis") if cut else Text(text)
+
+
 def _facts(part: Facts) -> Grid:
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in part.facts:

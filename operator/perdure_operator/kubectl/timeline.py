@@ -19,7 +19,9 @@ from perdure_operator.kubectl.page import Facts, Page, Table, clock
 from perdure_operator.kubectl.status_page import seconds
 
 EVENTS_END: Final = "Events of the API server end after an hour by default; status keeps the newest 20 runs."
-REFERENCE: Final = "docs/reference.md has all conditions and reasons, docs/signals.md what nodes announce."
+REFERENCE: Final = (
+    "In Perdure's repository, docs/reference.md has all conditions and reasons, docs/signals.md what nodes announce."
+)
 
 
 _HOW: Final = {

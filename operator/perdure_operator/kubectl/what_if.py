@@ -19,15 +19,30 @@ from perdure_operator.api.status import Takeover
 from perdure_operator.decide import stage_of
 from perdure_operator.decide.facts import own, terminated
 from perdure_operator.kubectl.forward import How, Outlook, drained, play
-from perdure_operator.kubectl.page import Facts, Page, Table, clock, duration
+from perdure_operator.kubectl.page import Facts, Page, Table, duration
 from perdure_operator.state.snapshot import PodView, Snapshot
 
+MOST_SECONDS: Final = 3600
+"""A longer warm-up is most likely none: a pod that was not Ready in between shows only since when it is again."""
 DEFAULT_SECONDS: Final = 300
 """How often a run saves if the spec does not say."""
 NOT_LOOKED_AT: Final = (
-    "Not looked at: rows that your operator's configuration adds to the table of signals; other pods on these "
-    "nodes, and their budgets; whether several jobs compete for the same room."
+    "Not looked at: other pods on these nodes, and their budgets; whether several jobs compete for the same room."
 )
+WHERE: Final = 4
+"""With more nodes than this, a page tells their number."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By which rules a drain is played."""
+
+    rows: str
+    """Which rows of the table of signals, in words."""
+    version: str
+    """Of Perdure, whose decisions are played."""
+    namespace: str | None = None
+    """Whose jobs were looked at; None for all."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,9 @@ class Evictions(Model):
     """What the eviction API says to a drain of the job's members."""
 
     refused: bool
-    """Whether it refuses at first."""
+    """Whether it refuses at first, one member at least."""
+    unprotected: tuple[str, ...] = ()
+    """Members that train and are evicted at once: no budget keeps them until a move is over."""
     why: str
     first_after: float | None = None
     """About so many seconds after the cordon the first is admitted if new members find room; absent if unknown."""
@@ -86,9 +103,10 @@ def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
     """What a drain of these nodes would do to the job."""
     snapshot, named = seen.snapshot, frozenset(nodes)
     going = pods_on(snapshot, named)
-    after = drained(snapshot, named)
+    unprotected = _unprotected(snapshot, going)
+    after = drained(snapshot, named, unprotected)
     with_room, without_room = play(after, room=True), play(after, room=False)
-    warm_up = max(seen.warm_ups, default=None)
+    warm_up = _longest(seen)
     return DrainOfJob(
         namespace=snapshot.namespace,
         name=snapshot.name,
@@ -97,8 +115,8 @@ def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
         nodes=tuple(sorted({pod.node for pod in going})),
         with_room=with_room,
         without_room=without_room,
-        evictions=_evictions(snapshot, going, with_room, without_room, warm_up),
-        at_risk=_at_risk(snapshot, with_room),
+        evictions=_evictions(snapshot, going, unprotected, (with_room, without_room), warm_up),
+        at_risk=_at_risk(snapshot, with_room, [pod for pod in going if pod.name in unprotected]),
         warm_up=warm_up,
         not_known=tuple(_not_known(snapshot, with_room, warm_up)),
     )
@@ -110,25 +128,53 @@ def pods_on(snapshot: Snapshot, nodes: frozenset[str]) -> list[PodView]:
     return [pod for pod in there if not (pod.gone or terminated(pod))]
 
 
+def _longest(seen: DrainSeen) -> float | None:
+    """The longest warm-up; None if none is known, or only one that cannot be true."""
+    longest = max(seen.warm_ups, default=None)
+    return longest if longest is not None and longest <= MOST_SECONDS else None
+
+
+def _trains(pod: PodView) -> bool:
+    return pod.role == Role.MEMBER and pod.ready and not (terminated(pod) or pod.deleting)
+
+
+def _unprotected(snapshot: Snapshot, going: Sequence[PodView]) -> tuple[str, ...]:
+    """The members there that train and whose eviction is admitted at once."""
+    there = [pod.name for pod in going if _trains(pod)]
+    if snapshot.foreign_budgets:
+        return ()
+    if snapshot.budget is None:
+        return tuple(there)
+    available = sum(map(_trains, own(snapshot).values())) + len(snapshot.foreign_pods)
+    return tuple(there[: max(0, available - snapshot.budget.min_available)])
+
+
 def _evictions(
-    snapshot: Snapshot, going: Sequence[PodView], with_room: Outlook, without_room: Outlook, warm_up: float | None
+    snapshot: Snapshot,
+    going: Sequence[PodView],
+    unprotected: tuple[str, ...],
+    outlooks: tuple[Outlook, Outlook],
+    warm_up: float | None,
 ) -> Evictions:
-    budget = snapshot.budget
+    budget, (with_room, without_room) = snapshot.budget, outlooks
     if snapshot.foreign_budgets:
         others = ", ".join(snapshot.foreign_budgets)
         return Evictions(refused=True, why=f"refused until another PodDisruptionBudget is changed or deleted: {others}")
     if budget is None:
         graces = max((pod.grace for pod in going), default=0)
-        return Evictions(
-            refused=False, why=f"no PodDisruptionBudget: members are evicted at once, with {graces} s to save"
-        )
-    counted = [pod for pod in own(snapshot).values() if pod.role == Role.MEMBER and pod.ready and not terminated(pod)]
-    allowed = len(counted) + len(snapshot.foreign_pods) - budget.min_available
-    if allowed > 0 or not any(pod.role == Role.MEMBER and pod.ready for pod in going):
+        why = f"no PodDisruptionBudget: members are evicted at once, with {graces} s to save"
+        return Evictions(refused=False, unprotected=unprotected, why=why)
+    train = sum(map(_trains, going))
+    if not train:
         return Evictions(refused=False, why="admitted at once: no member that trains has to stay available there")
     kept = f"the job's PodDisruptionBudget keeps {budget.min_available} members available"
+    if unprotected:
+        kept = f"{kept}, and the first {len(unprotected)} of {train} members there are evicted at once"
+    if len(unprotected) == train:
+        return Evictions(refused=False, unprotected=unprotected, why=kept)
     return Evictions(
         refused=True,
+        unprotected=unprotected,
         why=f"{kept}: refused (429, kubectl tries again every 5 s) until the members there have ended",
         first_after=_first_after(snapshot, with_room, warm_up),
         at_latest=without_room.saved_by,
@@ -145,7 +191,7 @@ def _first_after(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) ->
     return outlook.seconds + ((warm_up or 0.0) if outlook.starting else 0.0) + (exits or 0.0)
 
 
-def _at_risk(snapshot: Snapshot, outlook: Outlook) -> str:
+def _at_risk(snapshot: Snapshot, outlook: Outlook, unprotected: Sequence[PodView]) -> str:
     if snapshot.status.current is None:
         return "none: no run is on"
     if snapshot.spec.completion is not Completion.LOG:
@@ -153,6 +199,9 @@ def _at_risk(snapshot: Snapshot, outlook: Outlook) -> str:
     saved = f"the steps since its last commit ({cadence(snapshot.spec.checkpoint)})"
     step = snapshot.status.step
     known = f"; the last one known is of step {step}" if step is not None else "; none is known yet"
+    if unprotected:
+        grace = min(pod.grace for pod in unprotected)
+        return f"{saved}{known}: members are evicted at once, unless all have saved {grace} s later"
     if outlook.how is How.LIVE:
         return f"none; if a member dies meanwhile, at most {saved}{known}"
     if outlook.how is How.TRAINS_ON:
@@ -191,19 +240,28 @@ class Drain(Model):
 
     nodes: tuple[str, ...]
     now: datetime
+    namespace: str | None = None
+    """Whose jobs were looked at; null for all namespaces."""
+    signals: str
+    """Which rows of the table of signals were taken."""
+    version: str
+    """The version of Perdure whose decisions were played."""
     jobs: tuple[DrainOfJob, ...]
     unreadable: dict[str, str] = Field(default_factory=dict)
     """Jobs of which nothing is said, as namespace/name, and why."""
     not_looked_at: str = NOT_LOOKED_AT
 
 
-def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datetime) -> Drain:
+def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datetime, rules: Rules) -> Drain:
     """What a drain of these nodes would do to those of the jobs that have pods there which have not ended."""
     found, named = list(seen), frozenset(nodes)
     there = [one for one in found if isinstance(one, DrainSeen) and pods_on(one.snapshot, named)]
     return Drain(
         nodes=tuple(nodes),
         now=now,
+        namespace=rules.namespace,
+        signals=rules.rows,
+        version=rules.version,
         jobs=tuple(drain(one, nodes) for one in there),
         unreadable={f"{one.namespace}/{one.name}": one.why for one in found if isinstance(one, Unseen)},
     )
@@ -211,24 +269,62 @@ def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datet
 
 def page(told: Drain) -> Page:
     """The page for people: all jobs in one table, then each with its reasons."""
-    jobs, now, where = told.jobs, told.now, ", ".join(told.nodes)
+    jobs, now, there = told.jobs, told.now, _in_namespace(told)
+    where = ", ".join(told.nodes) if len(told.nodes) <= WHERE else f"these {len(told.nodes)} nodes"
     unreadable = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in told.unreadable.items()]
     if not jobs and not unreadable:
-        return (f"No training job has a pod on {where}.",)
+        return (f"No training job{there} has a pod on {where}.",)
     heads = ("NAMESPACE", "NAME", "PODS THERE", "IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS")
     rows = tuple(
         (
             job.namespace,
             job.name,
             str(len(job.members)),
-            _short(job.with_room, now),
-            _short(job.without_room, now),
-            "refused at first" if job.evictions.refused else "admitted at once",
+            _short(job.with_room),
+            _short(job.without_room),
+            _admitted(job.evictions),
         )
         for job in jobs
     )
     details = [_details(job, now) for job in jobs]
-    return (Table(heads, rows, title=f"If {where} were drained now"), *details, *unreadable, told.not_looked_at)
+    title = f"If {where} were drained now{f': jobs{there}' if there else ''}"
+    return (Table(heads, rows, title=title), *details, *unreadable, _played(told), told.not_looked_at)
+
+
+def _in_namespace(told: Drain) -> str:
+    return f" in namespace {told.namespace}" if told.namespace else ""
+
+
+def _admitted(evictions: Evictions) -> str:
+    if evictions.unprotected:
+        return f"{len(evictions.unprotected)} at once, unprotected"
+    return "refused at first" if evictions.refused else "admitted at once"
+
+
+def _played(told: Drain) -> str:
+    return f"Played as Perdure {told.version} decides. Rows of the table of signals: {told.signals}."
+
+
+def table_of_each(drains: Sequence[Drain]) -> Page:
+    """The page for nodes of which each is drained alone: a row for each node and job."""
+    heads = ("NODE", "NAMESPACE", "NAME", "PODS THERE", "IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS")
+    rows = [
+        (
+            *(one.nodes[0], job.namespace, job.name, str(len(job.members))),
+            *(_short(job.with_room), _short(job.without_room), _admitted(job.evictions)),
+        )
+        for one in drains
+        for job in one.jobs
+    ]
+    first = drains[0]
+    unreadable = {name: why for one in drains for name, why in one.unreadable.items()}
+    parts = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in unreadable.items()]
+    idle = [one.nodes[0] for one in drains if not (one.jobs or one.unreadable)]
+    if idle:
+        names = ", ".join(idle) if len(idle) <= WHERE else f"{len(idle)} of these nodes"
+        parts.append(f"No training job{_in_namespace(first)} has a pod on {names}.")
+    title = "If only this node were drained now"
+    return (Table(heads, tuple(rows), title=title), *parts, _played(first), first.not_looked_at)
 
 
 def _details(job: DrainOfJob, now: datetime) -> Facts:
@@ -254,17 +350,22 @@ def _warm_up(job: DrainOfJob, now: datetime) -> str:
     told = f"its pods took up to {duration(span)} to be Ready"
     until = outlook.awaited_until
     late = until and _at(outlook, now) + timedelta(seconds=span) > until
-    limit = f": new ones are awaited until {clock(until, now)} alone, then it goes as without room" if late else ""
+    limit = f": new ones are awaited until {_after(until, now)} alone, then it goes as without room" if late else ""
     return f"{told}{limit}"
 
 
-def _short(outlook: Outlook, now: datetime) -> str:
+def _short(outlook: Outlook) -> str:
     waits = outlook.awaited_until and outlook.how in (How.RECREATE, How.LIVE) and outlook.seconds > SOON
-    return f"{outlook.how.value} at {clock(_at(outlook, now), now)}" if waits else outlook.how.value
+    return f"{outlook.how.value} after {duration(outlook.seconds)}" if waits else outlook.how.value
 
 
 SOON: Final = 10
 """Seconds after the cordon that are worth no time of their own in the table: the quiet second, and what follows."""
+
+
+def _after(moment: datetime | None, now: datetime) -> str:
+    """A time of the play by its distance: a drain is not begun in the second in which somebody asks."""
+    return f"{duration((moment - now).total_seconds())} after the cordon" if moment else ""
 
 
 def _at(outlook: Outlook, now: datetime) -> datetime:
@@ -286,7 +387,7 @@ def _long(outlook: Outlook, now: datetime) -> str:
     when = f", {duration(outlook.seconds)} after the cordon" if late else ""
     if outlook.starting and outlook.how in (How.LIVE, How.IN_PLACE) and outlook.seconds <= SOON:
         when = f", once {_members(outlook.starting)} {'is' if outlook.starting == 1 else 'are'} Ready"
-    by = f"; they may save until {clock(outlook.saved_by, now)}" if outlook.saved_by else ""
+    by = f"; they may save until {_after(outlook.saved_by, now)}" if outlook.saved_by else ""
     why = f"; because {outlook.why}" if outlook.why else ""
     return f"{_WORDS[outlook.how]}{size}{when}{by}{why}"
 
@@ -298,6 +399,6 @@ def _told(job: DrainOfJob, now: datetime) -> str:
         if told.first_after
         else ""
     )
-    last = f"; without room by {clock(told.at_latest, now)}, if they save in time" if told.at_latest else ""
+    last = f"; without room by {_after(told.at_latest, now)}, if they save in time" if told.at_latest else ""
     never = "; without room that is never" if told.refused and job.without_room.how is How.TRAINS_ON else ""
     return f"{told.why}{first}{last}{never}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from perdure.wire import CommitRef, ExitKind, HandoverRecord, HandoverWord, Outcome, write_outcome
 from perdure_operator.cluster.protocol import JOBS, NODES
-from perdure_operator.cluster.read import parse, records
-from perdure_operator.cluster.read.records import JobRecord
+from perdure_operator.cluster.read import parse
+from perdure_operator.kubectl import reading
 from perdure_operator.kubectl.job import JobSeen
 from tests.support.raw import job
 from tests.support.stage import KEY, Stage
@@ -72,6 +72,4 @@ def seen(stage: Stage) -> JobSeen:
 
 def read(stage: Stage, raw: dict[str, Any]) -> JobSeen:
     """This object, with the job's pods."""
-    record = records.read(JOBS, raw)
-    assert isinstance(record, JobRecord)
-    return JobSeen(record, tuple(parse.pod(one) for one in stage.pods()), stage.now)
+    return JobSeen(reading.job_of(raw), tuple(parse.pod(one) for one in stage.pods()), stage.now)

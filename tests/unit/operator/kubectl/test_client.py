@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, ApiError, Forbidden
-from perdure_operator.kubectl import client, command
+from perdure_operator.kubectl import client, command, reading
 from perdure_operator.kubectl.client import Held, Kubectl, KubectlFailed
 
 Fake = Callable[[str], Path]
@@ -188,3 +188,80 @@ def test_only_a_line_that_begins_as_a_refusal_is_held_back(parts: list[str], sho
 def test_a_part_is_shown_as_soon_as_it_cannot_become_a_refusal() -> None:
     held = Held()
     assert [held.rest("E"), held.rest("nter: "), held.rest("Error from server")] == ["", "Enter: ", "Error from server"]
+
+
+ROWS = '{"metadata": {"name": "x", "uid": "u"}, "data": {"signals.yaml": "- {name: cordon, reaction: Ignore}"}}'
+
+
+def test_the_operators_own_rows_are_read_from_its_config_map(fake: Fake) -> None:
+    calls = fake(f"echo '{ROWS}'")
+    rows, words = asyncio.run(reading.rows_of_operator(Kubectl(), "system", "train"))
+    assert [(row.name, row.reaction.value) for row in rows] == [("cordon", "Ignore")]
+    assert words == "those of ConfigMap system/train-operator-signals"
+    assert "/api/v1/namespaces/system/configmaps/train-operator-signals" in calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            "NotFound",
+            "there is no ConfigMap system/train-operator-signals; if the operator is elsewhere, give --operator",
+        ),
+        (
+            "Forbidden",
+            "ConfigMap system/train-operator-signals may not be read, which may change them: Error from server",
+        ),
+    ],
+)
+def test_without_the_operators_rows_the_shipped_ones_are_taken_and_it_is_said(
+    reason: str, words: str, fake: Fake
+) -> None:
+    fake(f"echo 'Error from server ({reason}): no' >&2; exit 1")
+    rows, told = asyncio.run(reading.rows_of_operator(Kubectl(), "system", "train"))
+    assert rows == ()
+    assert told.startswith(f"the shipped ones alone, as {words}")
+
+
+def test_rows_that_this_version_cannot_read_end_the_command(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake(f"echo '{ROWS.replace('Ignore', 'Dance')}'")
+    assert command.main(["what-if", "drain", "n1"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ConfigMap perdure-system/perdure-operator-signals: signals[0] (cordon)")
+    assert said.err.count("\n") == 1
+
+
+def test_an_object_that_cannot_be_read_is_named_and_the_exit_status_is_1(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = '{"metadata": {"name": "b", "namespace": "team", "uid": "u", "labels": {"perdure.dev/job": "a"}}, '
+    broken += '"status": {"containerStatuses": 5}}'
+    node = '{"metadata": {"name": "n1", "uid": "u", "resourceVersion": "1"}}'
+    fake(
+        f"case $3 in *configmaps*) echo '{ROWS}';; */nodes*) echo '{{\"items\": [{node}]}}';; "
+        f"*/pods*) echo '{{\"items\": [{broken}]}}';; *) echo '{{}}';; esac"
+    )
+    assert command.main(["what-if", "drain", "node/n1"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "Warning: pods team/b: it cannot be read and is ignored\n"
+    assert said.out == "No training job has a pod on n1.\n"
+
+
+@pytest.mark.parametrize(
+    ("pods", "status", "warning"),
+    [
+        ('echo "Error from server (Forbidden): no" >&2; exit 1', 0, "members are not shown, as their pods may not be"),
+        ("echo '{\"items\": [BROKEN]}'", 1, "pods /c: it"),
+    ],
+)
+def test_a_job_is_shown_without_the_pods_that_cannot_be_read(
+    pods: str, status: int, warning: str, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = '{"metadata": {"name": "c", "uid": "u"}, "status": {"containerStatuses": 5}}'
+    job = '{"metadata": {"name": "a", "namespace": "team", "uid": "u"}}'
+    fake(f"case $3 in */pods*) {pods.replace('BROKEN', broken)};; *) echo '{job}';; esac")
+    assert command.main(["status", "a", "-n", "team"]) == status
+    said = capsys.readouterr()
+    assert said.err.startswith(f"Warning: {warning}")
+    assert said.err.count("\n") == 1
+    assert "team/a" in said.out

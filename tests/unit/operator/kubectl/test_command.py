@@ -23,6 +23,7 @@ def test_flags_may_stand_before_the_command_and_after_it() -> None:
     for words in (["-n", "team", "--json", "status", "digits"], ["status", "digits", "-n", "team", "-o", "json"]):
         found = parser.parse_args(words)
         assert (found.namespace, found.output, found.job, found.all_namespaces) == ("team", "json", "digits", False)
+    assert parser.parse_args(["what-if", "-n", "team", "drain", "n1"]).namespace == "team"
     assert parser.parse_args(["-A", "status"]).all_namespaces
     assert parser.parse_args(["status", "-A"]).all_namespaces
 
@@ -42,3 +43,15 @@ def test_it_runs_without_torch_and_without_a_client_or_the_operators_loop() -> N
     code = f"import sys, perdure_operator.kubectl.command; print(*sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("words", [[], ["status", "--stats"], ["status", "--namesp", "x"], ["what-if", "-o", "yaml"]])
+def test_a_wrong_command_line_is_one_line_with_exit_status_1(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(words)
+    said = capsys.readouterr()
+    assert (caught.value.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith("error: ")
+    assert said.err.endswith("--help'\n")

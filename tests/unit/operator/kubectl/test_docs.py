@@ -40,7 +40,7 @@ def what_if_drained() -> tuple[Page, str]:
     stage = moved()
     snapshot = asyncio.run(stage.observer.observe(KEY))
     assert snapshot is not None
-    return what_if.page(what_if.what_if([DrainSeen(snapshot, (4.2, 5.0))], ["n3"], stage.now)), snapshot.uid
+    return what_if.page(what_if.what_if([DrainSeen(snapshot, (4.2, 5.0))], ["n3"], stage.now, RULES)), snapshot.uid
 
 
 def timeline_of_one() -> tuple[Page, str]:
@@ -50,6 +50,7 @@ def timeline_of_one() -> tuple[Page, str]:
     return timeline.page(story, told.now), told.record.uid
 
 
+RULES = what_if.Rules("those of ConfigMap perdure-system/perdure-operator-signals", "0.1.0")
 PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
     "kubectl perdure status": status_of_all,
     "kubectl perdure status digits": status_of_one,
@@ -67,5 +68,5 @@ def test_each_example_is_printed_by_some_command() -> None:
 def test_an_example_is_what_the_command_prints(command: str) -> None:
     page, uid = PRINTED[command]()
     out = io.StringIO()
-    draw(page, out)
+    draw(page, out, columns=100)
     assert out.getvalue().replace(names.base("digits", uid), names.base("digits", UID)) == SHOWN[command]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure_operator.kubectl.page import ago, clock, duration, first_part, printable
+from perdure_operator.kubectl.page import ago, clock, deadline, duration, first_part, printable
 from tests.support.raw import NOW
 
 
@@ -48,5 +48,11 @@ def test_a_time_has_a_date_on_another_day_alone() -> None:
 
 
 def test_a_table_has_the_first_part_of_a_message() -> None:
-    assert first_part("one; two; three", 10) == "one"
-    assert first_part("one and more", 8) == "one and…"
+    assert first_part("one; two; three") == "one"
+
+
+def test_an_end_says_how_far_away_it_is_and_one_that_passed_asks_for_the_operator() -> None:
+    seconds = {30: "03:04:35Z, in 30s", 0: "03:04:05Z, now", -59: "03:03:06Z, now"}
+    assert {left: deadline(NOW + timedelta(seconds=left), NOW) for left in seconds} == seconds
+    assert deadline(NOW - timedelta(hours=1), NOW) == "02:04:05Z, 60m ago: is an operator running?"
+    assert deadline(None, NOW) == ""

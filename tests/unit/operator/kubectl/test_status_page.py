@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Condition, HistoryEntry, LastSave, Phase, TrainingProgress
 from perdure_operator.cluster.protocol import JOBS
-from perdure_operator.kubectl.job import JobSeen, summary
+from perdure_operator.kubectl.job import JobSeen, SavedStep, _until, saved_step, summary
 from perdure_operator.kubectl.page import Table
 from perdure_operator.kubectl.screen import draw
-from perdure_operator.kubectl.status_page import job_page, page_of_job, pod_state, table_of_jobs
+from perdure_operator.kubectl.status_page import _by_rank, job_page, page_of_job, pod_state, table_of_jobs
 from perdure_operator.state.snapshot import PodView, Terminated
 from tests.support.raw import NOW, job
 from tests.support.stage import KEY, Stage
@@ -47,7 +50,10 @@ def test_a_job_that_moves_tells_why_what_it_waits_for_and_until_when() -> None:
     until = (stage.now + timedelta(seconds=30)).strftime("%H:%M:%SZ")
     assert told["DISRUPTED BY"] == "node n2 is cordoned"
     assert told["WAITS FOR"].endswith(f"waiting until {new} is Ready")
-    assert (told["STAGE"], told["UNTIL"]) == ("preparing", until)
+    roles = [one.role for one in job_page(seen(stage)).members]
+    assert roles == ["member", "has to leave", "next"]
+    assert (told["STAGE"], told["UNTIL"]) == ("preparing", f"{until}, in 30s")
+    assert until not in told["WAITS FOR"]
 
 
 def test_members_have_the_ranks_of_the_newest_run_that_they_are_planned_for() -> None:
@@ -57,8 +63,8 @@ def test_members_have_the_ranks_of_the_newest_run_that_they_are_planned_for() ->
     assert told.job.waits_for.until is None  # evidence ends it, and no time
     assert [(one.role, one.run, one.ranks, one.node) for one in told.members] == [
         ("member", 2, "0-1", "n1"),
-        ("leaving", 1, "2-3", "n2"),
         ("next", 2, "2-3", "n3"),
+        ("leaving", 1, "2-3", "n2"),
     ]
 
 
@@ -74,12 +80,125 @@ def test_a_step_is_told_with_the_time_of_its_report() -> None:
     stage = planned()
     commit = CommitRef(seq=9, step=450)
     stage.end_pod(stage.names()[1], write_outcome(Outcome(ExitKind.CHECKPOINTED, 1, 1, 450, commit=commit, opened=1)))
-    assert row(seen(stage))["STEP"] == "-"  # the operator has not seen it yet
+    assert (row(seen(stage))["STEP"], row(seen(stage))["SAVED"]) == ("unknown", "unknown")  # nobody has seen it yet
+    assert "unknown: no member has reported a commit yet" in shown(seen(stage))
     stage.settle()
     stage.now += timedelta(seconds=300)
     told = seen(stage)
-    assert (row(told)["STEP"], row(told)["SAVED"]) == ("450", "5m ago")
-    assert "step 450, reported 5m ago" in shown(told)
+    assert row(told)["SAVED"] == "450, 5m ago"
+    assert "step 450, 5m ago; newer commits are reported when members end" in shown(told)
+
+
+def test_a_commit_is_as_old_as_the_first_run_that_knew_it() -> None:
+    entries = tuple(HistoryEntry(run=run, size=2, kept=450, reached=460, time=NOW + timedelta(run)) for run in range(3))
+    status = seen(training()).status.model_copy(update={"step": 450, "history": entries})
+    assert saved_step(status) == SavedStep(step=450, time=NOW)
+    reached = (HistoryEntry(run=1, size=2, kept=400, reached=450, time=NOW),)
+    assert saved_step(status.model_copy(update={"history": reached})) == SavedStep(step=450)
+
+
+def test_what_rank_0_reports_while_it_trains_is_shown_as_long_as_it_is_new() -> None:
+    stage = training()
+    told, now = seen(stage), stage.now
+    progress = TrainingProgress(run=1, step=1204, observed_at=now)
+    save = LastSave(step=1200, time=now - timedelta(seconds=60), observed_at=now)
+    status = told.status.model_copy(update={"step": 450, "progress": progress, "last_save": save})
+    reporting = replace(told, record=replace(told.record, status=status))
+    assert (row(reporting)["STEP"], row(reporting)["SAVED"]) == ("1204", "1200, 60s ago")
+    assert "1204, as its rank 0 reports" in shown(reporting)
+    assert "newer commits" not in shown(reporting)
+    assert row(replace(reporting, now=now + timedelta(seconds=181)))["STEP"] == "unknown"
+
+
+def test_until_is_a_time_that_the_message_names_as_the_end() -> None:
+    told = seen(cordoned())
+    assert told.status.current is not None
+    intent = told.status.current.intent
+    assert intent is not None
+    ready_by = intent.ready_by
+    assert ready_by is not None
+    assert _until(told.status, f"awaited until {ready_by:%H:%M:%SZ}") == ready_by
+    assert _until(told.status, "no time limit: the run is not stopped while new members fail") is None
+
+
+def test_a_time_that_nobody_has_acted_on_and_a_spec_that_nobody_has_read_ask_for_the_operator() -> None:
+    stage = cordoned()
+    late = replace(seen(stage), now=stage.now + timedelta(hours=1))
+    assert row(late)["UNTIL"].endswith(", 59m ago: is an operator running?")
+    newer = replace(late, record=replace(late.record, generation=late.record.generation + 1))
+    assert row(newer)["WAITS FOR"] == "an operator has not looked at the newest spec yet: is one running?"
+
+
+def test_a_job_of_which_only_the_spec_cannot_be_read_still_tells_its_status() -> None:
+    stage = training()
+    raw = asyncio.run(stage.cluster.get(JOBS, *KEY))
+    told = read(stage, raw | {"spec": {**raw["spec"], "replicas": "many"}})
+    assert (row(told)["STAGE"], row(told)["SIZE"]) == ("unreadable", "2/?")
+    assert "run 1, 2 of an unknown number of members" in shown(told)
+
+
+def test_a_job_whose_status_cannot_be_read_claims_nothing() -> None:
+    stage = training()
+    raw = asyncio.run(stage.cluster.get(JOBS, *KEY))
+    told = read(stage, raw | {"status": {**raw["status"], "run": "many"}})
+    assert (row(told)["SIZE"], row(told)["SAVED"]) == ("?/2", "unknown")
+    assert "its status cannot be read, so nothing is known of its run" in shown(told)
+    assert "no member has reported" not in shown(told)
+    page = json.loads(job_page(told).model_dump_json(by_alias=True))["job"]
+    assert (page["members"], page["run"], page["saved"]) == (None, None, None)
+
+
+def test_a_job_that_has_failed_says_why_and_one_that_is_deleted_says_so() -> None:
+    stage = training()
+    told = seen(stage)
+    failed = Condition(
+        type=ConditionType.FAILED,
+        status="True",
+        reason="BackoffLimitExceeded",
+        message="6 of 6",
+        last_transition_time=NOW,
+    )
+    status = told.status.model_copy(update={"conditions": (failed,), "phase": Phase.FAILED, "completion_time": NOW})
+    over = replace(told, record=replace(told.record, status=status))
+    assert (row(over)["STAGE"], row(over)["WAITS FOR"]) == ("Failed", "6 of 6")
+    assert "Because  6 of 6" in shown(over)
+    assert "newer commits" not in shown(over)
+    assert row(replace(told, record=replace(told.record, deleting=True)))["STAGE"] == "Deleting"
+
+
+def test_a_run_of_another_size_says_what_it_waits_for() -> None:
+    told = seen(training())
+    words = "2 members, 4 are wanted: new members are made at 03:14:15Z"
+    sized = Condition(
+        type=ConditionType.SIZED, status="False", reason="OtherSize", message=words, last_transition_time=NOW
+    )
+    status = told.status.model_copy(update={"conditions": (*told.status.conditions, sized)})
+    assert row(replace(told, record=replace(told.record, status=status)))["WAITS FOR"] == words
+
+
+def test_a_member_without_a_pod_is_listed_as_gone_until_its_end_is_known() -> None:
+    told = seen(training())
+    assert told.pods is not None
+    without = replace(told, pods=told.pods[1:])
+    gone, here = job_page(without).members
+    assert (gone.name, gone.role, gone.ranks, gone.node, gone.state) == (told.pods[0].name, "member", "0", "n1", "gone")
+    assert here.state == "Ready"
+
+
+def test_of_many_members_those_that_are_ready_are_counted_and_the_others_stand_in_the_order_of_ranks() -> None:
+    told = job_page(seen(training()))
+    first = told.members[0]
+    many = [first.model_copy(update={"name": f"d-{rank}", "ranks": str(rank)}) for rank in range(40)]
+    many[9] = many[9].model_copy(update={"state": "Running, not Ready"})
+    page = page_of_job(told.model_copy(update={"members": tuple(many)}), NOW)
+    (table,) = [part for part in page if isinstance(part, Table) and part.heads[0] == "POD"]
+    assert [one[0] for one in table.rows] == ["d-9"]
+    assert "39 members are Ready: --members lists them." in page
+    every = page_of_job(told.model_copy(update={"members": tuple(many)}), NOW, every=True)
+    (table,) = [part for part in every if isinstance(part, Table) and part.heads[0] == "POD"]
+    assert len(table.rows) == 40
+    many.reverse()
+    assert [one.name for one in sorted(many, key=_by_rank)] == [f"d-{rank}" for rank in range(40)]
 
 
 def test_a_job_that_nobody_has_looked_at_and_one_that_cannot_be_read_say_so() -> None:
@@ -120,7 +239,11 @@ def test_nothing_internal_and_no_token_is_shown() -> None:
         ({"waiting_reason": "CrashLoopBackOff"}, "Pending: CrashLoopBackOff"),
         ({"initializing": "mesh"}, "Pending: init container mesh is running"),
         ({"pulling": True}, "Pending: its image is being pulled"),
-        ({"deleting": True, "deletion_deadline": NOW}, "Terminating, until 03:04:05Z"),
+        ({"deleting": True, "deletion_deadline": NOW}, "Terminating, until 03:04:05Z, now"),
+        (
+            {"deleting": True, "deletion_deadline": NOW - timedelta(minutes=9)},
+            "Terminating, until 02:55:05Z, 9m ago: is its kubelet running?",
+        ),
         ({"terminated": Terminated(exit_code=137, reason="OOMKilled")}, "OOMKilled, exit status 137"),
         ({"terminated": Terminated(exit_code=1), "reason": "Evicted"}, "Evicted: ended, exit status 1"),
         ({"gone": True}, "gone"),
@@ -136,4 +259,6 @@ def test_a_suspended_job_is_called_so() -> None:
     stage.apply(job(suspend=True))
     stage.start()
     stage.wait(1)
-    assert summary(seen(stage)).stage == "Suspended"
+    told = seen(stage)
+    assert summary(told).stage == "Suspended"
+    assert "CONDITION" not in shown(told)  # suspended is what somebody wants
