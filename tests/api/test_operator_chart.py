@@ -105,7 +105,9 @@ def test_rows_of_signals_reach_the_operator_as_they_are_written(tools: dict[str,
 def test_without_rows_of_signals_nothing_is_mounted(tools: dict[str, Path]) -> None:
     documents = rendered(tools)
     (deployment,) = of_kind(documents, "Deployment")
-    assert of_kind(documents, "ConfigMap") == []
+    (config,) = of_kind(documents, "ConfigMap")
+    assert yaml.safe_load(config["data"]["signals.yaml"]) == []
+    assert config["metadata"]["labels"]["app.kubernetes.io/version"]
     assert "volumes" not in deployment["spec"]["template"]["spec"]
     assert not any("signals" in word for word in deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 

@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 from pydantic import BaseModel
 
 from perdure.errors import UserError
-from perdure_operator.api.signals import SignalRow
 from perdure_operator.cluster.protocol import ApiError, Conflict
 from perdure_operator.configured import read_rows
 from perdure_operator.kubectl import bundle, reading, status_page, timeline, what_if
@@ -225,9 +224,9 @@ def _create(path: Path, text: str) -> None:
 async def _what_if_drained(arguments: argparse.Namespace) -> int:
     api, nodes = _kubectl(arguments), tuple(dict.fromkeys(one.removeprefix("node/") for one in arguments.nodes))
     namespace = None if arguments.all_namespaces else _given(arguments)
-    rows, words = await _rows(arguments, api)
-    rules = what_if.Rules(words, version("perdure"), namespace)
-    seen = await reading.before_a_drain(api, namespace, nodes, rows)
+    operator = await _operator(arguments, api)
+    rules = what_if.Rules(operator.told, version("perdure"), operator.version, namespace)
+    seen = await reading.before_a_drain(api, namespace, nodes, operator.rows)
     now, unreadable = api.server_time(), any(isinstance(one, what_if.Unseen) for one in seen)
     if arguments.each:
         drains = [what_if.what_if(seen, [node], now, rules) for node in nodes]
@@ -238,12 +237,11 @@ async def _what_if_drained(arguments: argparse.Namespace) -> int:
     return 1 if unreadable else 0
 
 
-async def _rows(arguments: argparse.Namespace, api: Kubectl) -> tuple[tuple[SignalRow, ...], str]:
-    """The operator's own rows of the table of signals, and in words which those are."""
+async def _operator(arguments: argparse.Namespace, api: Kubectl) -> reading.Operator:
     if arguments.signals:
-        return read_rows(Path(arguments.signals)), f"those of {arguments.signals}"
+        return reading.Operator(read_rows(Path(arguments.signals)), f"those of {arguments.signals}")
     namespace, _, release = arguments.operator.partition("/")
-    return await reading.rows_of_operator(api, namespace, release)
+    return await reading.operator(api, namespace, release)
 
 
 async def _where(arguments: argparse.Namespace) -> tuple[Kubectl, str | None]:

@@ -32,7 +32,12 @@ class Facts:
     facts: tuple[tuple[str, str], ...]
 
 
-TEXTS: Final = frozenset({"DISRUPTED BY", "WAITS FOR", "STATE", "BECAUSE", "WHY NOT BETTER", "MESSAGE", "DETAILS"})
+TEXTS: Final = frozenset(
+    {
+        *("DISRUPTED BY", "WAITS FOR", "STATE", "BECAUSE", "WHY NOT BETTER", "MESSAGE", "DETAILS"),
+        *("IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS"),
+    }
+)
 """Heads of columns that may take several lines on a terminal, or be cut. Names, which people copy, never are."""
 
 Page = tuple[Table | Facts | str, ...]

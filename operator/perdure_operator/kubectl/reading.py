@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import yaml
@@ -95,22 +95,36 @@ async def events(api: Kubectl, seen: JobSeen) -> list[Json]:
     return await api.list(EVENTS, seen.record.key[0], fields=f"regarding.uid={seen.record.uid}")
 
 
-async def rows_of_operator(api: Kubectl, namespace: str, release: str) -> tuple[tuple[SignalRow, ...], str]:
-    """The rows that the chart gives that operator beside the shipped ones, and in words which rows those are."""
+@dataclass(frozen=True)
+class Operator:
+    """What the chart tells of an operator."""
+
+    rows: tuple[SignalRow, ...]
+    """Rows of the table of signals beside the shipped ones."""
+    told: str
+    """In words, which rows those are."""
+    version: str = ""
+    """The chart's; "" if unknown."""
+
+
+async def operator(api: Kubectl, namespace: str, release: str) -> Operator:
+    """What the chart's ConfigMap tells. Raises UserError for rows that this version cannot read."""
     name = f"{release}-operator-signals"
     told = f"ConfigMap {namespace}/{name}"
     try:
         raw = await api.get(CONFIG_MAPS, name_of("namespace", namespace), name_of("ConfigMap", name))
     except NotFound:
-        return (), f"{SHIPPED}, as there is no {told}; if the operator is elsewhere, give --operator NAMESPACE/RELEASE"
+        elsewhere = "if the operator is elsewhere, give --operator NAMESPACE/RELEASE"
+        return Operator((), f"{SHIPPED}, as there is no {told}; {elsewhere}")
     except Forbidden as error:
-        return (), f"{SHIPPED}, as {told} may not be read, which may change them: {error}"
+        return Operator((), f"{SHIPPED}, as {told} may not be read, which may change them: {error}")
     text = (raw.get("data") or {}).get("signals.yaml", "")
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"{told}: not YAML: {error}") from None
-    return rows_of(given, told), f"those of {told}"
+    version = (parse.meta(raw).get("labels") or {}).get("app.kubernetes.io/version", "")
+    return Operator(rows_of(given, told), f"those of {told}", version)
 
 
 async def before_a_drain(

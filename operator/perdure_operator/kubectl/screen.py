@@ -16,6 +16,8 @@ from perdure_operator.kubectl.page import TEXTS, Facts, Page, Table, printable
 
 GAP: Final = 2
 """Spaces between columns."""
+NARROWEST: Final = 12
+"""What is left to a column of TEXTS where names take all of a terminal."""
 
 
 def draw(page: Page, out: IO[str], *, columns: int | None = None) -> None:
@@ -54,13 +56,22 @@ def _used(table: Table) -> list[tuple[str, ...]]:
 
 
 def _on_a_terminal(page: list[Table | Facts | str], out: IO[str], columns: int) -> str:
-    console = Console(file=out, width=columns, highlight=False, markup=False, emoji=False)
-    with console.capture() as drawn:
-        for number, part in enumerate(page):
-            if number:
-                console.print()
+    drawn = list[str]()
+    for part in page:
+        width = max(columns, _least(part)) if isinstance(part, Table) else columns
+        console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+        with console.capture() as captured:
             _draw(part, console)
-    return drawn.get()
+        drawn.append(captured.get())
+    return "\n".join(drawn)
+
+
+def _least(table: Table) -> int:
+    """How wide a terminal has to be for the names in a table. A narrower one continues its lines below."""
+    columns = list(zip(*_used(table), strict=True))
+    return sum(NARROWEST if head in TEXTS else max(map(cell_len, (head, *cells))) for head, *cells in columns) + (
+        GAP * len(columns)
+    )
 
 
 def _draw(part: Table | Facts | str, console: Console) -> None:

@@ -41,6 +41,8 @@ class Rules:
     """Which rows of the table of signals, in words."""
     version: str
     """Of Perdure, whose decisions are played."""
+    operator: str = ""
+    """The version of the operator's chart; "" if unknown."""
     namespace: str | None = None
     """Whose jobs were looked at; None for all."""
 
@@ -246,6 +248,8 @@ class Drain(Model):
     """Which rows of the table of signals were taken."""
     version: str
     """The version of Perdure whose decisions were played."""
+    operator: str = ""
+    """The version of the operator's chart; "" if unknown."""
     jobs: tuple[DrainOfJob, ...]
     unreadable: dict[str, str] = Field(default_factory=dict)
     """Jobs of which nothing is said, as namespace/name, and why."""
@@ -262,6 +266,7 @@ def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datet
         namespace=rules.namespace,
         signals=rules.rows,
         version=rules.version,
+        operator=rules.operator,
         jobs=tuple(drain(one, nodes) for one in there),
         unreadable={f"{one.namespace}/{one.name}": one.why for one in found if isinstance(one, Unseen)},
     )
@@ -302,7 +307,9 @@ def _admitted(evictions: Evictions) -> str:
 
 
 def _played(told: Drain) -> str:
-    return f"Played as Perdure {told.version} decides. Rows of the table of signals: {told.signals}."
+    known = f"the operator's chart is of version {told.operator}" if told.operator else "the operator's is not known"
+    other = "" if told.operator == told.version else f"; {known}, and another version may decide otherwise"
+    return f"Played as Perdure {told.version} decides{other}. Rows of the table of signals: {told.signals}."
 
 
 def table_of_each(drains: Sequence[Drain]) -> Page:

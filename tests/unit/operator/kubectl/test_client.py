@@ -190,14 +190,16 @@ def test_a_part_is_shown_as_soon_as_it_cannot_become_a_refusal() -> None:
     assert [held.rest("E"), held.rest("nter: "), held.rest("Error from server")] == ["", "Enter: ", "Error from server"]
 
 
-ROWS = '{"metadata": {"name": "x", "uid": "u"}, "data": {"signals.yaml": "- {name: cordon, reaction: Ignore}"}}'
+LABELS = '"labels": {"app.kubernetes.io/version": "1.2"}'
+ROWS = f'{{"metadata": {{"name": "x", "uid": "u", {LABELS}}}, '
+ROWS += '"data": {"signals.yaml": "- {name: cordon, reaction: Ignore}"}}'
 
 
 def test_the_operators_own_rows_are_read_from_its_config_map(fake: Fake) -> None:
     calls = fake(f"echo '{ROWS}'")
-    rows, words = asyncio.run(reading.rows_of_operator(Kubectl(), "system", "train"))
-    assert [(row.name, row.reaction.value) for row in rows] == [("cordon", "Ignore")]
-    assert words == "those of ConfigMap system/train-operator-signals"
+    found = asyncio.run(reading.operator(Kubectl(), "system", "train"))
+    assert [(row.name, row.reaction.value) for row in found.rows] == [("cordon", "Ignore")]
+    assert (found.told, found.version) == ("those of ConfigMap system/train-operator-signals", "1.2")
     assert "/api/v1/namespaces/system/configmaps/train-operator-signals" in calls.read_text()
 
 
@@ -218,9 +220,9 @@ def test_without_the_operators_rows_the_shipped_ones_are_taken_and_it_is_said(
     reason: str, words: str, fake: Fake
 ) -> None:
     fake(f"echo 'Error from server ({reason}): no' >&2; exit 1")
-    rows, told = asyncio.run(reading.rows_of_operator(Kubectl(), "system", "train"))
-    assert rows == ()
-    assert told.startswith(f"the shipped ones alone, as {words}")
+    found = asyncio.run(reading.operator(Kubectl(), "system", "train"))
+    assert (found.rows, found.version) == ((), "")
+    assert found.told.startswith(f"the shipped ones alone, as {words}")
 
 
 def test_rows_that_this_version_cannot_read_end_the_command(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def timeline_of_one() -> tuple[Page, str]:
     return timeline.page(story, told.now), told.record.uid
 
 
-RULES = what_if.Rules("those of ConfigMap perdure-system/perdure-operator-signals", "0.1.0")
+RULES = what_if.Rules("those of ConfigMap perdure-system/perdure-operator-signals", "0.1.0", "0.1.0")
 PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
     "kubectl perdure status": status_of_all,
     "kubectl perdure status digits": status_of_one,

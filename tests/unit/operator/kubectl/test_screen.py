@@ -42,6 +42,13 @@ def test_names_stay_whole_on_a_terminal_and_a_list_of_jobs_has_a_line_for_each()
     assert max(map(len, lines)) <= NARROW
 
 
+def test_names_stay_whole_where_a_terminal_is_too_narrow_for_them() -> None:
+    names = ("team-of-the-large-language-models", "llama-70b-pretrain-on-everything")
+    text = drawn((Table(("NAMESPACE", "NAME", "WAITS FOR"), ((*names, "a long text " * 9),), cut=True), "x " * 30), 50)
+    assert text.splitlines()[1].split()[:2] == list(names)
+    assert max(map(len, text.splitlines()[2:])) <= 50
+
+
 def test_a_pipe_gets_each_row_in_one_line_with_all_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     words = "word " * 60 + "end"

@@ -32,7 +32,7 @@ from tests.support.stage import KEY, Stage
 from tests.unit.operator.decide.test_total import SNAPSHOTS
 from tests.unit.operator.kubectl.seen import moved, training
 
-RULES = Rules("the shipped ones alone", "1.2")
+RULES = Rules("the shipped ones alone", "1.2", "1.2")
 
 
 def snapshot(stage: Stage) -> Snapshot:
@@ -155,14 +155,18 @@ def test_a_job_that_cannot_be_read_is_named_and_nothing_is_said_of_it() -> None:
     told = what_if([Unseen("ns", "new", "field replicas: too new")], ["n1"], NOW, RULES)
     assert text(told).startswith("ns/new: cannot be read, so nothing is said of it: field replicas: too new")
     assert text(what_if([], ["n1", "n2"], NOW, RULES)) == "No training job has a pod on n1, n2."
-    many = what_if([], [f"n{number}" for number in range(200)], NOW, Rules("", "", "team"))
+    many = what_if([], [f"n{number}" for number in range(200)], NOW, Rules("", "", "", "team"))
     assert text(many) == "No training job in namespace team has a pod on these 200 nodes."
 
 
 def test_a_page_says_whose_jobs_were_looked_at_and_by_which_rules() -> None:
-    told = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("those of rows.yaml", "1.2", "ns"))
+    told = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("those of rows.yaml", "1.2", "1.2", "ns"))
     assert "If n1 were drained now: jobs in namespace ns" in text(told)
     assert "Played as Perdure 1.2 decides. Rows of the table of signals: those of rows.yaml." in text(told)
+    other = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2", "1.3"))
+    assert "1.2 decides; the operator's chart is of version 1.3, and another version may decide other" in text(other)
+    unknown = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2"))
+    assert "1.2 decides; the operator's is not known, and another version may decide otherwise" in text(unknown)
 
 
 def test_nodes_that_are_drained_one_by_one_have_a_row_each() -> None:
