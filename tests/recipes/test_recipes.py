@@ -301,8 +301,10 @@ def test_a_recipe_goes_on_on_two_ranks_and_then_on_one_again(recipe: str, theatr
     both = theatre.play_on(2, recipe, "parts", more)
     assert [one.status for one in both] == [LEFT, LEFT], both[0].output + both[1].output
     ended = theatre.play(recipe, "parts")
-    assert [one.begun for one in both] == begun_by([alone], recipe, world=2)
-    assert [ended.begun] == begun_by(both, recipe, world=1)
+    if alone.saved:  # else the signal came between two optimizer steps of its first step, and the next run starts fresh
+        assert [one.begun for one in both] == begun_by([alone], recipe, world=2)
+    if both[0].saved:
+        assert [ended.begun] == begun_by(both, recipe, world=1)
     assert (ended.status, ended.held.keys()) == (0, whole.held.keys()), ended.output
     assert AGAIN not in both[0].output + both[1].output + ended.output
     if recipe in BY_BATCH:
