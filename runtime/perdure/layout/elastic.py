@@ -34,7 +34,7 @@ class ElasticMesh:
         if world < row or world % row:
             raise UserError(
                 f"the model is sharded over a mesh of shape {list(self.shape)}: it changes live to a multiple of {row} "
-                f"ranks, and not to {world}"
+                f"ranks, and not to {world}. With rows of {row}, allow no other sizes (spec.elastic.sizes)"
             )
         return ElasticMesh((world // row, *self.shape[1:]))
 

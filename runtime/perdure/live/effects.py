@@ -27,7 +27,7 @@ from perdure.layout.box import Box
 from perdure.layout.elastic import ElasticMesh, write_placements
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.keys import StoreKeys, Word, open_keys
-from perdure.live.liveness import ONE_RANK, hidden_obstacle, obstacle
+from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
@@ -54,7 +54,7 @@ from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from perdure.loop.leaving import check_places, place
 from perdure.loop.run import Run
-from perdure.state.fully_sharded import Resharded, strays
+from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
 from perdure.state.merging import parts_of, with_own
 from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.wire import CommitRef, Handover, HandoverWord
@@ -95,6 +95,8 @@ class Header:
     """The sharded tensors, each with its placements: perdure.live.transfer.shards."""
     mesh: tuple[int, ...] = ()
     """The shape of the mesh over which they are sharded; empty if none is."""
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What the script has set in the parts of a sharded model: perdure.state.fully_sharded.options."""
     alone: Any = None
     """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
     newcomer may be the last process that has it."""
@@ -223,9 +225,14 @@ class Effects:
             return
         try:
             self._mesh()
+            if (factor := own_divisor(registry.sharded_modules)) is not None:
+                raise UserError(
+                    f"the script divides gradients by {factor:g} (set_gradient_divide_factor), which may stand for the "
+                    f"number of ranks: leave it out, so that torch divides by the present number"
+                )
             if self.party.new is not None:
                 self.resharded = Resharded(registry.sharded_modules, rank=self.party.new, world=attempt.new_world)
-        except (UserError, AttributeError, TypeError) as error:  # another torch may lack a name
+        except Exception as error:  # noqa: BLE001 - whatever another torch does, the training goes on
             self.size_obstacle = in_words(error)
 
     def _mesh(self) -> ElasticMesh | None:
@@ -403,6 +410,8 @@ class Effects:
             return
         if why := obstacle(self.run) or hidden_obstacle(self.run):
             raise UserError(why)
+        if keeps_others(registry.sharded_modules):
+            raise UserError(UNREGISTERED)
         if registry.unreduced:
             raise UserError("the model holds gradients that are not reduced yet, and would be lost")
         if registry.gathers:
@@ -423,6 +432,8 @@ class Effects:
     def _make_rooms(self, header: Header, state: RankState, resharded: Resharded) -> None:
         """On a stayer, for a newer run of another size: memory for its new shards. Raises UserError if the script keeps
         sharded tensors that would go on with their old shards."""
+        if not resharded.fits(self.run.registry.sharded_modules):
+            raise UserError("the sharded model has got or replaced parameters since this attempt began")
         live = self.run.registry.sharded_tensors()
         if odd := sorted(live.keys() ^ header.shards.keys()):
             raise UserError(
@@ -469,6 +480,14 @@ class Effects:
             placed = placements_over(target, mesh) if mesh and target is not None and is_sharded(target) else None
             if (None if placed is None else write_placements(placed)) != header.shards.get(name):
                 raise UserError(f"{name} is not sharded as on the old ranks: start newcomers with the same script")
+        own = self.run.registry.sharding_options()
+        for part, there in header.options.items():
+            here = own.get(part, {})
+            if name := next((name for name in there if here.get(name) != there[name]), ""):
+                raise UserError(
+                    f"{part} has {name}={here.get(name)}, and {there[name]} on the old ranks: set it in each process "
+                    f"before its first batch"
+                )
 
     def _merge(self, header: Header) -> dict[str, Any]:
         """This party's state in a run of another size. Raises UserError if the script's merge function fails."""
@@ -653,6 +672,7 @@ class Effects:
             asdict(run.background.carried),
             shards(state, mesh),
             mesh.shape if mesh else (),
+            run.registry.sharding_options(),
             self._alone,
         )
         return header.write()

@@ -18,13 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.group.world import foreign, has_placeholder, kept
 from perdure.loop.run import Run
 from perdure.state import keepers
-from perdure.state.fully_sharded import groups, meshes, references
+from perdure.state.fully_sharded import groups, keeps_others, meshes, references
 from perdure.state.keepers import OWN_DDP
 from perdure.wire import Env
 from perdure.wire.channel import Attached
 
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 ONE_RANK: Final = "the model is sharded, and one rank alone holds no shards"
+UNREGISTERED: Final = "a model that fully_shard shards and that is not registered: register it, too"
 EARLY_COLLECTIVES: Final = (
     "the script makes collectives before its first batch, for which a newcomer has no other ranks: make them after it"
 )
@@ -73,10 +74,13 @@ def _registered(run: Run) -> str:
 
 
 def kept_world(run: Run) -> str:
-    """An error text if the script keeps dist.group.WORLD, which a change of ranks replaces; "" if it does not.
+    """An error text if the script keeps groups that a change of ranks does not replace, dist.group.WORLD or those of a
+    sharded model that is not registered; "" if it does not.
 
     Only for the main thread inside a call of the session: the script's own collectives hold the group meanwhile.
     """
+    if run.registry.sharded and keeps_others(run.registry.sharded_modules):
+        return UNREGISTERED
     inside = (vars(part) for replica in run.replicas for part in replica.inside)
     own = sum(value is dist.group.WORLD for values in inside for value in values.values())
     own += references(run.registry.sharded_modules) if run.registry.sharded else 0

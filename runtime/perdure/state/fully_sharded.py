@@ -39,6 +39,17 @@ _COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm":
 _SPEC: Final = "DTensorSpec"
 _GET_RANK: Final = "get_rank"
 """What torch's meshes ask for this process's rank."""
+_OPTIONS: Final = (
+    "reduce_grads",
+    "all_reduce_grads",
+    "reshard_after_backward",
+    "unshard_in_backward",
+    "gradient_divide_factor",
+    "force_sum_reduction_for_comms",
+    "reduce_scatter_unused_params",
+    "offload_policy",
+)
+"""What the script can set in a group of parameters and changes its collectives."""
 _ORDER: Final = "post_forward_order"
 """Where FSDP notes forward passes."""
 
@@ -129,6 +140,7 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
     gathers([module])
     holds_sums([module])
     _noted_passes([module])
+    options({"": module})
     return ""
 
 
@@ -195,6 +207,37 @@ def _params(modules: Iterable[nn.Module]) -> Iterator[Any]:
     return (param for group in _groups(modules) for param in group.fsdp_params)
 
 
+def options(modules: Mapping[str, nn.Module]) -> dict[str, dict[str, str]]:
+    """What the script has set in FSDP's parts and changes their collectives, by the parts' full names. The modules are
+    by name."""
+    found = {}
+    for name, module in modules.items():
+        parts = {id(part): path for path, part in module.named_modules()}
+        for part in sharded_parts(module):
+            state = part._get_fsdp_state()  # noqa: SLF001
+            for number, group in enumerate(state._fsdp_param_groups):  # noqa: SLF001
+                path = ".".join(filter(None, (name, parts[id(part)], str(number or ""))))
+                found[path] = {option: repr(value) for option, value in _options(state, group, parts)}
+    return found
+
+
+def _options(state: Any, group: Any, parts: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
+    yield "requires_grad", [param.sharded_param.requires_grad for param in group.fsdp_params]
+    again = group.post_forward_mesh_info is not None
+    yield "reshard_after_forward", None if state._auto_reshard_after_forward else again  # noqa: SLF001
+    for name in _OPTIONS:
+        yield name, getattr(group, name)
+    yield "mp_policy", list(dict.fromkeys(param.mp_policy for param in group.fsdp_params))
+    for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch"):
+        yield name, [[parts.get(id(part)) for part in one._modules] for one in getattr(state, name)]  # noqa: SLF001
+
+
+def own_divisor(modules: Iterable[nn.Module]) -> float | None:
+    """What the script divides gradients by, in place of the number of ranks; None if it has set nothing, or 1."""
+    found = (group.gradient_divide_factor for group in _groups(modules))
+    return next((factor for factor in found if factor not in (None, 1)), None)
+
+
 def gathers(modules: Iterable[nn.Module]) -> bool:
     """Whether the script has begun to gather parameters, and has not waited for them. Other ranks of a newer run
     would not take part."""
@@ -205,9 +248,35 @@ def infos(modules: Iterable[nn.Module]) -> list[Any]:
     """FSDP's notes of meshes, each once."""
     found: dict[int, Any] = {}
     for group in _groups(modules):
-        ones = (group.mesh_info, group.post_forward_mesh_info, *(param.mesh_info for param in group.fsdp_params))
+        of_params = (one for param in group.fsdp_params for one in (param.mesh_info, param.post_forward_mesh_info))
+        ones = (group.mesh_info, group.post_forward_mesh_info, *of_params)
         found |= {id(one): one for one in ones if one is not None}
     return list(found.values())
+
+
+def keeps_others(modules: Iterable[nn.Module]) -> bool:
+    """Whether other models than these are sharded as well: their groups would stay those of the older run. Only for the
+    main thread."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import DataParallelMeshInfo  # noqa: PLC0415 - as above
+
+    own = set(map(id, infos(modules)))
+
+    def found() -> bool:
+        kinds = [DataParallelMeshInfo]
+        for kind in kinds:
+            kinds.extend(below for below in kind.__subclasses__() if below not in kinds)
+        others = (one for one in gc.get_referrers(*kinds) if isinstance(one, DataParallelMeshInfo))
+        return any(id(one) not in own and _has_group(one) for one in others)
+
+    if found():
+        gc.collect()  # a model that the script has dropped may wait for that
+        return found()
+    return False
+
+
+def _has_group(info: Any) -> bool:
+    """Whether it has process groups: copies for another size have none."""
+    return any(isinstance(kept, dist.ProcessGroup) for kept in vars(info).values())
 
 
 def holds_sums(modules: Iterable[nn.Module]) -> bool:
@@ -253,16 +322,20 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
     Gradients are dropped, as by a restart: a newcomer has none, and a part of a gradient is none.
     """
     shape = elastic_mesh(modules).of(dist.get_world_size()).shape
+    parts: dict[tuple[int, Any], Any] = {}
+    made: Any
     for mesh in meshes(modules):
-        root = _root(mesh)
+        root, names = _root(mesh), mesh.mesh_dim_names
         if mesh is root:
-            made = init_device_mesh(mesh.device_type, shape, mesh_dim_names=mesh.mesh_dim_names)
-        else:
-            names = mesh.mesh_dim_names
+            made = init_device_mesh(mesh.device_type, shape, mesh_dim_names=names)
+        elif (made := parts.get((id(root), names))) is None:  # FSDP has the same part once for each parameter
             made = root._create_sub_mesh(root._get_slice_mesh_layout(names), names)  # noqa: SLF001
+            parts[id(root), names] = made
         keepers.disregard(made)
-        vars(mesh).clear()
-        vars(mesh).update(vars(made))
+        now = {**vars(made), "_pg_registry": dict(made._pg_registry)}  # noqa: SLF001
+        vars(mesh).update(now)  # first, because other threads may read it
+        for name in vars(mesh).keys() - now.keys():
+            delattr(mesh, name)
     for info in infos(modules):
         info.__post_init__()
     for one in (*(param.sharded_param for param in _params(modules)), *(p for m in modules for p in m.parameters())):
@@ -295,6 +368,9 @@ class _Made:
     """What torch computes for one parameter from a rank and a size."""
 
     param: Any
+    tensor: Any
+    """The sharded parameter, which stays the same object."""
+    dtype: torch.dtype
     values: Mapping[str, Any]
     padded: torch.Size
     """The size of the memory in which this rank's part begins."""
@@ -318,6 +394,15 @@ class Resharded:
         self._rooms: dict[int, Tensor] = {}
         """The memory with padding of each parameter's part, by the parameter's id."""
 
+    def fits(self, modules: Iterable[nn.Module]) -> bool:
+        """Whether these still have the parameters for which it was made: a script may add and replace some."""
+        held = list(_params(modules))
+        return len(held) == len(self._made) and all(map(self._has, held))
+
+    def _has(self, param: Any) -> bool:
+        made = self._made.get(id(param.sharded_param))
+        return made is not None and made.param is param and made.dtype == param.sharded_param.dtype
+
     def room(self, tensor: Tensor) -> tuple[Tensor, Box]:
         """New memory for this rank's part of a parameter or an optimizer's state, and the box that belongs there."""
         box = self._box(tensor)
@@ -333,7 +418,7 @@ class Resharded:
         sharded tensor with its filled room."""
         rooms = {id(tensor): room for tensor, room in found}
         for made in self._made.values():
-            param, tensor = made.param, made.param.sharded_param
+            param, tensor = made.param, made.tensor
             vars(param).update(made.values)
             param._sharded_param_data = self._rooms[id(tensor)].view(-1)  # noqa: SLF001
             param._sharding_spec_by_dtype.clear()  # noqa: SLF001
@@ -373,6 +458,8 @@ class Resharded:
             torch.empty(param._orig_size, dtype=tensor.dtype, device="meta"),  # noqa: SLF001
             requires_grad=tensor.requires_grad,
         )
+        if tensor._has_grad_dtype_override:  # noqa: SLF001
+            whole.grad_dtype = tensor.grad_dtype
         placed = param.fsdp_placement
         try:
             made._init_sharded_param(whole, param.device, lambda _: placed, self._infos[id(param.mesh_info)])  # noqa: SLF001
@@ -388,7 +475,7 @@ class Resharded:
             for name, value in vars(made).items()
             if name not in _KEPT and value is not before.get(name)
         }
-        return _Made(param, changed, made.padded_sharded_param_size, placed.dim)
+        return _Made(param, tensor, tensor.dtype, changed, made.padded_sharded_param_size, placed.dim)
 
 
 def _over_live_mesh(value: Any, before: Any) -> Any:
@@ -406,15 +493,18 @@ def _spec_over(spec: Any, mesh: Any) -> Any:
 def _meshes_like(modules: Iterable[nn.Module], shape: Sequence[int], rank: int) -> dict[int, Any]:
     """Meshes without groups for each of the modules' meshes, by its id, in which this process has another rank."""
     found: dict[int, Any] = {}
+    parts: dict[tuple[int, Any], Any] = {}
+    made: Any
     for mesh in meshes(modules):
-        if mesh is _root(mesh):
+        root, names = _root(mesh), mesh.mesh_dim_names
+        if mesh is root:
             ranks = torch.arange(math.prod(shape)).view(*shape)
-            names = mesh.mesh_dim_names
             made = DeviceMesh(mesh.device_type, ranks, mesh_dim_names=names, _init_backend=False, _rank=rank)
             made._dim_group_names = []  # noqa: SLF001
-        else:
-            root, names = found[id(_root(mesh))], mesh.mesh_dim_names
-            made = root._create_sub_mesh(root._get_slice_mesh_layout(names), names)  # noqa: SLF001
+        elif (made := parts.get((id(root), names))) is None:
+            like = found[id(root)]
+            made = like._create_sub_mesh(like._get_slice_mesh_layout(names), names)  # noqa: SLF001
+            parts[id(root), names] = made
         keepers.disregard(made)
         found[id(mesh)] = made
     return found

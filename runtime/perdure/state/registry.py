@@ -375,6 +375,11 @@ class Registry:
             return str(error)
         return ""
 
+    def sharding_options(self) -> dict[str, dict[str, str]]:
+        """What the script has set in the parts of sharded modules, by the parts' names: fully_sharded.options."""
+        sharded = {name: module.inside for name, module in self._modules.items() if module.sharded}
+        return fully_sharded.options(sharded)
+
     def let_go_groups(self) -> None:
         """Drops the process groups of sharded modules: their collectives fail from now on."""
         fully_sharded.let_go(self.sharded_modules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -24,9 +25,12 @@ from perdure.state.fully_sharded import (
     gathers,
     groups,
     infos,
+    keeps_others,
     let_go,
     meshes,
     obstacle,
+    options,
+    own_divisor,
     references,
     strays,
     take_groups,
@@ -62,6 +66,14 @@ def sharded(**options: Any) -> Any:
     return fully_shard(net, **options)
 
 
+def without_own(mesh: DeviceMesh) -> Any:
+    """A net of which the root has no parameters."""
+    net = nn.Sequential(*(Block(4) for _ in range(3)))
+    for part in (*net.children(), net):
+        fully_shard(part, mesh=mesh)
+    return net
+
+
 def hooked() -> Any:
     net = sharded()
     net.set_all_reduce_hook(lambda _: None)
@@ -75,6 +87,12 @@ def shaped(*shape: int) -> Callable[[], Any]:
 def of_two_meshes() -> Any:
     net = shaped(2, 2)()
     net.late = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (WORLD,)))
+    return net
+
+
+def sharded_again() -> Any:
+    net = sharded(reshard_after_forward=2)
+    net.set_reshard_after_forward(True)
     return net
 
 
@@ -92,6 +110,7 @@ REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
     "two meshes": (of_two_meshes, "several meshes"),
     "a hook": (hooked, "an all-reduce hook"),
     "sharded again": (lambda: sharded(reshard_after_forward=2), "reshard_after_forward"),
+    "sharded again, and changed": (sharded_again, "is sharded over several meshes"),
 }
 
 
@@ -222,15 +241,8 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("shape", [(WORLD,), (2, 2)])
 def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(shape: tuple[int, ...]) -> None:
-    """torch gathers in a backward pass by its notes of forward passes, and a newcomer has none. The root has no
-    parameters of its own: in one that has, what is gathered once more is still whole."""
-
-    def made() -> Any:
-        net = nn.Sequential(*(Block(4) for _ in range(3)))
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
-        for part in (*net.children(), net):
-            fully_shard(part, mesh=mesh)
-        return net
+    """torch gathers in a backward pass by its notes of forward passes, and a newcomer has none. Where the root has
+    parameters of its own, what is gathered once more is still whole."""
 
     def collectives(net: Any) -> dict[Any, int]:
         loss = net(torch.ones(2, 14)).sum()
@@ -238,7 +250,8 @@ def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(
             loss.backward()
         return dict(seen.comm_counts)
 
-    stayer, newcomer = made(), made()
+    names = ("replicate", "shard")[-len(shape) :]
+    stayer, newcomer = (without_own(init_device_mesh("cpu", shape, mesh_dim_names=names)) for _ in range(2))
     collectives(stayer)
     with torch.no_grad():
         stayer(torch.ones(2, 14))
@@ -247,6 +260,102 @@ def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(
     for net in (stayer, newcomer):
         take_groups([net])
     assert collectives(stayer) == collectives(newcomer)
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize("shape", [(WORLD,), (2, 2)])
+def test_another_sharded_model_is_found_and_one_that_the_script_has_dropped_is_not(shape: tuple[int, ...]) -> None:
+    """Nobody would give it the groups of a newer run."""
+    gc.collect()  # models of earlier tests
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    student, teacher = without_own(mesh), sharded(mesh=mesh)
+    prepared = Resharded([student, teacher], rank=1, world=6)
+    assert not keeps_others([student, teacher]), "what is prepared for another size has no groups"
+    del prepared
+    assert keeps_others([student])
+    del teacher
+    assert not keeps_others([student])
+
+
+def frozen(net: Any) -> None:
+    net.blocks[0].requires_grad_(False)
+
+
+SET: Mapping[str, tuple[str, Callable[[Any], None]]] = {
+    "requires_grad": ("model.blocks.0", frozen),
+    "gradient_divide_factor": ("model", lambda net: net.set_gradient_divide_factor(6.0)),
+    "reduce_grads": ("model.blocks.1", lambda net: net.blocks[1].set_requires_gradient_sync(False)),
+    "all_reduce_grads": ("model.blocks.1", lambda net: net.blocks[1].set_requires_all_reduce(False)),
+    "reshard_after_forward": ("model.blocks.1", lambda net: net.blocks[1].set_reshard_after_forward(False)),
+    "_states_to_forward_prefetch": ("model", lambda net: net.set_modules_to_forward_prefetch([net.blocks[0]])),
+}
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("name", SET)
+def test_what_a_script_sets_in_fsdp_is_seen_and_a_pass_changes_none_of_it(name: str) -> None:
+    path, change = SET[name]
+    net = sharded()
+    before = options({"model": net})
+    net(torch.zeros(1, 4, dtype=torch.long))
+    assert options({"model": net}) == before
+    change(net)
+    after = options({"model": net})
+    assert after[path][name] != before[path][name]
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_only_another_divisor_of_gradients_than_one_depends_on_the_ranks() -> None:
+    net = shaped(2, 2)()
+    assert own_divisor([net]) is None
+    net.set_gradient_divide_factor(1.0)
+    assert own_divisor([net]) is None
+    net.set_gradient_divide_factor(4.0)
+    assert own_divisor([net]) == 4.0
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_a_model_that_got_or_replaced_a_parameter_needs_other_shards() -> None:
+    net = sharded()
+    made = Resharded([net], rank=1, world=6)
+    assert made.fits([net])
+    net.late = fully_shard(nn.Linear(4, 4), mesh=net.embedding.weight.device_mesh)
+    assert not made.fits([net])
+    made = Resharded([net], rank=1, world=6)
+    net.load_state_dict({name: value.detach().clone() for name, value in net.state_dict().items()}, assign=True)
+    for param in (param for part in net.modules() for param in params_of(part)):
+        param.reset_sharded_param()  # as torch does with the first pass after that
+    assert not made.fits([net])
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_gradients_have_the_type_at_another_size_that_the_script_has_given_them() -> None:
+    net: Any = nn.Linear(4, 4, dtype=torch.bfloat16)
+    for parameter in net.parameters():
+        parameter.grad_dtype = torch.float32
+    fully_shard(net, mesh=init_device_mesh("cpu", (WORLD,)))
+    made = Resharded([net], rank=1, world=6)
+    rooms = [(part, made.room(part)[0]) for part in net.parameters()]
+    uninstall()
+    install_placeholder(rank=1, world=6)
+    take_groups([net])
+    made.install(rooms)
+    assert [one.sharded_grad_dtype for one in params_of(net)] == [torch.float32] * 2
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_a_part_of_a_mesh_is_made_once_for_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FSDP has one for each parameter, and each takes a millisecond in which the ranks stand still."""
+    net, made, plain = shaped(2, 2)(), [], DeviceMesh._create_sub_mesh
+
+    def noted(mesh: Any, *arguments: Any) -> Any:
+        made.append(mesh)
+        return plain(mesh, *arguments)
+
+    monkeypatch.setattr(DeviceMesh, "_create_sub_mesh", noted)
+    take_groups([net])
+    assert len(made) == 1
+    assert {mesh.get_local_rank() for mesh in meshes([net]) if mesh.ndim == 1} == {1}
 
 
 @pytest.mark.usefixtures("placeholder")
