@@ -82,11 +82,11 @@ OVERDUE: Final = 60
 """Seconds after which nobody has acted on an end: an operator needs some, and clocks differ a little."""
 
 
-def deadline(moment: datetime | None, now: datetime, *, whom: str = "an operator") -> str:
-    """An end of a wait and how long until then; one on which nobody has acted asks for who should. "" for None."""
+def deadline(moment: datetime | None, now: datetime, *, whom: str = "") -> str:
+    """An end of a wait and how long until then; of one on which nobody has acted, who should. "" for None."""
     if moment is None:
         return ""
     left = (moment - now).total_seconds()
     if left < -OVERDUE:
-        return f"{clock(moment, now)}, {duration(-left)} ago: is {whom} running?"
+        return f"{clock(moment, now)}, {duration(-left)} ago" + (f": is {whom} running?" if whom else "")
     return f"{clock(moment, now)}, in {duration(left)}" if left > 0 else f"{clock(moment, now)}, now"

@@ -126,7 +126,7 @@ def page_of_job(told: JobPage, now: datetime, *, every: bool = False) -> Page:
             "Because" if failed else "Waits for",
             wait.message if wait and wait.message not in f"{told.running}{told.disrupted}" else "",
         ),
-        ("Until", deadline(wait.until, now) if wait else ""),
+        ("Until", deadline(wait.until, now, whom="an operator") if wait else ""),
     )
     return Facts(facts), _conditions(told.conditions), *_members(told.members, every), _moves(told.moves[-MOVES:], now)
 

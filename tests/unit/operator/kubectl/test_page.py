@@ -54,5 +54,7 @@ def test_a_table_has_the_first_part_of_a_message() -> None:
 def test_an_end_says_how_far_away_it_is_and_one_that_passed_asks_for_the_operator() -> None:
     seconds = {30: "03:04:35Z, in 30s", 0: "03:04:05Z, now", -59: "03:03:06Z, now"}
     assert {left: deadline(NOW + timedelta(seconds=left), NOW) for left in seconds} == seconds
-    assert deadline(NOW - timedelta(hours=1), NOW) == "02:04:05Z, 60m ago: is an operator running?"
+    assert deadline(NOW - timedelta(hours=1), NOW) == "02:04:05Z, 60m ago"
+    asking = deadline(NOW - timedelta(hours=1), NOW, whom="an operator")
+    assert asking == "02:04:05Z, 60m ago: is an operator running?"
     assert deadline(None, NOW) == ""
