@@ -6,6 +6,7 @@ pipe is full. Without the channel's file and the token it starts nothing. Called
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
@@ -45,7 +46,18 @@ class ReportFeed:
         """The process, while it lives: it is none of the trainer's."""
 
     def look(self, state: AgentState, selector: selectors.BaseSelector) -> None:
-        """Passes on what the process says, and gives it the report of this state if that has changed."""
+        """Passes on what the process says, and gives it the report of this state if that has changed.
+
+        Raises nothing: an error of reporting ends the reports, and never the agent.
+        """
+        try:
+            self._look(state, selector)
+        except Exception as error:  # noqa: BLE001 - also a bug of ours
+            with contextlib.suppress(OSError):
+                self._close()
+            self._log.say(f"nothing more is reported to the operator: {type(error).__name__}: {error}")
+
+    def _look(self, state: AgentState, selector: selectors.BaseSelector) -> None:
         if self._lines is not None:
             self._log.write(self._lines.read())
             if self._lines.closed:
@@ -74,9 +86,14 @@ class ReportFeed:
         """Starts the process if there is a channel and a token."""
         if len(self._files) < 2 or not all(map(_has_content, self._files)):
             return False
-        (reports_end, reports), (lines, lines_end) = os.pipe(), os.pipe()
-        os.set_blocking(reports, False)
-        try:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            reports_end, reports = os.pipe()
+            theirs.callback(os.close, reports_end)
+            ours.callback(os.close, reports)
+            lines_fd, lines_end = os.pipe()
+            theirs.callback(os.close, lines_end)
+            lines = ours.enter_context(contextlib.closing(Pipe(lines_fd, selector)))
+            os.set_blocking(reports, False)
             process = subprocess.Popen(
                 [sys.executable, *_COMMAND, *map(str, self._files)],
                 env=self._environ,
@@ -87,26 +104,24 @@ class ReportFeed:
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - safe: the agent has no threads
             )
             process.returncode = 0  # keeps Popen from waiting for it: the agent's waitpid(-1) does
-        except OSError as error:
-            self._log.say(f"nothing is reported to the operator: {sys.executable} cannot be started: {error.strerror}")
-            self._next = float("inf")
-            os.close(reports)
-            os.close(lines)
-            return False
-        finally:
-            os.close(reports_end)
-            os.close(lines_end)
-        self._reports, self._lines, self.pid = reports, Pipe(lines, selector), process.pid
+            ours.pop_all()
+        self._reports, self._lines, self.pid = reports, lines, process.pid
         return True
 
     def _end(self) -> None:
         if self._lines is not None:
             self._log.write(self._lines.read())
-            self._lines.close()
-            os.close(self._reports)
             self._log.say("nothing more is reported to the operator: the process that sends it has ended")
+        self._close()
+
+    def _close(self) -> None:
+        """Starts nothing again; the process ends once its stdin is closed."""
+        lines, reports = self._lines, self._reports
         self._next = float("inf")
         self._reports, self._lines, self.pid = -1, None, None
+        if lines is not None:
+            lines.close()
+            os.close(reports)
 
 
 def _has_content(path: Path) -> bool:

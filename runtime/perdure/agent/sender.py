@@ -158,8 +158,9 @@ class Sender:
         """Whether there are more reports to come."""
         chunk = os.read(self._lines, _CHUNK)
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        if lines:
-            self._newest = read_report(lines[-1].decode())
+        for line in lines:
+            with contextlib.suppress(ContractError):  # then the last one counts
+                self._newest = read_report(line.decode(errors="replace"))
         return bool(chunk)
 
     def _send(self, report: Report) -> None:

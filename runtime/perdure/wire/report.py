@@ -72,8 +72,12 @@ def _start(value: Any) -> str:
     return value
 
 
+def _fits(number: float) -> bool:
+    return 0 <= number <= LARGEST  # NaN is not
+
+
 def _amount(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
         raise TypeError(f"{str(value)[:80]!r} is not a number from 0 to 2^53 - 1")
     return float(value)
 
@@ -167,16 +171,21 @@ class Channel:
 
 
 def write_report(report: Report) -> str:
-    """The body of a request: compact JSON of at most REPORT_BYTES, without what is unknown."""
+    """The body of a request: compact JSON of at most REPORT_BYTES, without what is unknown.
+
+    A number that no reader takes is left out, because a script may compute any: NaN, infinite, negative or too large.
+    """
     body: dict[str, Any] = {"v": VERSION}
     for name, value in asdict(report).items():
+        if isinstance(value, int | float) and not _fits(value):
+            continue
         if isinstance(value, float):
             body[name] = round(value, 3)
         elif name in ("store_why", "live_why"):
             body[name] = _CONTROLS.sub(" ", fitting(_reason(value), _REASON_BYTES))
         else:
             body[name] = value
-    body["awaited"] = list(report.awaited[:AWAITED_KEPT])
+    body["awaited"] = [rank for rank in report.awaited if _fits(rank)][:AWAITED_KEPT]
     return _compact({name: value for name, value in body.items() if value not in (None, "", [])})
 
 

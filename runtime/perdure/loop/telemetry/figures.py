@@ -16,6 +16,8 @@ from perdure.wire.report import TrainerPhase
 
 SEND_SECONDS: Final = 3.0
 """From one to the next while only numbers change."""
+FARTHEST_SECONDS: Final = 10 * 365 * 86400.0
+"""No estimate is longer: a loop whose end is farther away has none, as with max_steps=sys.maxsize."""
 
 
 class FiguresToAgent:
@@ -108,4 +110,5 @@ class FiguresToAgent:
         if self._begun is None:
             self._begun = (now, done)
         at, before = self._begun
-        return (1 - done) * (now - at) / (done - before) if done > before else None
+        left = (1 - done) * (now - at) / (done - before) if done > before else None
+        return left if left is not None and left <= FARTHEST_SECONDS else None

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import selectors
 import signal
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.pki import Pki
+from perdure.agent.pod_log import Outlet
+from perdure.agent.reporter import ReportFeed
+from perdure.agent.state import AgentSettings, AgentState, TrainerProcesses
 from perdure.wire import CommitRef, ExitKind, Leave, Train
 from perdure.wire.report import Channel, TrainerPhase, write_channel
 from tests.unit.runtime.agent.member import TRAINER, Member
@@ -108,3 +114,69 @@ def test_a_dead_sender_is_one_line_and_training_goes_on(pki: Pki, tmp_path: Path
         outcome, _ = member.outcome()
         assert outcome.outcome is ExitKind.CHECKPOINTED
         assert sum("nothing more is reported" in line for line in member.log) == 1
+
+
+class Feed:
+    """A feed in this process, with both files, and what it says."""
+
+    def __init__(self, folder: Path, selector: selectors.BaseSelector, reader: int, writer: int) -> None:
+        for name in ("report", "token"):
+            (folder / name).write_text("anything")
+        self._selector, self._reader, self._log = selector, reader, Outlet(writer)
+        self.feed = ReportFeed(folder / "report", folder / "token", os.environ, self._log)
+
+    def look(self, state: AgentState) -> None:
+        self.feed.look(state, self._selector)
+        self._log.flush()
+
+    def said(self) -> str:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._reader, 1 << 16).decode()
+        return ""
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with selectors.DefaultSelector() as selector:
+        yield Feed(tmp_path, selector, reader, writer)
+    os.close(reader)
+    os.close(writer)
+
+
+IDLE = AgentState(AgentSettings())
+
+
+def files_of_this_process() -> set[str]:
+    return {file.name for file in Path("/proc/self/fd").iterdir()}
+
+
+def children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def test_an_agent_without_room_for_another_file_says_so_once_and_goes_on(feed: Feed) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = files_of_this_process()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+    try:
+        feed.look(IDLE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "nothing more is reported to the operator: OSError: [Errno 24]" in feed.said()
+    feed.look(IDLE)
+    assert (feed.feed.pid, feed.said()) == (None, "")
+    assert files_of_this_process() <= opened
+
+
+def test_a_state_that_cannot_be_reported_ends_the_reports_and_not_the_agent(feed: Feed) -> None:
+    """Such a state is a bug of ours: a trainer without a process."""
+    opened, before = files_of_this_process(), children()
+    feed.look(replace(IDLE, trainer=TrainerProcesses(1, ())))
+    assert feed.said().count("nothing more is reported to the operator: IndexError") == 1
+    (sender,) = children() - before
+    os.waitpid(sender, 0)  # it ends because its stdin is closed
+    feed.look(IDLE)
+    assert (feed.feed.pid, feed.said()) == (None, "")
+    assert files_of_this_process() <= opened

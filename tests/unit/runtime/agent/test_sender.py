@@ -61,6 +61,10 @@ class Sending:
         assert self.process.stdin
         self.process.stdin.write(f"{write_report(report)}\n")
 
+    def tell_line(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{line}\n")
+
     def says(self) -> str:
         """Its next line."""
         assert self.process.stderr
@@ -125,6 +129,15 @@ def test_a_change_that_matters_does_not_wait_for_its_time_and_only_the_newest_re
         sender.tell(replace(REPORT, step=9, phase=TrainerPhase.EVALUATING))
         got = server.next().report
         assert (got.sequence, got.step, got.phase) == (2, 9, TrainerPhase.EVALUATING)
+
+
+@pytest.mark.parametrize("line", ["", "{", '{"v": 1}', '{"v": 1, "start": "abababab", "sequence": 1, "step": -1}'])
+def test_a_line_that_is_no_report_changes_nothing(pki: Pki, tmp_path: Path, line: str) -> None:
+    with serving(pki, answer(PATIENT)) as server, sending(tmp_path) as sender:
+        server.put_into(tmp_path)
+        sender.tell_line(f"{write_report(REPORT)}\n{line}")
+        assert server.next().report == REPORT
+        assert sender.ends() == ""
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["without a word", "as its answer says"])

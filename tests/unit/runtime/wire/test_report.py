@@ -68,6 +68,22 @@ def test_a_written_report_is_read_and_no_longer_than_allowed(report: Report) -> 
     assert found.awaited == report.awaited[:AWAITED_KEPT]
 
 
+@given(
+    st.dictionaries(st.sampled_from(["step", "epoch", "commit_step"]), st.integers()),
+    st.dictionaries(st.sampled_from(["samples_per_second", "remaining_seconds", "progress"]), st.floats()),
+    st.lists(st.integers(), max_size=3).map(tuple),
+)
+@example({"step": LARGEST + 1}, {"remaining_seconds": 3e19}, ())
+@example({}, {"samples_per_second": float("nan")}, (-1, 5))
+def test_numbers_that_no_reader_takes_are_left_out(
+    counts: dict[str, int], figures: dict[str, float], awaited: tuple[int, ...]
+) -> None:
+    found = read_report(write_report(Report(START, 1, TrainerPhase.TRAINING, awaited=awaited, **counts, **figures)))
+    assert found.phase is TrainerPhase.TRAINING
+    assert all(getattr(found, name) == (value if 0 <= value <= LARGEST else None) for name, value in counts.items())
+    assert found.awaited == tuple(rank for rank in awaited if 0 <= rank <= LARGEST)
+
+
 @given(st.dictionaries(st.sampled_from(list(json.loads(write_report(FULLEST)))), anything))
 def test_whatever_a_container_sends_is_a_report_that_can_be_written_again_or_an_error(body: dict[str, Any]) -> None:
     try:

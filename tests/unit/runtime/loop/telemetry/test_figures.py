@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -105,6 +106,16 @@ def test_the_time_that_is_left_follows_from_the_progress_of_this_process(trainer
     assert isinstance(third, Figures)
     assert isinstance(fourth, Figures)
     assert (third.remaining_seconds, fourth.remaining_seconds) == (10.0, 20.0)
+
+
+def test_a_loop_that_ends_only_when_somebody_stops_it_has_no_time_left(trainer: Trainer) -> None:
+    trainer.done = 0.0
+    trainer.trains(2, 10.0)
+    trainer.done = 20 / sys.maxsize
+    trainer.trains(1, 10.0)
+    *_, last = trainer.told()
+    assert isinstance(last, Figures)
+    assert (last.progress, last.remaining_seconds) == (trainer.done, None)
 
 
 def test_after_a_live_move_the_new_number_of_ranks_counts(trainer: Trainer) -> None:
