@@ -76,7 +76,7 @@ def test_a_written_report_is_read_and_no_longer_than_allowed(report: Report) -> 
 @example({"step": LARGEST + 1}, {"remaining_seconds": 3e19}, ())
 @example({}, {"samples_per_second": float("nan")}, (-1, 5))
 def test_numbers_that_no_reader_takes_are_left_out(
-    counts: dict[str, int], figures: dict[str, float], awaited: tuple[int, ...]
+    counts: dict[str, Any], figures: dict[str, Any], awaited: tuple[int, ...]
 ) -> None:
     found = read_report(write_report(Report(START, 1, TrainerPhase.TRAINING, awaited=awaited, **counts, **figures)))
     assert found.phase is TrainerPhase.TRAINING
