@@ -19,7 +19,7 @@ SHOWN: Final[Mapping[str, Sequence[str]]] = {
         "tests/unit/runtime/session/test_boundary.py::test_a_disturbed_script_ends_as_if_nothing_had_happened",
         "tests/unit/runtime/session/test_ranks.py::test_two_ranks_resume_to_the_result_of_an_undisturbed_run",
     ],
-    "sharded ones by FSDP2, HSDP (both live) and FSDP2 with tensor parallelism (in place)": [
+    "sharded ones by FSDP2, HSDP and FSDP2 with tensor parallelism (live)": [
         "tests/unit/runtime/live/test_sharded_live.py::test_replaced_ranks_change_nothing",
         "tests/unit/runtime/session/test_sharded.py::test_a_resumed_run_is_the_undisturbed_one_bit_for_bit",
     ],

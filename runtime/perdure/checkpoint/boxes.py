@@ -6,7 +6,7 @@ allocates the whole tensor. Called by tensors, stage, load and the state's room;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,6 +59,13 @@ def placements_over(tensor: Tensor, mesh: ElasticMesh) -> tuple[Placement, ...] 
 def layout_over(tensor: Tensor, mesh: ElasticMesh) -> Layout:
     """The tensor's layout if its mesh becomes this one."""
     return mesh.layout(tuple(tensor.shape), _layout(tensor).placements)
+
+
+def local_shape(spec: Any, coordinate: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the part at this coordinate of its mesh of a tensor that is laid out so."""
+    placements: tuple[Any, ...] = tuple(map(_read, spec.placements))
+    shape = tuple(spec.shape)
+    return Layout(shape, tuple(spec.mesh.shape), tuple(range(spec.mesh.size())), placements).local_shape(coordinate)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -75,12 +75,10 @@ class Layout:
             return (Part(Box.whole(self.shape), (0,) * len(self.shape)),)
         return parts(self.shape, self.mesh, coordinate, self.placements)
 
-    @property
-    def nothing(self) -> Box:
-        """The empty box, as a rank's local tensor without elements has it: 0 along each dimension that is sharded."""
-        sharded = {one.dim for one in self.placements if not isinstance(one, Replicate)}
-        sizes = tuple(0 if dim in sharded else size for dim, size in enumerate(self.shape))
-        return Box((0,) * len(sizes), sizes)
+    def local_shape(self, coordinate: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the local tensor at this coordinate of the mesh."""
+        held = _held(self.shape, self.mesh, coordinate, self.placements)
+        return tuple(sum(map(len, runs)) for runs in held)
 
     def holders(self) -> Mapping[Box, tuple[int, ...]]:
         """Each box, and the ranks that hold it, ascending."""
@@ -110,6 +108,13 @@ def parts(
     """
     if not len(mesh) == len(coordinate) == len(placements):
         raise UserError(f"a mesh of {len(mesh)} dimensions has {len(placements)} placements: give one for each")
+    return tuple(_parts(_held(shape, mesh, coordinate, placements)))
+
+
+def _held(
+    shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
+) -> list[Runs]:
+    """The indices that this rank holds in each dimension."""
     held = [_joined([range(size)]) for size in shape]
     for size, rank, placement in zip(mesh, coordinate, placements, strict=True):
         match placement:
@@ -122,7 +127,7 @@ def parts(
                 _check(dim, shape)
                 pieces = [_chunk(held[dim], split_factor, number) for number in range(split_factor)]
                 held[dim] = _joined([run for piece in pieces for run in _chunk(piece, size, rank)])
-    return tuple(_parts(held))
+    return held
 
 
 def _check(dim: int, shape: Sequence[int]) -> None:

@@ -440,7 +440,7 @@ class Effects:
                 f"{odd[0]} is sharded, and is no parameter and no optimizer's state: its size cannot change"
             )
         own = [*live.values(), *(tensor.grad for tensor in live.values() if tensor.grad is not None)]
-        if left := strays([*own, *state.shared.values()]):
+        if left := strays([*own, *state.shared.values()], self.run.registry.sharded_modules):
             raise UserError(
                 f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
                 f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"

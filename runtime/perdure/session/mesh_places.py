@@ -5,24 +5,12 @@ Called by perdure.session.sources, and by perdure.session.core before training.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 from torch.distributed.device_mesh import DeviceMesh
 
 from perdure.errors import UserError
+from perdure.loop.data.batch_share import BatchShare, share_in
 from perdure.loop.data.loader import Loader
 from perdure.loop.run import Run
-
-
-@dataclass(frozen=True)
-class BatchShare:
-    """The share that a loader hands to this rank: number `rank` of `world`."""
-
-    rank: int
-    world: int
-    first: bool = True
-    """Whether this rank has the lowest number of those with this share. Its samples are on record."""
 
 
 def place_in(run: Run, name: str, mesh: DeviceMesh | None) -> BatchShare:
@@ -38,10 +26,7 @@ def place_in(run: Run, name: str, mesh: DeviceMesh | None) -> BatchShare:
             f"loader {name!r}: mesh has the ranks {ranks}, and this is rank {run.rank} of {run.world}: give dimensions "
             f"of a mesh of all ranks, such as mesh['dp']"
         )
-    number = 0
-    for coordinate, size in zip(place, mesh.shape, strict=True):
-        number = number * size + coordinate
-    return BatchShare(number, math.prod(mesh.shape), first=0 in ranks)
+    return share_in(mesh)
 
 
 def check_batches(run: Run) -> None:

@@ -121,7 +121,7 @@ def obstacle(name: str, module: nn.Module, world: int) -> str:
 
 def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
     held = list(_params([module]))
-    own = {id(param.sharded_param) for param in held}
+    own = {id(one) for param in held for one in (param.sharded_param, _gathered(param))}
     if odd := [one for one in present if boxes.is_sharded(one) and id(one) not in own]:
         return f"has a sharded tensor of shape {list(odd[0].shape)} that fully_shard has not made{_untied(module)}"
     if why := next(filter(None, map(_custom, _groups([module]))), ""):
@@ -155,15 +155,27 @@ def _untied(module: nn.Module) -> str:
 
 
 def _unknown_mesh(info: Any, held: Iterable[Any]) -> str:
-    """The mesh, if it is none over which `fully_shard` shards alone or beside replicas; "" if it is."""
+    """The mesh, if it is none over which `fully_shard` shards alone, beside replicas, or over tensor parallelism; "" if
+    it is."""
     mesh, root, kind = info.mesh, _root(info.mesh), type(info).__name__
     if root._flatten_mapping:  # noqa: SLF001
         return "a mesh of which dimensions were made one"
     if root.ndim > 2:
         return f"a mesh of {root.ndim} dimensions"
-    known = mesh is root and (kind, mesh.ndim) in {(_FSDP, 1), (_HSDP, 2)}
-    if not known or any(param.is_dtensor for param in held):
-        return "a part of a mesh, or beside tensor parallelism"
+    if mesh is root and (kind, mesh.ndim) in {(_FSDP, 1), (_HSDP, 2)} and not any(param.is_dtensor for param in held):
+        return ""
+    if kind == _FSDP and root.ndim == 2 and mesh.mesh_dim_names == root.mesh_dim_names[:1]:
+        return _not_parallel(root, held)
+    return "a part of a mesh that is not its first dimension, or beside tensor parallelism over another mesh"
+
+
+def _not_parallel(root: Any, held: Iterable[Any]) -> str:
+    """The mesh, unless tensor parallelism splits parameters along its second dimension; "" if it does."""
+    layouts = [param._unsharded_dtensor_spec for param in held if param.is_dtensor]  # noqa: SLF001
+    if not layouts:
+        return f"a part of a mesh, and nothing is split along the other dimension {root.mesh_dim_names[1]!r}"
+    if any(_root(one.mesh) is not root or one.mesh.mesh_dim_names != root.mesh_dim_names[1:] for one in layouts):
+        return "several meshes"
     return ""
 
 
@@ -238,6 +250,12 @@ def own_divisor(modules: Iterable[nn.Module]) -> float | None:
     return next((factor for factor in found if factor not in (None, 1)), None)
 
 
+def _gathered(param: Any) -> Any:
+    """What the module has in place of the shards for a forward pass, if FSDP has gathered it already. Under tensor
+    parallelism it is a sharded tensor, too."""
+    return getattr(param, "_unsharded_param", None)
+
+
 def gathers(modules: Iterable[nn.Module]) -> bool:
     """Whether the script has begun to gather parameters, and has not waited for them. Other ranks of a newer run
     would not take part."""
@@ -297,12 +315,14 @@ def _noted_passes(modules: Iterable[nn.Module]) -> list[list[Any]]:
 def meshes(modules: Iterable[nn.Module]) -> list[Any]:
     """The meshes over which they are sharded, each before its parts: `mesh["shard"]` is one, too."""
     roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
-    parts = [mesh for mesh in map(_thing, keepers.made()) if isinstance(mesh, DeviceMesh) and id(mesh) not in roots]
-    return [*roots.values(), *(mesh for mesh in parts if id(_root(mesh)) in roots)]
+    return [*roots.values(), *_parts_of(roots.values())]
 
 
-def _thing(noted: tuple[Any, str]) -> Any:
-    return noted[0]
+def _parts_of(roots: Iterable[Any]) -> list[Any]:
+    """All meshes that are dimensions of these."""
+    ids = set(map(id, roots))
+    found = [mesh for mesh, _ in keepers.made() if isinstance(mesh, DeviceMesh) and id(mesh) not in ids]
+    return [mesh for mesh in found if id(_root(mesh)) in ids]
 
 
 def references(modules: Sequence[nn.Module]) -> int:
@@ -391,6 +411,8 @@ class Resharded:
             self._meshes = _meshes_like(modules, self._mesh.shape, rank)
             self._infos = {id(info): self._info(info) for info in infos(modules)}
             self._made = {id(param.sharded_param): self._make(param) for param in _params(modules)}
+        for mesh in _parts_of(self._meshes.values()):
+            keepers.disregard(mesh)  # torch has made it beside ours, and DTensor's caches keep it
         self._rooms: dict[int, Tensor] = {}
         """The memory with padding of each parameter's part, by the parameter's id."""
 
@@ -435,7 +457,8 @@ class Resharded:
         held = layout.at(self._mesh.coordinate(self._rank))
         if len(held) > 1:
             raise UserError(f"a tensor of shape {list(tensor.shape)} lies in several pieces on one rank")
-        return held[0].box if held else layout.nothing
+        shape = layout.local_shape(self._mesh.coordinate(self._rank))
+        return held[0].box if held else Box((0,) * len(shape), shape)
 
     def _info(self, info: Any) -> Any:
         like, at = copy.copy(info), self._mesh.coordinate(self._rank)
@@ -454,10 +477,7 @@ class Resharded:
         made._init_shard_mesh = lambda: None  # noqa: SLF001
         if param.post_forward_mesh_info is not None:
             made.post_forward_mesh_info = self._infos[id(param.post_forward_mesh_info)]
-        whole = nn.Parameter(
-            torch.empty(param._orig_size, dtype=tensor.dtype, device="meta"),  # noqa: SLF001
-            requires_grad=tensor.requires_grad,
-        )
+        whole = nn.Parameter(self._whole(param), requires_grad=tensor.requires_grad)
         if tensor._has_grad_dtype_override:  # noqa: SLF001
             whole.grad_dtype = tensor.grad_dtype
         placed = param.fsdp_placement
@@ -476,6 +496,20 @@ class Resharded:
             if name not in _KEPT and value is not before.get(name)
         }
         return _Made(param, tensor, tensor.dtype, changed, made.padded_sharded_param_size, placed.dim)
+
+    def _whole(self, param: Any) -> Tensor:
+        """What FSDP shards of a parameter, without memory: all of it, or this rank's part in tensor parallelism."""
+        dtype = param.sharded_param.dtype
+        if not param.is_dtensor:
+            return torch.empty(param._orig_size, dtype=dtype, device="meta")  # noqa: SLF001
+        spec = param._unsharded_dtensor_spec  # noqa: SLF001
+        from torch.distributed.tensor import DTensor  # noqa: PLC0415 - as above
+
+        sizes = boxes.local_shape(spec, self._mesh.coordinate(self._rank)[1:])
+        local = torch.empty(sizes, dtype=dtype, device="meta")
+        return DTensor.from_local(
+            local, self._meshes[id(spec.mesh)], spec.placements, run_check=False, shape=spec.shape, stride=spec.stride
+        )
 
 
 def _over_live_mesh(value: Any, before: Any) -> Any:
@@ -526,11 +560,12 @@ def _become(tensor: Any, room: Tensor, spec: Any) -> None:
     tensor._local_tensor, tensor._spec = room, spec  # noqa: SLF001
 
 
-def strays(known: Collection[Tensor]) -> list[Tensor]:
-    """Sharded tensors that the script keeps and that are none of the known ones: averages of weights, norms."""
+def strays(known: Collection[Tensor], modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Sharded tensors that the script keeps and that are none of the known ones: averages of weights, norms. What FSDP
+    gathers of the modules' parameters for tensor parallelism is known, too."""
     from torch.distributed.tensor import DTensor  # noqa: PLC0415 - as above
 
-    own = set(map(id, known))
+    own = {*map(id, known), *map(id, map(_gathered, _params(modules)))}
 
     def found() -> list[Tensor]:
         return [one for one in gc.get_referrers(DTensor) if isinstance(one, DTensor) and id(one) not in own]

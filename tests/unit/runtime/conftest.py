@@ -1,4 +1,4 @@
-"""How a test joins a run."""
+"""How a test joins a run, and how it is one of several ranks without others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.device_mesh import DeviceMesh
 
 from perdure import Session
+from perdure.group.world import install_placeholder, uninstall
+from perdure.state import keepers
+from perdure.state.fully_sharded import _forget_layouts
 from tests.unit.runtime.session.training import Join
 
 
@@ -32,6 +36,24 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
     yield joined
     for session in sessions:
         session.close()
+
+
+@pytest.fixture
+def meshes_end() -> Iterator[None]:
+    """Later tests do not find the meshes of this one. FSDP's modules are cycles, so meshes live on for a while, and
+    would be found as a script's own; and torch takes an equal mesh for the same one."""
+    yield
+    uninstall()
+    for thing, _ in keepers.made():
+        if isinstance(thing, DeviceMesh):
+            keepers.disregard(thing)
+    _forget_layouts()
+
+
+@pytest.fixture
+def placeholder(meshes_end: None) -> None:
+    """This process is rank 1 of 4 in torch, and has no connection."""
+    install_placeholder(rank=1, world=4)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
 from perdure.errors import UserError
+from perdure.loop.data.batch_share import share_in
 from perdure.loop.data.changing import changeable
 from perdure.loop.data.evenness import why_another, why_uneven
 from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Probes, SampleDigests, different, probes, take
@@ -181,7 +182,7 @@ class Loader(Source[Any]):
         self._ids: list[int] = []
         self._rank, self._world = rank, world
         self.mesh = mesh
-        """The script's own; kept, so that no live hand-over changes the ranks below it."""
+        """The script's own, of which it hands out this rank's share. A change of ranks renews it, or is refused."""
         self._records = records
         self._sized_for = sized_for
         self._judged = 0
@@ -220,7 +221,11 @@ class Loader(Source[Any]):
         self._postponed = True
 
     def share(self, rank: int, world: int) -> None:
-        """From the next batch on it hands out the share of this rank in this world."""
+        """From the next batch on it hands out the share of this rank in this world, or in its mesh, which has changed
+        before."""
+        if self.mesh is not None:
+            place = share_in(self.mesh)
+            rank, world, self._records = place.rank, place.world, place.first
         if (rank, world) != (self._rank, self._world):
             self._rank, self._world = rank, world
             self._redraw = True

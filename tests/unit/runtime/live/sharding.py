@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.checkpoint import checkpoint
@@ -26,7 +27,7 @@ from perdure.agent.listeners import internet_listeners, socket_inode
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
 from tests.unit.runtime.live.scripts import await_exit, dies, take_part
-from tests.unit.runtime.session.sharded import BATCH, OPTIMIZERS, Net, dataset
+from tests.unit.runtime.session.sharded import BATCH, OPTIMIZERS, Net, by_mesh, dataset, value
 
 SECONDS = 60.0
 
@@ -93,14 +94,14 @@ def trains(
         began = None
         try:
             for _ in session.epochs(epochs):
-                for (words,) in session.loader(dataset(), BATCH):
+                for (words,) in session.loader(dataset(), BATCH, mesh=among(mesh)):
                     began = session.steps_done if began is None else began
-                    first = first or ids(net, steps_by, mesh)
                     loss = session.weighted(cross_entropy(net(words).float().flatten(0, 1), words.roll(1, 1).flatten()))
                     uses = not sums or session.steps_done % 4 == 3
                     net.set_requires_gradient_sync(uses)
                     loss.backward()
                     losses[session.steps_done] = [loss.item(), stepped(steps_by, trained) if uses else 0.0]
+                    first = first or (ids(net, steps_by, mesh) if uses else None)
                     take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
                     begin_to_gather(net if gathers else None)
@@ -127,25 +128,33 @@ def trains(
 
 def built(mesh: Any, *, extras: bool, checkpoints: bool, offloads: bool) -> Any:
     """The sharded model."""
-    net, options = Net(23), dict[str, Any]()
+    samples_by = among(mesh)
+    net, options = Net(22 if samples_by else 23), dict[str, Any]()
     if extras:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         options = {"mp_policy": policy, "reshard_after_forward": False}
     if offloads:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
     for block in net.blocks:
+        if samples_by:
+            split: Any = {"a": ColwiseParallel(), "b": RowwiseParallel()}
+            parallelize_module(block, mesh["tp"], split, src_data_rank=None)
         if extras:
             block.compile(backend="eager")
         if checkpoints:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        fully_shard(block, mesh=mesh, **options)
-    return fully_shard(net, mesh=mesh, **options)
+        fully_shard(block, mesh=samples_by or mesh, **options)
+    return fully_shard(net, mesh=samples_by or mesh, **options)
+
+
+def among(mesh: DeviceMesh) -> DeviceMesh | None:
+    """The part of the mesh whose ranks have samples of their own; None if all have."""
+    return mesh["dp"] if "tp" in (mesh.mesh_dim_names or ()) else None
 
 
 def stepped(optimizer: torch.optim.Optimizer, trained: list[Tensor]) -> float:
     """The norm of the gradients, which are used."""
-    norm: Any = clip_grad_norm_(trained, 1.0)
-    found: float = norm.full_tensor().item()
+    found = sum(value(clip_grad_norm_(some, 1.0)) for some in by_mesh(trained))
     optimizer.step()
     optimizer.zero_grad()
     return found
@@ -169,9 +178,11 @@ def _ports() -> list[int]:
 
 
 def meshed(how: str, world: int) -> DeviceMesh:
-    """`how`: fsdp, or hsdp, in which two ranks hold the shards, and others hold the same."""
-    if how == "hsdp":
-        return init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    """`how`: fsdp; hsdp, in which two ranks hold the shards, and others hold the same; or tp, in which two ranks split
+    the work on a batch."""
+    names = {"hsdp": ("replicate", "shard"), "tp": ("dp", "tp")}
+    if how in names:
+        return init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=names[how])
     return init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
 
 
@@ -183,7 +194,8 @@ def begin_to_gather(net: Any | None) -> None:
 def ids(net: nn.Module, optimizer: torch.optim.Optimizer, mesh: Any) -> list[int]:
     """The script's own objects."""
     reshard(net)
-    return list(map(id, (mesh, *net.parameters(), *optimizer.param_groups)))
+    state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, DTensor)]
+    return list(map(id, (mesh, *net.parameters(), *optimizer.param_groups, *state)))
 
 
 def own(net: nn.Module, optimizer: torch.optim.Optimizer) -> str:

@@ -17,6 +17,7 @@ EQUAL: Mapping[str, tuple[int, tuple[int, ...], dict[str, Any]]] = {
     "rank-0-of-2": (2, (0,), {"optimizer": "fused", "offloads": True}),
     "two-of-4": (4, (1, 3), {"optimizer": "foreach"}),
     "rank-2-of-2-x-2-replicas": (4, (2,), {"optimizer": "foreach", "how": "hsdp"}),
+    "rank-1-of-2-x-2-in-tensor-parallelism": (4, (1,), {"optimizer": "loop", "how": "tp"}),
 }
 """How many ranks, and which of them are replaced."""
 SAME = ("steps", "own", "rate")
@@ -63,6 +64,8 @@ OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, 
     "4-to-3": (4, 3, (), (2,), {"optimizer": "sgd"}),
     "replicas-2-x-2-to-1-x-2": (4, 2, (), (1, 2), {"optimizer": "foreach", "how": "hsdp"}),
     "replicas-1-x-2-to-2-x-2": (2, 4, (1, 2), (), {"optimizer": "fused", "how": "hsdp"}),
+    "tensor-parallel-2-x-2-to-1-x-2": (4, 2, (), (0, 1), {"optimizer": "loop", "how": "tp"}),
+    "tensor-parallel-1-x-2-to-2-x-2": (2, 4, (1, 2), (), {"optimizer": "foreach", "how": "tp"}),
 }
 """Old ranks and new ones, joiners, leavers."""
 SHORT = ("2-to-3", "3-to-2-without-rank-0")

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from perdure.errors import UserError
-from perdure.group.world import install_placeholder, uninstall
 from perdure.live.effects import Effects, Header
+from perdure.live.keys import FORMAT, StoreKeys
 from perdure.live.liveness import UNREGISTERED, kept_world
 from perdure.live.protocol.parties import Attempt
 from perdure.loop.run import Run
-from perdure.state import keepers
-from perdure.state.fully_sharded import _forget_layouts, infos
+from perdure.state.fully_sharded import infos
 from perdure.state.registry import Registry
 from perdure.wire import Handover
 from perdure.wire.settings import NOBODY, Settings
 
-NAMES = ("replicate", "shard")
+pytestmark = pytest.mark.usefixtures("placeholder")
+
+IN_TWO: Any = {"hsdp": ("replicate", "shard"), "tp": ("dp", "tp")}
+"""Two replicas of two ranks each, and pairs of ranks that split the work on a batch."""
 
 
-@pytest.fixture(autouse=True)
-def placeholder() -> Iterator[None]:
-    install_placeholder(rank=1, world=4)
-    yield
-    uninstall()
-    _forget_layouts()  # later tests may have equal meshes
+def shard(net: nn.Module, how: str, mesh: Any) -> Any:
+    if how == "tp":
+        parallelize_module(net, mesh["tp"], ColwiseParallel(), src_data_rank=None)
+    return fully_shard(net, mesh=mesh["dp"] if how == "tp" else mesh)
 
 
-def effects(world: int, joins: tuple[int, ...], leavers: tuple[int, ...], shape: tuple[int, ...] = (2, 2)) -> Effects:
-    """Old rank 1 of four, whose model has replicas of two ranks."""
-    registry = Registry()
-    registry.add(
-        "model", fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", shape, mesh_dim_names=NAMES[-len(shape) :]))
-    )
+def effects(world: int, joins: tuple[int, ...], leavers: tuple[int, ...], how: str = "hsdp") -> Effects:
+    """Those of old rank 1 of four. `how`: fsdp, or one of `IN_TWO`."""
+    registry, names = Registry(), IN_TWO.get(how, ("dp",))
+    mesh = init_device_mesh("cpu", (2, 2) if how in IN_TWO else (4,), mesh_dim_names=names)
+    registry.add("model", shard(nn.Linear(4, 4), how, mesh))
     settings = Settings("file:///nowhere", uid="uid", run=1, rank=1, world=4, member=NOBODY)
     run = SimpleNamespace(registry=registry, settings=settings, world=4, driven_by="", joining=False, replicas=())
     run.collectives_before = 0
@@ -92,19 +92,41 @@ def test_a_model_that_gets_a_part_after_an_offer_ends_the_attempt_before_anythin
         found._make_rooms(cast("Any", None), cast("Any", None), found.resharded)
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 2)])
-def test_a_sharded_model_that_is_not_registered_keeps_the_ranks_in_words_of_its_own(shape: tuple[int, ...]) -> None:
-    gc.collect()  # models of earlier tests
-    for mesh, _ in keepers.made():
-        keepers.disregard(mesh)  # torch's caches keep some of earlier tests
-    found = effects(4, (3,), (3,), shape)
+@pytest.mark.parametrize("how", ["fsdp", *IN_TWO])
+def test_a_sharded_model_that_is_not_registered_keeps_the_ranks_in_words_of_its_own(how: str) -> None:
+    found = effects(4, (3,), (3,), how)
     assert kept_world(found.run) == ""
     found._check_moment()
-    mesh = model(found).weight.device_mesh
-    teacher: Any = fully_shard(nn.Linear(4, 4), mesh=mesh._get_root_mesh())
+    teacher = shard(nn.Linear(4, 4), how, model(found).weight.device_mesh._get_root_mesh())
     assert kept_world(found.run) == UNREGISTERED
     with pytest.raises(UserError, match="is not registered: register it, too"):
         found._check_moment()
     found.run.registry.add("teacher", teacher)
     assert kept_world(found.run) == ""
     found._check_moment()
+
+
+@pytest.mark.parametrize("how", IN_TWO)
+@pytest.mark.parametrize(("world", "joins", "leavers"), [(3, (), (0,)), (3, (), (1,)), (5, (4,), ())])
+def test_ranks_that_do_not_fill_the_rows_of_a_mesh_are_an_obstacle_before_the_stop(
+    how: str, world: int, joins: tuple[int, ...], leavers: tuple[int, ...]
+) -> None:
+    found = effects(world, joins, leavers, how)
+    found.prepare_shards()
+    assert f"a multiple of 2 ranks, and not to {world}" in found.size_obstacle
+
+
+@pytest.mark.parametrize("how", IN_TWO)
+def test_whole_rows_are_none(how: str) -> None:
+    found = effects(6, (2, 3), (), how)
+    found.prepare_shards()
+    assert (found.size_obstacle, found.resharded is None) == ("", False)
+
+
+@pytest.mark.parametrize("how", IN_TWO)
+def test_a_newcomer_whose_script_makes_another_mesh_does_not_join(how: str) -> None:
+    found, store = effects(4, (3,), (3,), how), HashStore()
+    found._keys = StoreKeys(store, found.attempt, found.party, cast("Any", None))
+    store.set("warm/0", json.dumps([FORMAT, "same\na mesh of shape [4, 1] in the newer run"]))
+    with pytest.raises(UserError, match=r"it has a mesh of shape \[4, 1\] .*, and not a mesh of shape \[2, 2\]"):
+        found.get_warm("same")

@@ -9,7 +9,7 @@ import gc
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,10 @@ def tensors(net: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[
         yield from ((f"{names[parameter]}/{key}", value) for key, value in state.items())
 
 
-def by_mesh(net: nn.Module) -> list[list[Tensor]]:
+def by_mesh(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
     """The parameters; torch clips those of one mesh at a time."""
     found: dict[int, list[Tensor]] = {}
-    for parameter in net.parameters():
+    for parameter in parameters:
         found.setdefault(parameter.device_mesh.ndim if isinstance(parameter, DTensor) else 0, []).append(parameter)
     return list(found.values())
 
@@ -183,7 +183,7 @@ def train(
                     deferred |= {session.steps_done} if deferral.copies else set()
                     loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
-                    norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net)]
+                    norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net.parameters())]
                     steps_by.step()
                     steps_by.zero_grad()
                     step = session.steps_done + 1

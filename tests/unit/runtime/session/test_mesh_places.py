@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from perdure.errors import UserError
-from perdure.session.mesh_places import BatchShare, place_in
+from perdure.loop.data.batch_share import BatchShare
+from perdure.session.mesh_places import place_in
 
 FOUR = [[0, 1], [2, 3]]
 """Ranks by two dimensions."""

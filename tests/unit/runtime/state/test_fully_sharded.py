@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,12 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from perdure.group.world import NO_MESSAGE, foreign, has_placeholder, install_placeholder, uninstall
 from perdure.state import keepers
 from perdure.state.fully_sharded import (
     Resharded,
-    _forget_layouts,
     elastic_mesh,
     gathers,
     groups,
@@ -43,19 +43,9 @@ WORLD = 4
 
 
 @pytest.fixture
-def placeholder() -> Iterator[None]:
-    _forget_layouts()  # those of equal meshes in earlier tests
-    install_placeholder(rank=1, world=WORLD)
-    yield
-    uninstall()
-
-
-@pytest.fixture
-def fake() -> Iterator[None]:
+def fake(meshes_end: None) -> None:
     """torch's own: further groups can be made beside it."""
     dist.init_process_group("fake", store=HashStore(), rank=1, world_size=WORLD)
-    yield
-    uninstall()
 
 
 def sharded(**options: Any) -> Any:
@@ -67,11 +57,18 @@ def sharded(**options: Any) -> Any:
 
 
 def without_own(mesh: DeviceMesh) -> Any:
-    """A net of which the root has no parameters."""
-    net = nn.Sequential(*(Block(4) for _ in range(3)))
+    """A net of which the root has no parameters; over tensor parallelism, if the mesh has it."""
+    net, parallel = nn.Sequential(*(Block(4) for _ in range(3))), "tp" in (mesh.mesh_dim_names or ())
+    for part in net.children() if parallel else ():
+        parallelize_module(part, mesh["tp"], split(), src_data_rank=None)
     for part in (*net.children(), net):
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=mesh["dp"] if parallel else mesh)
     return net
+
+
+def split() -> Any:
+    """How tensor parallelism splits a block."""
+    return {"a": ColwiseParallel(), "b": RowwiseParallel()}
 
 
 def hooked() -> Any:
@@ -99,7 +96,11 @@ def sharded_again() -> Any:
 REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
     "a part of a larger mesh": (
         lambda: sharded(mesh=init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("one", "all"))["all"]),
-        "a part of a mesh",
+        "not its first dimension",
+    ),
+    "a pipeline's stage": (
+        lambda: sharded(mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))["dp"]),
+        "nothing is split along the other dimension 'pp'",
     ),
     "replicas in a part of a larger mesh": (
         lambda: sharded(
@@ -200,6 +201,16 @@ def test_a_model_is_sharded_while_its_parameters_are_whole_for_a_forward_pass() 
 
 
 @pytest.mark.usefixtures("fake")
+def test_what_is_gathered_for_tensor_parallelism_is_no_obstacle() -> None:
+    net = parallel()
+    shards = list(net.parameters())
+    net.blocks[0].unshard()
+    assert isinstance(net.blocks[0].a.weight, DTensor)
+    assert obstacle("model", net, WORLD) == ""
+    assert strays(shards, [net]) == []
+
+
+@pytest.mark.usefixtures("fake")
 def test_a_gathering_that_nobody_has_waited_for_is_seen() -> None:
     net = sharded()
     assert not gathers([net])
@@ -239,10 +250,11 @@ def test_nothing_keeps_the_group_that_was_there_before() -> None:
 
 
 @pytest.mark.usefixtures("fake")
-@pytest.mark.parametrize("shape", [(WORLD,), (2, 2)])
-def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("names", [("dp",), ("replicate", "shard"), ("dp", "tp")])
+def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(names: tuple[str, ...]) -> None:
     """torch gathers in a backward pass by its notes of forward passes, and a newcomer has none. Where the root has
     parameters of its own, what is gathered once more is still whole."""
+    shape = (WORLD // 2, 2) if len(names) > 1 else (WORLD,)
 
     def collectives(net: Any) -> dict[Any, int]:
         loss = net(torch.ones(2, 14)).sum()
@@ -250,7 +262,6 @@ def test_an_evaluation_before_a_move_does_not_change_what_the_next_step_gathers(
             loss.backward()
         return dict(seen.comm_counts)
 
-    names = ("replicate", "shard")[-len(shape) :]
     stayer, newcomer = (without_own(init_device_mesh("cpu", shape, mesh_dim_names=names)) for _ in range(2))
     collectives(stayer)
     with torch.no_grad():
@@ -369,9 +380,27 @@ def test_a_training_that_has_ended_keeps_no_group(shape: tuple[int, ...]) -> Non
         net.embedding.weight.full_tensor()
 
 
+def parallel() -> Any:
+    """Tensor parallelism in pairs of ranks, and FSDP2 over it."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    net = Net(22)
+    for block in net.blocks:
+        parallelize_module(block, mesh["tp"], split(), src_data_rank=None)
+        fully_shard(block, mesh=mesh["dp"])
+    return fully_shard(net, mesh=mesh["dp"])
+
+
+def replicated() -> Any:
+    return shaped(dist.get_world_size() // 2, 2)()
+
+
+KINDS: Mapping[str, Callable[[], Any]] = {"fsdp": sharded, "hsdp": replicated, "tp": parallel}
+
+
 @pytest.mark.usefixtures("placeholder")
-def test_no_note_of_a_mesh_of_replicas_keeps_a_group_that_was_there_before() -> None:
-    net = shaped(2, 2)()
+@pytest.mark.parametrize("kind", ["hsdp", "tp"])
+def test_no_note_of_a_mesh_of_two_dimensions_keeps_a_group_that_was_there_before(kind: str) -> None:
+    net = KINDS[kind]()
     before, kept = groups([net]), [id(mesh) for mesh in meshes([net])]
     uninstall()
     install_placeholder(rank=1, world=WORLD)
@@ -385,26 +414,23 @@ def test_no_note_of_a_mesh_of_replicas_keeps_a_group_that_was_there_before() -> 
 
 @pytest.mark.usefixtures("placeholder")
 @pytest.mark.parametrize(
-    ("rows", "rank", "world"),
+    ("kind", "rank", "world"),
     [
-        (None, 0, 3), (None, 2, 3), (None, 5, 7), (None, 1, 2),
-        (2, 0, 2), (2, 3, 4), (2, 6, 8), (2, 3, 6),
+        ("fsdp", 0, 3), ("fsdp", 2, 3), ("fsdp", 5, 7), ("fsdp", 1, 2),
+        ("hsdp", 0, 2), ("hsdp", 3, 4), ("hsdp", 6, 8), ("hsdp", 3, 6),
+        ("tp", 0, 2), ("tp", 3, 4), ("tp", 6, 8), ("tp", 5, 6),
     ],
 )  # fmt: skip
-def test_a_model_of_another_size_is_what_torch_shards_at_that_size(rows: int | None, rank: int, world: int) -> None:
-    """`rows`: 2 for replicas of two ranks each."""
-
-    def made() -> Any:
-        return sharded() if rows is None else shaped(dist.get_world_size() // rows, rows)()
-
+def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, rank: int, world: int) -> None:
+    made = KINDS[kind]
     net = made()
     optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
     for parameter in net.parameters():
         optimizer.state[parameter] = {"exp_avg": torch.zeros_like(parameter, requires_grad=False)}
     kept = [(id(one), one.requires_grad) for one in net.parameters()]
     parts = [*net.parameters(), *(values["exp_avg"] for values in optimizer.state.values())]
-    assert strays(parts) == []
-    assert strays(parts[1:]) == [parts[0]]
+    assert strays(parts, [net]) == []
+    assert strays(parts[1:], [net]) == [parts[0]]
     before, kept_meshes = [described(part) for part in parts], keepers.made()
     made_anew = Resharded([net], rank=rank, world=world)
     rooms = [(part, made_anew.room(part)[0]) for part in parts]
