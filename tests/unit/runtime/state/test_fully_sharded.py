@@ -383,7 +383,7 @@ def test_a_training_that_has_ended_keeps_no_group(shape: tuple[int, ...]) -> Non
 def parallel() -> Any:
     """Tensor parallelism in pairs of ranks, and FSDP2 over it."""
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
-    net = Net(22)
+    net = Net(23)
     for block in net.blocks:
         parallelize_module(block, mesh["tp"], split(), src_data_rank=None)
         fully_shard(block, mesh=mesh["dp"])
