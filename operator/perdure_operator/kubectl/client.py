@@ -145,7 +145,7 @@ async def _output(process: Process) -> bytes:
 async def _passed_on(process: Process, said: IO[str] | None) -> str:
     """Write what a process says to `said`, each part at once, up to a refusal of the API server; returns that one."""
     assert process.stderr is not None  # noqa: S101 - it is a pipe
-    decoder, held = codecs.getincrementaldecoder("utf-8")("replace"), Held()
+    decoder, held = codecs.getincrementaldecoder("utf-8")("replace"), RefusalFilter()
     while chunk := await process.stderr.read(_CHUNK):
         _write(held.rest(decoder.decode(chunk)), said)
     _write(held.end(), said)
@@ -158,7 +158,7 @@ def _write(text: str, said: IO[str] | None) -> None:
         said.flush()
 
 
-class Held:
+class RefusalFilter:
     """Divides what kubectl says into a refusal, which is held back, and the rest. Pure."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, ApiError, Forbidden
 from perdure_operator.kubectl import client, command, reading
-from perdure_operator.kubectl.client import Held, Kubectl, KubectlFailed
+from perdure_operator.kubectl.client import Kubectl, KubectlFailed, RefusalFilter
 
 Fake = Callable[[str], Path]
 FORBIDDEN = 'Error from server (Forbidden): nodes is forbidden: User "x" cannot list resource "nodes"'
@@ -181,12 +181,12 @@ def test_a_job_that_is_not_there_is_told_in_kubectls_words(fake: Fake, capsys: p
     ],
 )
 def test_only_a_line_that_begins_as_a_refusal_is_held_back(parts: list[str], shown: str, refusal: str) -> None:
-    held = Held()
+    held = RefusalFilter()
     assert ("".join([*map(held.rest, parts), held.end()]), held.refusal) == (shown, refusal)
 
 
 def test_a_part_is_shown_as_soon_as_it_cannot_become_a_refusal() -> None:
-    held = Held()
+    held = RefusalFilter()
     assert [held.rest("E"), held.rest("nter: "), held.rest("Error from server")] == ["", "Enter: ", "Error from server"]
 
 
