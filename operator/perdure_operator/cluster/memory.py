@@ -21,6 +21,8 @@ class Memory:
     """Refused creations and changes, by the object's name."""
     refused_deletions: dict[str, Refusal] = field(default_factory=dict)
     """By the object's uid."""
+    channel_refused: Refusal | None = None
+    """Why the newest pod came without a way to report; None if it has one, or needs none."""
     allotted: set[str] = field(default_factory=set)
     """Names of members that this process wrote into the job's status."""
     created: set[str] = field(default_factory=set)

@@ -34,7 +34,9 @@ def describe_training(draft: Draft, first: str) -> list[str]:
     if progress is not None and not is_silent(progress, draft.now):
         return ["they report how far they are: see status.progress"]
     unheard = f"not heard since {clock(progress.observed_at)}: " if progress else ""
+    refused = draft.snapshot.channel_refused
     return [
+        *([f"new members cannot report, and train without: {refused}"] if refused else []),
         f"{unheard}whether they train is not known until they end: see kubectl logs {first}",
         "no commit is known yet" if step is None else f"the last commit known is of step {step}",
     ]

@@ -319,6 +319,8 @@ class Snapshot(Model):
     kept: tuple[KeptTemplate, ...] = ()
     """Templates stored for the job; status says which one counts."""
     refusals: tuple[Refusal, ...] = ()
+    channel_refused: str = ""
+    """Why new members get no way to report; "" if they do, or if nobody should."""
     allotted: tuple[str, ...] = ()
     """Names in status that this process wrote there: no other process can have created their pods."""
     created: tuple[str, ...] = ()

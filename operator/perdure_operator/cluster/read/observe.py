@@ -161,6 +161,7 @@ class Observer:
                 "template_hash": template_hash,
                 "kept": kept,
                 "refusals": (*memory.refusals.values(), *_refused_deletions(memory, seen, kept)),
+                "channel_refused": memory.channel_refused.message if memory.channel_refused else "",
                 "allotted": tuple(sorted(memory.allotted)),
                 "created": tuple(sorted(memory.created)),
             }

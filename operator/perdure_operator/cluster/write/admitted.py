@@ -22,11 +22,22 @@ def missing_parts(admitted: Json) -> str:
     return f"admission (a webhook or a policy) leaves a member without {lacks}: exclude the job's pods" if lacks else ""
 
 
+def lost_token(admitted: Json) -> str:
+    """What this pod, which should report, lacks for that, in words; "" for nothing. A member trains without."""
+    if names.REPORT_VOLUME in _mounted(admitted.get("spec") or {}):
+        return ""
+    return f"admission (a webhook or a policy) leaves a member without the volume {names.REPORT_VOLUME}"
+
+
+def _mounted(spec: Json) -> set[str | None]:
+    """The names of the trainer's volumes."""
+    mounted = {one.get("name") for one in trainer_of(spec).get("volumeMounts") or []}
+    return mounted & {one.get("name") for one in spec.get("volumes") or []}
+
+
 def _lacks(spec: Json) -> Iterator[str]:
     trainer = trainer_of(spec)
-    mounted = {one.get("name") for one in trainer.get("volumeMounts") or []}
-    volumes = {one.get("name") for one in spec.get("volumes") or []}
-    if names.ASSIGNMENT_VOLUME not in mounted & volumes:
+    if names.ASSIGNMENT_VOLUME not in _mounted(spec):
         yield f"the volume {names.ASSIGNMENT_VOLUME}, which shows its assignment"
     words = [*(trainer.get("command") or []), *(trainer.get("args") or [])]
     if not any(words[at : at + len(AGENT)] == AGENT for at in range(len(words))):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -61,6 +61,8 @@ REFUSED_SECONDS: Final = 90
 leave no gap, and short enough that one that is no longer tried soon expires."""
 NOT_KEPT_SECONDS: Final = 3600
 """How long a refused kept template counts. Jobs can do without, and a missing right affects all of them."""
+NO_CHANNEL_SECONDS: Final = 3600
+"""How long new pods of a job come without a way to report after admission refused one that had it."""
 _ONE_REQUESTS_OWN: Final = re.compile(r"[0-9a-fA-F:.-]*\d[0-9a-fA-F:.-]*")
 """A number, an id or a time: what may differ between two refusals for one cause."""
 _ANNOTATIONS: Final = "/metadata/annotations"
@@ -124,10 +126,9 @@ class Writes:
                 assert_never(action)
 
     async def _check_template(self, job: Snapshot, memory: Memory) -> None:
-        body = member.pod(job, names.dry_run(job.name, job.uid), channel=self._channel())
         verdict, message = TemplateVerdict.GOOD, ""
         try:
-            if lacks := admitted.missing_parts(await self._api.create(PODS, job.namespace, body, dry_run=True)):
+            if lacks := admitted.missing_parts(await self._dry_run(job, memory)):
                 verdict, message = TemplateVerdict.WAIT, lacks
         except Invalid as error:
             verdict, message = TemplateVerdict.BAD, str(error)
@@ -141,6 +142,40 @@ class Writes:
         memory.template_check = TemplateCheck(
             hash=job.template_hash, verdict=verdict, message=message, time=self._clock()
         )
+
+    async def _dry_run(self, job: Snapshot, memory: Memory) -> Json:
+        """The pod that admission makes of a member."""
+
+        async def create(channel: str) -> Json:
+            body = member.pod(job, names.dry_run(job.name, job.uid), channel=channel)
+            return await self._api.create(PODS, job.namespace, body, dry_run=True)
+
+        return await self._with_channel_if_admitted(job, memory, create)
+
+    async def _with_channel_if_admitted(
+        self, job: Snapshot, memory: Memory, create: Callable[[str], Awaitable[Json]]
+    ) -> Json:
+        """What `create` returns for the channel, or for none where admission refuses pods that have it.
+
+        Training needs no reports. So the job's pods come without for an hour, and status says why.
+        """
+        known = memory.channel_refused
+        channel = self._channel()
+        if not channel or (known and known.until and self._clock() < known.until):
+            return await create("")
+        try:
+            made = await create(channel)
+            refused = admitted.lost_token(made)
+        except (Forbidden, Invalid) as error:
+            made = await create("")  # another reason than the channel is refused again
+            refused = str(error)
+        memory.channel_refused = None
+        if refused:
+            message, until = _first_words(known, refused), self._clock() + timedelta(seconds=NO_CHANNEL_SECONDS)
+            memory.channel_refused = Refusal(pod=job.name, message=message, until=until)
+            words = "trainingjob %s/%s: its new members cannot report for an hour, and train without: %s"
+            logger.warning(words, job.namespace, job.name, message)
+        return made
 
     async def _keep_template(self, job: Snapshot, name: str, memory: Memory) -> None:
         """Keep the template. After a refusal the job goes on without for an hour."""
@@ -203,18 +238,22 @@ class Writes:
 
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         kept = next((one for one in job.kept if one.name == action.kept), None)
-        body = member.pod(
-            job,
-            action.name,
-            apart=action.apart,
-            away_from_members=action.away_from_members,
-            avoid=action.avoid,
-            kept=kept,
-            priority_class=action.priority_class,
-            channel=self._channel(),
-        )
+
+        async def create(channel: str) -> Json:
+            body = member.pod(
+                job,
+                action.name,
+                apart=action.apart,
+                away_from_members=action.away_from_members,
+                avoid=action.avoid,
+                kept=kept,
+                priority_class=action.priority_class,
+                channel=channel,
+            )
+            return await self._create(PODS, job, body, memory)
+
         try:
-            await self._create(PODS, job, body, memory)
+            await self._with_channel_if_admitted(job, memory, create)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # the pod does not exist, or is not ours
         except BaseException:
@@ -291,7 +330,7 @@ class Writes:
             await self._api.delete(JOBS, job.namespace, job.name, uid=uid)
 
 
-def _first_words(known: Refusal | None, error: ApiError) -> str:
+def _first_words(known: Refusal | None, error: ApiError | str) -> str:
     """The refusal's message. A webhook may put a request's id or time into it: each try would then write status."""
     new = str(error)
     if known and _ONE_REQUESTS_OWN.sub("#", known.message) == _ONE_REQUESTS_OWN.sub("#", new):

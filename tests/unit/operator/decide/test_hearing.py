@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from perdure.wire import ExitKind
@@ -38,6 +39,12 @@ def test_once_nothing_was_heard_for_long_status_says_since_when_and_no_more() ->
         f"; not heard since {here.snapshot.now:%H:%M:%SZ}: whether they train is not known until they end: see kubectl "
         "logs digits-ab12-0; no commit is known yet"
     )
+
+
+def test_status_says_why_new_members_cannot_report() -> None:
+    here = job().running(world=2)
+    refused = replace(here, snapshot=here.snapshot.model_copy(update={"channel_refused": "no tokens here"}))
+    assert "; new members cannot report, and train without: no tokens here; whether they" in says(refused)
 
 
 def test_the_job_is_looked_at_when_its_progress_gets_old() -> None:

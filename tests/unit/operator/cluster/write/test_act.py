@@ -6,6 +6,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.cluster.write import manifests
 from perdure_operator.cluster.write.act import Actor
+from perdure_operator.cluster.write.writes import NO_CHANNEL_SECONDS
 from perdure_operator.loop.schedule import LONGEST_SECONDS
 from perdure_operator.state.decision import (
     Assign,
@@ -707,6 +709,81 @@ def test_only_the_templates_own_faults_are_blamed_on_it(refusal: ApiError | None
     assert (check.verdict, check.hash, check.time) == (verdict, desk.snapshot().template_hash, NOW)
     assert check.message == (str(refusal) if refusal else "")
     assert asyncio.run(desk.cluster.list(PODS, "ns")) == []
+
+
+class WithoutTokens(RefusingCluster):
+    """Admits no projected token: refuses such a pod, or takes the volume away from its dry run."""
+
+    strips = False
+    admits = False
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if resource != PODS or self.admits or not reports(body):
+            return await super().create(resource, namespace, body, dry_run=dry_run)
+        if not self.strips:
+            raise Forbidden("no ServiceAccount tokens here")
+        made = copy.deepcopy(await super().create(resource, namespace, body, dry_run=dry_run))
+        made["spec"]["volumes"] = [one for one in made["spec"]["volumes"] if one["name"] != names.REPORT_VOLUME]
+        return made
+
+
+def reports(pod: Json) -> bool:
+    return any(volume["name"] == names.REPORT_VOLUME for volume in pod["spec"]["volumes"])
+
+
+class ReportingDesk(Desk):
+    """A desk whose operator takes reports."""
+
+    def __init__(self, cluster: RefusingCluster) -> None:
+        super().__init__(cluster)
+        self.now = NOW
+        self.actor = Actor(cluster, self.cache, instance="me", clock=lambda: self.now, channel=lambda: "{}")
+
+    def creates(self, number: int) -> bool:
+        """Whether that pod, once created, has a way to report."""
+        self.act(CreatePod(name=self.name(number)))
+        return reports(self.get(PODS, self.name(number)))
+
+
+@pytest.mark.parametrize("strips", [False, True], ids=["refused", "taken away"])
+def test_a_template_whose_pods_may_have_no_token_is_good_and_its_members_do_not_report(strips: bool) -> None:
+    cluster = WithoutTokens()
+    cluster.strips = strips
+    desk = ReportingDesk(cluster)
+    desk.act(CheckTemplate())
+    assert desk.memory.template_check.verdict == TemplateVerdict.GOOD
+    refused = desk.memory.channel_refused
+    assert refused is not None
+    words = "leaves a member without the volume perdure-report" if strips else "no ServiceAccount tokens here"
+    assert words in refused.message
+    assert not desk.creates(0)
+
+
+def test_a_member_that_may_have_no_token_is_created_without_and_tried_with_it_after_an_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = WithoutTokens()
+    desk = ReportingDesk(cluster)
+    assert not desk.creates(0)
+    assert desk.memory.refusals == {}
+    assert desk.memory.created == {desk.name(0)}
+    assert "digits: its new members cannot report for an hour, and train without: no Serv" in caplog.text
+    cluster.admits = True
+    assert not desk.creates(1)
+    desk.now += timedelta(seconds=NO_CHANNEL_SECONDS)
+    assert desk.creates(2)
+    assert desk.memory.channel_refused is None
+
+
+def test_a_member_that_is_refused_for_another_reason_is_tried_with_its_token_the_next_time() -> None:
+    desk = ReportingDesk(RefusingCluster())
+    desk.cluster.refuses[PODS] = Forbidden("exceeded quota")
+    with pytest.raises(Forbidden, match="exceeded quota"):
+        desk.creates(0)
+    assert desk.memory.channel_refused is None
+    assert desk.memory.refusals[desk.name(0)].message == "exceeded quota"
+    desk.cluster.refuses.clear()
+    assert desk.creates(0)
 
 
 class Admission(RefusingCluster):
