@@ -66,7 +66,7 @@ def claim(token: str) -> Claim | None:
         payload: Any = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
         (audience,) = payload["aud"]
         return Claim(str(audience), str(payload["kubernetes.io"]["pod"]["uid"]), float(payload["exp"]))
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError):
         return None
 
 

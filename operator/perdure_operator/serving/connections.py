@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from perdure.errors import UserError
 from perdure_operator.serving.certificate import Contexts
+from perdure_operator.serving.pacing import OnceAMinute
 
 PAUSE_SECONDS: Final = 0.02
 """Between two accepted connections."""
@@ -90,11 +91,24 @@ def listen(port: int, *, name: str) -> socket.socket:
     return listener
 
 
+class _Faults:
+    """Faults of ours: the log has the first one of each minute, because a stranger may cause many."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._line = OnceAMinute()
+
+    def note(self, where: str) -> None:
+        """To be called where the exception is handled."""
+        if self._line.due():
+            logger.exception("%s: an unexpected error %s; others of this minute are not logged", self._name, where)
+
+
 async def serve(
     listener: socket.socket, contexts: Contexts, endpoint: Endpoint, *, limits: Limits | None = None
 ) -> None:
     """Serve until cancelled; closes the listener."""
-    bounds = limits or Limits()
+    bounds, faults = limits or Limits(), _Faults(endpoint.name)
     free = asyncio.Semaphore(bounds.connections)
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
@@ -108,12 +122,14 @@ async def serve(
                     logger.warning("%s: a connection could not be accepted: %s", endpoint.name, error)
                     await asyncio.sleep(1)
                     continue
-                task = group.create_task(_connection(connection, contexts, endpoint, bounds))
+                task = group.create_task(_connection(connection, contexts, endpoint, bounds, faults))
                 task.add_done_callback(lambda _: free.release())
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def _connection(connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits) -> None:
+async def _connection(
+    connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits, faults: _Faults
+) -> None:
     """Answer one request. A client's fault is no line in the log; a fault of ours ends this connection alone."""
     try:
         reader, writer = await _handshake(connection, contexts, endpoint, limits)
@@ -122,10 +138,10 @@ async def _connection(connection: socket.socket, contexts: Contexts, endpoint: E
         return
     except Exception:
         connection.close()
-        logger.exception("%s: an unexpected error ended a connection", endpoint.name)
+        faults.note("ended a connection")
         return
     try:
-        answer = await _answer(reader, endpoint, limits)
+        answer = await _answer(reader, endpoint, limits, faults)
         async with asyncio.timeout(limits.answer):
             writer.write(answer)
             await writer.drain()
@@ -134,7 +150,7 @@ async def _connection(connection: socket.socket, contexts: Contexts, endpoint: E
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         pass  # the client went away, or is too slow
     except Exception:
-        logger.exception("%s: an unexpected error ended a request", endpoint.name)
+        faults.note("ended a request")
     finally:
         writer.transport.abort()
 
@@ -151,20 +167,20 @@ async def _handshake(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits) -> bytes:
+async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits, faults: _Faults) -> bytes:
     try:
-        return _written(await _response(await _read(reader, endpoint, limits), endpoint))
+        return _written(await _response(await _read(reader, endpoint, limits), endpoint, faults))
     except RequestRefused as refusal:
         return _written(_line(refusal.words, refusal.status, refusal.headers))
 
 
-async def _response(request: HttpRequest, endpoint: Endpoint) -> HttpResponse:
+async def _response(request: HttpRequest, endpoint: Endpoint, faults: _Faults) -> HttpResponse:
     try:
         return await endpoint.respond(request)
     except RequestRefused:
         raise
     except Exception:
-        logger.exception("%s: an unexpected error as a request was answered", endpoint.name)
+        faults.note("came as a request was answered")
         return _line("an error in the operator: its log has it", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -151,6 +151,16 @@ def test_a_body_that_never_comes_is_not_waited_for_and_the_next_report_is_taken(
     assert [status(one) for one in answers] == [408, 200]
 
 
+def test_faults_of_ours_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.reviews.error = ZeroDivisionError("a fault")
+    tokens = [scene.reviews.issue(sender(scene.stage, rank)) for rank in (0, 1)]
+    assert [status(one) for one in scene.posts(*(scene.request(token=one) for one in tokens))] == [500, 500]
+    assert [line for line in caplog.messages if "unexpected" in line] == [
+        "reports: an unexpected error came as a request was answered; others of this minute are not logged"
+    ]
+
+
 @pytest.mark.parametrize("given", [BODY[:40], ""], ids=["half a body", "no body"])
 def test_a_member_that_goes_away_is_no_line_in_the_log(given: str, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()

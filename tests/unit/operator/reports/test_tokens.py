@@ -58,6 +58,7 @@ def test_a_renewed_token_is_asked_about_again_and_so_is_one_that_has_ended() -> 
         pytest.param({"kubernetes.io": {"pod": {"uid": "gone"}}}, 403, 0, id="a pod that the job has not"),
         pytest.param({"kubernetes.io": {}}, 401, 0, id="no pod"),
         pytest.param({"exp": "soon"}, 401, 0, id="no end"),
+        pytest.param({"exp": 10**400}, 401, 0, id="an end that no float holds"),
     ],
 )
 def test_other_tokens_are_refused_and_most_without_a_question(claims: dict[str, Any], status: int, asked: int) -> None:
