@@ -1,8 +1,9 @@
 """Whose token it is: the API server says so once for each token, at most ten times a second.
 
 A token names its audience, its pod and its end itself. Until the API server has confirmed it, this only chooses what to
-ask, and spares the question for a pod that is not there. One confirmed token is kept for each pod. Called by
-`endpoint`, in the operator's loop.
+ask, and spares the question for a pod that is not there. For one pod it is asked every ten seconds at most: forged
+tokens of a pod would otherwise use up the questions of all. One confirmed and one refused token are kept for each pod.
+Called by `endpoint`, in the operator's loop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
@@ -23,11 +25,19 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.reports.pace import BoundedRate
 from perdure_operator.serving.connections import RequestRefused
+from perdure_operator.serving.pacing import OnceAMinute
 from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_token
 
 REVIEWS_PER_SECOND: Final = 10.0
+ONE_POD_SECONDS: Final = 10.0
+"""Between two questions about tokens that name one pod."""
+REFUSED_SECONDS: Final = 60.0
+"""How long a refusal counts. An API server that has not seen a new pod yet refuses its token too."""
+
+logger = logging.getLogger(__name__)
 
 _POD: Final = "authentication.kubernetes.io/pod-"
+_NOT_CONFIRMED: Final = "the API server does not know this token for the audience of its job"
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,16 @@ class _Known:
     sender: ReportingPod
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The newest question about a token that names a pod."""
+
+    job: Key
+    at: float
+    refused: bytes = b""
+    """The digest of the newest token that the API server did not confirm."""
+
+
 def claim(token: str) -> Claim | None:
     """What the token says about itself; None if it is no pod's token for one audience."""
     try:
@@ -80,12 +100,17 @@ class Tokens:
         *,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        reviews_per_second: float = REVIEWS_PER_SECOND,
     ) -> None:
         self._api = api
         self._cache = cache
         self._now = now
-        self._pace = BoundedRate(REVIEWS_PER_SECOND, monotonic=monotonic)
+        self._monotonic = monotonic
+        self._pace = BoundedRate(reviews_per_second, monotonic=monotonic)
+        self._unanswered = OnceAMinute(monotonic=monotonic)
         self._known: dict[str, _Known] = {}
+        self._asked: dict[str, _Asked] = {}
+        """By the uid of a pod in the cache, so bounded."""
 
     async def sender(self, token: str, *, seconds: float = ANSWER_SECONDS) -> ReportingPod:
         """The pod that the token was made for. Raises RequestRefused."""
@@ -97,18 +122,33 @@ class Tokens:
         if known is not None and known.digest == digest and self._now() < known.until:
             return known.sender
         job, job_uid = self._job(said)
-        if not self._pace.allows():
-            raise _later("more tokens are asked about than the API server should answer")
+        self._may_ask(said.pod, job, digest)
         try:
             async with asyncio.timeout(seconds):
                 status = await review_token(self._api, token, said.audience)
-        except (ApiError, TimeoutError):
+        except (ApiError, TimeoutError) as error:
+            self._asked.pop(said.pod, None)
+            if self._unanswered.due():
+                words = "the API server does not say whose tokens members report with, so nothing is heard: %s"
+                logger.warning(words, str(error) or f"no answer in {seconds:g} s")
             raise _later("the API server did not say whose token this is") from None
         sender = _confirmed(status, said, job, job_uid)
         if sender is None:
-            raise _unknown("the API server does not know this token for the audience of its job")
+            self._asked[said.pod] = _Asked(job, self._monotonic(), digest)
+            raise _unknown(_NOT_CONFIRMED)
         self._known[said.pod] = _Known(digest, said.until, sender)
         return sender
+
+    def _may_ask(self, pod: str, job: Key, digest: bytes) -> None:
+        """Count one more question about a token of this pod. Raises RequestRefused if it may not be asked."""
+        asked, now = self._asked.get(pod), self._monotonic()
+        if asked is not None and asked.refused == digest and now - asked.at < REFUSED_SECONDS:
+            raise _unknown(_NOT_CONFIRMED)
+        if asked is not None and now - asked.at < ONE_POD_SECONDS:
+            raise _later("the API server was just asked about another token of this pod")
+        if not self._pace.allows():
+            raise _later("more tokens are asked about than the API server should answer")
+        self._asked[pod] = _Asked(job, now, asked.refused if asked else b"")
 
     def forget_ended(self) -> None:
         """Forget the tokens of pods that are gone."""
@@ -116,6 +156,8 @@ class Tokens:
             pod = self._cache.pod((known.sender.job[0], known.sender.name))
             if pod is None or pod.uid != uid:
                 del self._known[uid]
+        living = {job: {pod.uid for pod in self._cache.pods(job)} for job in {one.job for one in self._asked.values()}}
+        self._asked = {uid: asked for uid, asked in self._asked.items() if uid in living[asked.job]}
 
     def _job(self, said: Claim) -> tuple[Key, str]:
         """The job that the audience names, if it has that pod."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.protocol import PODS, Json, Resource, Unavailable
-from perdure_operator.reports.tokens import REVIEWS_PER_SECOND, Claim, Tokens, claim
+from perdure_operator.cluster.protocol import PODS, Forbidden, Json, Resource, Unavailable
+from perdure_operator.reports.tokens import ONE_POD_SECONDS, REFUSED_SECONDS, Claim, Tokens, claim
 from perdure_operator.serving.connections import RequestRefused
 from tests.support.reporting import FAR, Reviews, sender, token, trains
 from tests.support.stage import Stage
@@ -36,9 +36,10 @@ def test_a_members_token_is_asked_about_once() -> None:
 def test_a_renewed_token_is_asked_about_again_and_so_is_one_that_has_ended() -> None:
     stage, reviews = trains(), Reviews()
     now = 0.0
-    tokens = Tokens(reviews, stage.cache, now=lambda: now)
+    tokens = Tokens(reviews, stage.cache, now=lambda: now, monotonic=lambda: now)
     first = reviews.issue(sender(stage))
     asyncio.run(tokens.sender(first))
+    now = 3000.0
     second = token(sender(stage), exp=FAR + 1)
     reviews.senders[second] = sender(stage)
     asyncio.run(tokens.sender(second))
@@ -112,14 +113,51 @@ def test_without_an_answer_nobody_is_known_and_the_next_question_is_asked() -> N
     assert asyncio.run(tokens.sender(given)) == sender(stage)
 
 
-def test_no_more_than_ten_questions_a_second_are_asked() -> None:
+def test_no_more_questions_a_second_are_asked_than_the_rate() -> None:
     stage, reviews = trains(), Reviews()
     now = 0.0
-    tokens = Tokens(reviews, stage.cache, now=lambda: 0.0, monotonic=lambda: now)
-    answers = [refused(tokens, token(sender(stage), exp=FAR + number)) for number in range(12)]
-    assert (answers, reviews.asked) == ([401] * 10 + [503] * 2, REVIEWS_PER_SECOND)
-    now = 0.1
-    assert [refused(tokens, token(sender(stage))) for _ in range(2)] == [401, 503]
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: now, reviews_per_second=1.0)
+    first, second = (reviews.issue(sender(stage, rank)) for rank in (0, 1))
+    assert asyncio.run(tokens.sender(first)) == sender(stage)
+    assert refused(tokens, second) == 503
+    now = 1.0
+    assert asyncio.run(tokens.sender(second)) == sender(stage, rank=1)
+
+
+def test_forged_tokens_of_one_pod_are_asked_about_every_ten_seconds_and_leave_the_rest_to_others() -> None:
+    stage, reviews = trains(), Reviews()
+    now = 0.0
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: now)
+    forged = [token(sender(stage), exp=FAR + number) for number in range(1, 101)]
+    assert [refused(tokens, one) for one in forged] == [401] + [503] * 99
+    assert reviews.asked == 1
+    assert asyncio.run(tokens.sender(reviews.issue(sender(stage, rank=1)))) == sender(stage, rank=1)
+    now = ONE_POD_SECONDS
+    assert asyncio.run(tokens.sender(reviews.issue(sender(stage)))) == sender(stage)
+
+
+def test_a_token_that_was_refused_is_not_asked_about_again_for_a_minute() -> None:
+    stage, reviews = trains(), Reviews()
+    now = 0.0
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: now)
+    forged = token(sender(stage))
+    assert refused(tokens, forged) == 401
+    now = ONE_POD_SECONDS
+    assert refused(tokens, forged) == 401
+    assert reviews.asked == 1
+    now = REFUSED_SECONDS
+    reviews.senders[forged] = sender(stage)
+    assert asyncio.run(tokens.sender(forged)) == sender(stage), "the API server may have lagged"
+
+
+def test_an_api_server_that_is_not_allowed_to_answer_is_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    stage, reviews, tokens = desk()
+    reviews.error = Forbidden("tokenreviews is forbidden")
+    for _ in range(3):
+        assert refused(tokens, reviews.issue(sender(stage))) == 503
+    assert caplog.messages == [
+        "the API server does not say whose tokens members report with, so nothing is heard: tokenreviews is forbidden"
+    ]
 
 
 def test_tokens_of_pods_that_are_gone_are_forgotten() -> None:
@@ -131,3 +169,4 @@ def test_tokens_of_pods_that_are_gone_are_forgotten() -> None:
     stage.cache.forget(PODS, ("ns", lost.name), lost.uid)
     tokens.forget_ended()
     assert [one.sender.uid for one in tokens._known.values()] == [sender(stage).uid]
+    assert list(tokens._asked) == [sender(stage).uid]
