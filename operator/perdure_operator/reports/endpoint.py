@@ -17,7 +17,7 @@ from perdure_operator.serving.connections import Endpoint, HttpRequest, HttpResp
 
 NAME: Final = "reports"
 HEADER_BYTES: Final = 4096
-LIMITS: Final = Limits(connections=64)
+LIMITS: Final = Limits(connections=64, of_one_address=16)
 
 
 def endpoint(

@@ -1,7 +1,8 @@
 """One HTTPS endpoint on a port: one request a connection, so that each connection has an end.
 
 A TLS handshake takes 3 s at most, headers 2 s, a body 2 s, an answer 10 s. There are 16 connections at once, and 50 new
-ones a second: the others wait in the kernel, because handshakes take the operator's time. Used by `loop.operator`.
+ones a second: the others wait in the kernel, because handshakes take the operator's time. One address has half of them
+at most, and more are closed at once, so that one peer cannot keep all others out. Used by `loop.operator`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -29,6 +32,8 @@ class Limits:
     """How many connections there are at once, and the seconds that each part of one may take."""
 
     connections: int = 16
+    of_one_address: int = 8
+    """Many: pods of one node may come by its address."""
     handshake: float = 3.0
     headers: float = 2.0
     body: float = 2.0
@@ -110,21 +115,36 @@ async def serve(
     """Serve until cancelled; closes the listener."""
     bounds, faults = limits or Limits(), _Faults(endpoint.name)
     free = asyncio.Semaphore(bounds.connections)
+    held = Counter[str]()
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
         with listener:
             while True:
                 await free.acquire()
                 try:
-                    connection, _ = await loop.sock_accept(listener)
+                    connection, address = await loop.sock_accept(listener)
                 except OSError as error:  # too many open files, mostly
                     free.release()
                     logger.warning("%s: a connection could not be accepted: %s", endpoint.name, error)
                     await asyncio.sleep(1)
                     continue
+                peer = str(address[0])
+                if held[peer] >= bounds.of_one_address:
+                    connection.close()
+                    free.release()
+                    await asyncio.sleep(0)  # whoever comes without end does not hold up the loop
+                    continue
+                held[peer] += 1
                 task = group.create_task(_connection(connection, contexts, endpoint, bounds, faults))
-                task.add_done_callback(lambda _: free.release())
+                task.add_done_callback(partial(_released, held, peer, free))
                 await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _released(held: Counter[str], peer: str, free: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
+    held[peer] -= 1
+    if not held[peer]:
+        del held[peer]
+    free.release()
 
 
 async def _connection(

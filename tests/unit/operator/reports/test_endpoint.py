@@ -70,10 +70,10 @@ class Scene:
         return ("\r\n".join([*lines, "", ""]) + body).encode()
 
 
-async def sent(port: int, request: bytes) -> bytes:
+async def sent(port: int, request: bytes, *, address: str = "127.0.0.1") -> bytes:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, local_addr=(address, 0))
     writer.write(request)
     answer = await reader.read()
     writer.close()
@@ -149,6 +149,23 @@ def test_a_body_that_never_comes_is_not_waited_for_and_the_next_report_is_taken(
     limits = replace(PATIENT, connections=1, body=0.2)
     answers = scene.posts(scene.request(length="2000"), scene.request(), limits=limits)
     assert [status(one) for one in answers] == [408, 200]
+
+
+def test_one_peer_cannot_keep_all_others_out() -> None:
+    scene = Scene()
+
+    async def ask() -> bytes:
+        limits = replace(PATIENT, connections=2, of_one_address=1)
+        async with asyncio.timeout(FAR / 2), scene.serving(limits) as port:
+            _, silent = await asyncio.open_connection("127.0.0.1", port)
+            reader, second = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b"", "closed at once"
+            answer = await sent(port, scene.request(), address="127.0.0.2")
+            for writer in (silent, second):
+                writer.close()
+            return answer
+
+    assert status(asyncio.run(ask())) == 200
 
 
 def test_faults_of_ours_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
