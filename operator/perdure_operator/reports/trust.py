@@ -6,6 +6,7 @@ What a report says beyond that is the word of a container. Called by `endpoint`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from perdure.wire import Role
@@ -28,13 +29,31 @@ def refusal(
         return "the token's pod is gone, or not the job's"
     if pod.view.role not in _REPORT or pod.view.gone or pod.view.terminated is not None:
         return "the pod has left its job, or ended"
-    if report.run is not None and report.run not in trained_runs(job.status):
-        return f"run {report.run} is neither on nor planned"
+    if report.run is not None and not _may_be_trained(report.run, job.status):
+        return f"run {report.run} is not planned, or over for long"
     if last is not None and report.start != last.start:
         return "another agent reports for this pod"
     if last is not None and report.sequence <= last.sequence:
         return f"report {last.sequence} of this pod is here already"
     return ""
+
+
+def _may_be_trained(run: int, status: TrainingJobStatus) -> bool:
+    """Whether a member may train that run, or be about to leave it: status knows of a move before members do, and
+    the other way round. What is shown is the business of `progress`."""
+    return run in trained_runs(status) or run in _left_runs(status)
+
+
+def _left_runs(status: TrainingJobStatus) -> Iterator[int]:
+    """The runs that members may still train although a later one is on or planned, and those that were tried in
+    between."""
+    if status.previous is not None:
+        yield status.previous.run
+    if status.next is not None:
+        yield from status.next.attempted_runs
+    for plan in _plans(status):
+        if plan.takes_over:
+            yield from range(plan.takes_over, plan.run)
 
 
 def speaks_for_job(sender: ReportingPod, report: Report, status: TrainingJobStatus) -> bool:

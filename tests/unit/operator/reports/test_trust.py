@@ -9,7 +9,7 @@ import pytest
 
 from perdure.wire import ExitKind, Outcome, Role, write_outcome
 from perdure.wire.report import Report
-from perdure_operator.api.status import NextRun, TrainingJobStatus
+from perdure_operator.api.status import NextRun, PreviousRun, TrainingJobStatus
 from perdure_operator.cluster.read.records import JobRecord, PodRecord
 from perdure_operator.reports.tokens import ReportingPod
 from perdure_operator.reports.trust import refusal, speaks_for_job, trained_runs
@@ -42,7 +42,7 @@ def test_a_pod_has_one_agent() -> None:
 
 def test_a_run_that_is_not_on_does_not_count_and_a_standbys_report_names_none() -> None:
     stage = trains()
-    assert judged(stage, report(run=2)) == "run 2 is neither on nor planned"
+    assert judged(stage, report(run=2)) == "run 2 is not planned, or over for long"
     assert judged(stage, report(run=None, step=None)) == ""
 
 
@@ -55,6 +55,36 @@ def test_a_run_that_takes_over_counts_beside_the_one_that_is_on() -> None:
     both = status.model_copy(update={"next": NextRun(run=2, plan=plan)})
     assert trained_runs(both) == {1, 2}
     assert judged(stage, report(run=2), job=replace(job_of(stage), status=both)) == ""
+
+
+def test_a_member_that_still_trains_the_run_before_is_heard_and_does_not_speak_for_the_job() -> None:
+    stage = trains()
+    record = job_of(stage)
+    status = record.status
+    assert status is not None
+    assert status.current is not None
+    planned = status.current.model_copy(
+        update={"run": 4, "plan": status.current.plan.model_copy(update={"run": 4, "takes_over": 2})}
+    )
+    moved = status.model_copy(update={"current": planned})
+    words = [judged(stage, report(run=run), job=replace(record, status=moved)) for run in range(1, 6)]
+    assert [not one for one in words] == [False, True, True, True, False]
+    assert [speaks_for_job(sender(stage), report(run=run), moved) for run in range(1, 6)] == [False] * 3 + [True, False]
+
+
+def test_a_run_that_ends_and_one_that_was_tried_are_heard() -> None:
+    stage = trains()
+    record = job_of(stage)
+    assert record.status is not None
+    status = record.status.model_copy(
+        update={
+            "previous": PreviousRun.model_construct(run=7),
+            "next": NextRun(run=9, attempted_runs=(8,)),
+        }
+    )
+    for run in (7, 8):
+        assert judged(stage, report(run=run), job=replace(record, status=status)) == ""
+        assert not speaks_for_job(sender(stage), report(run=run), status)
 
 
 def test_only_a_runs_rank_0_speaks_for_its_job() -> None:
