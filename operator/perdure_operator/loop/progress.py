@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from perdure_operator.cluster.protocol import ApiError, Conflict
+from perdure_operator.cluster.protocol import ApiError, Conflict, Unavailable
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.queue import Queue
@@ -24,7 +25,9 @@ from perdure_operator.reports.tokens import Tokens
 WRITES_PER_SECOND: Final = 20.0
 LOOK_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 10.0
-"""After a write that the API server did not take."""
+"""After a write without an answer."""
+REFUSED_SECONDS: Final = 60.0
+"""Until the next try for a job whose status the API server refuses. The others do not wait for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ class ProgressWriter:
     tokens: Tokens
     pace: BoundedRate = field(default_factory=lambda: BoundedRate(WRITES_PER_SECOND))
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    refused: dict[str, float] = field(default_factory=dict)
+    """Until when a job is left out, by its uid."""
 
     async def show(self, actor: Actor, queue: Queue) -> None:
         """Look every second, forever."""
@@ -53,11 +59,25 @@ class ProgressWriter:
                 await self.sleep(PAUSE_SECONDS)
 
     async def look(self, actor: Actor, queue: Queue) -> None:
-        """Write what is due now, as far as the rate allows; the rest waits for the next look. Raises ApiError."""
+        """Write what is due now, as far as the rate allows; the rest waits for the next look.
+
+        Raises Unavailable.
+        """
         self.heard.forget_ended(self.cache)
         self.tokens.forget_ended()
+        now = self.monotonic()
+        self.refused = {job: until for job, until in self.refused.items() if now < until}
         for received in self.heard.of_jobs():
-            await self._show(received, actor, queue)
+            if received.sender.job_uid in self.refused:
+                continue
+            try:
+                await self._show(received, actor, queue)
+            except Unavailable:
+                raise
+            except ApiError as error:
+                self.refused[received.sender.job_uid] = now + REFUSED_SECONDS
+                job = "/".join(received.sender.job)
+                logger.warning("trainingjob %s: its progress is not shown, tried again in 60 s: %s", job, error)
 
     async def _show(self, received: Received, actor: Actor, queue: Queue) -> None:
         job = self.cache.job(received.sender.job)

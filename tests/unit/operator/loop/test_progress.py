@@ -11,8 +11,8 @@ import pytest
 
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingProgress
-from perdure_operator.cluster.protocol import JOBS, Json, Resource, Unavailable
-from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, ProgressWriter
+from perdure_operator.cluster.protocol import JOBS, Forbidden, Json, Resource, Unavailable
+from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, REFUSED_SECONDS, ProgressWriter
 from perdure_operator.reports.heard import Received, ReportBoard
 from perdure_operator.reports.pace import BoundedRate
 from perdure_operator.reports.tokens import Tokens
@@ -137,6 +137,27 @@ class Deaf(MemoryCluster):
         if self.error is not None:
             raise self.error
         return await super().replace_status(resource, namespace, name, body)
+
+
+def test_a_job_whose_status_is_refused_is_left_out_for_a_minute_and_holds_up_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Deaf()
+    scene, now = Scene(cluster=cluster), 0.0
+    scene.progress = replace(scene.progress, monotonic=lambda: now)
+    cluster.error = Forbidden("the status is too large")
+    scene.reports()
+    for _ in range(3):
+        scene.look()
+    assert caplog.messages == [
+        "trainingjob ns/digits: its progress is not shown, tried again in 60 s: the status is too large"
+    ]
+    cluster.error = None
+    scene.look()
+    assert scene.shown is None
+    now = REFUSED_SECONDS
+    scene.look()
+    assert scene.shown is not None
 
 
 @pytest.mark.parametrize("error", [Unavailable("overloaded"), TypeError("a fault")], ids=repr)
