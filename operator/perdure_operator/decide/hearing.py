@@ -21,11 +21,27 @@ def is_silent(progress: TrainingProgress, now: datetime) -> bool:
 
 
 def keep_progress(draft: Draft) -> Draft:
-    """Drop what was reported once no run is on: the outcomes say more. Until then look again when it gets old."""
+    """Drop what was reported once no run is on: the outcomes say more. Until then look again when it gets old.
+
+    Rates that nobody reports any more are dropped, and so is a step where a later one is known.
+    """
     progress = draft.status.progress
     if draft.current is None:
         return draft.update(progress=None, last_save=None)
-    return draft if progress is None else draft.wake(progress.observed_at + SILENT)
+    if progress is None:
+        return draft
+    if progress.run in _trained(draft) and not is_silent(progress, draft.now):
+        return draft.wake(progress.observed_at + SILENT)
+    if draft.status.step is not None and draft.status.step >= progress.step:
+        return draft.update(progress=None)
+    left = progress.model_copy(update={"samples_per_second": None, "remaining_seconds": None})
+    return draft.update(progress=left).wake(progress.observed_at + SILENT)
+
+
+def _trained(draft: Draft) -> set[int]:
+    """The runs that members may train by their plans."""
+    plans = (draft.current and draft.current.plan, draft.status.next and draft.status.next.plan)
+    return {plan.run for plan in plans if plan}
 
 
 def describe_training(draft: Draft, first: str) -> list[str]:
