@@ -13,6 +13,9 @@ from perdure_operator.reports.trust import trained_runs
 EVERY: Final = timedelta(seconds=60)
 """Status shows the numbers of a job this often at most, unless what it says of the job changes with them."""
 
+AT_LEAST: Final = timedelta(seconds=10)
+"""No sooner in any case: two runs' rank 0 may both report while one takes over, and each change starts a round."""
+
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -21,7 +24,7 @@ def shown(status: TrainingJobStatus, received: Received) -> TrainingJobStatus | 
     report, old = received.report, status.progress
     if report.run is None or report.step is None or report.run not in trained_runs(status):
         return None
-    if old is not None and received.at <= old.observed_at:
+    if old is not None and received.at - old.observed_at < AT_LEAST:
         return None
     if old is not None and received.at - old.observed_at < EVERY and not changes_words(status, received):
         return None

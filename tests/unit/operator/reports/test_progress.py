@@ -62,9 +62,10 @@ def test_numbers_are_shown_once_a_minute(after: float, due: bool) -> None:
     assert (shown(known, heard(after)) is not None) is due
 
 
-def test_another_run_is_shown_at_once() -> None:
+def test_another_run_is_shown_soon_and_two_that_take_turns_are_no_write_each() -> None:
     known = status(TrainingProgress(run=0, step=9, observed_at=NOW))
-    assert shown(known, heard(1.0)) is not None
+    assert shown(known, heard(9.0)) is None
+    assert shown(known, heard(10.0)) is not None
 
 
 @pytest.mark.parametrize("fields", [{"run": None}, {"step": None}, {"run": 2}], ids=repr)
