@@ -38,6 +38,15 @@ def test_helm_has_no_complaint(tools: dict[str, Path]) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_an_upgrade_that_reuses_the_values_of_a_chart_without_reports_is_rendered(tools: dict[str, Path]) -> None:
+    assert not [one for one in rendered(tools, "reports=null") if one["metadata"]["name"].endswith("-reports")]
+    (service,) = of_kind(
+        rendered(tools, "reports.port=null", "reports.certificateSecret=null", "reports.enabled=true"), "Service"
+    )
+    assert service["metadata"]["name"] == "perdure-operator-reports"
+    assert service["spec"]["ports"][0]["port"] == 8444
+
+
 @pytest.mark.parametrize(
     "value",
     [

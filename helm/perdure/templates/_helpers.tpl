@@ -20,5 +20,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* The Secret that is mounted for reports; empty if none is. */ -}}
 {{- define "perdure.reportsCertificate" -}}
-{{- if .Values.reports.enabled }}{{ .Values.reports.certificateSecret | default (printf "%s-reports" (include "perdure.name" .)) }}{{ end -}}
+{{- /* An upgrade with --reuse-values from a chart without reports has no such values, or some of them. */ -}}
+{{- $reports := .Values.reports | default dict -}}
+{{- if $reports.enabled }}{{ $reports.certificateSecret | default (printf "%s-reports" (include "perdure.name" .)) }}{{ end -}}
+{{- end -}}
+
+{{- define "perdure.reportsPort" -}}
+{{- int ((.Values.reports | default dict).port | default 8444) -}}
 {{- end -}}
