@@ -24,6 +24,8 @@ from perdure_operator.serving.pacing import OnceAMinute
 PAUSE_SECONDS: Final = 0.02
 """Between two accepted connections."""
 
+_FAULT: Final = "%s: an unexpected error %s; others of this minute are not logged"
+
 logger = logging.getLogger(__name__)
 
 
@@ -96,24 +98,11 @@ def listen(port: int, *, name: str) -> socket.socket:
     return listener
 
 
-class _Faults:
-    """Faults of ours: the log has the first one of each minute, because a stranger may cause many."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._line = OnceAMinute()
-
-    def note(self, where: str) -> None:
-        """To be called where the exception is handled."""
-        if self._line.due():
-            logger.exception("%s: an unexpected error %s; others of this minute are not logged", self._name, where)
-
-
 async def serve(
     listener: socket.socket, contexts: Contexts, endpoint: Endpoint, *, limits: Limits | None = None
 ) -> None:
     """Serve until cancelled; closes the listener."""
-    bounds, faults = limits or Limits(), _Faults(endpoint.name)
+    bounds, faults = limits or Limits(), OnceAMinute()
     free = asyncio.Semaphore(bounds.connections)
     held = Counter[str]()
     loop = asyncio.get_running_loop()
@@ -148,7 +137,7 @@ def _released(held: Counter[str], peer: str, free: asyncio.Semaphore, _: asyncio
 
 
 async def _connection(
-    connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits, faults: _Faults
+    connection: socket.socket, contexts: Contexts, endpoint: Endpoint, limits: Limits, faults: OnceAMinute
 ) -> None:
     """Answer one request. A client's fault is no line in the log; a fault of ours ends this connection alone."""
     try:
@@ -158,7 +147,8 @@ async def _connection(
         return
     except Exception:
         connection.close()
-        faults.note("ended a connection")
+        if faults.due():
+            logger.exception(_FAULT, endpoint.name, "ended a connection")
         return
     try:
         answer = await _answer(reader, endpoint, limits, faults)
@@ -170,7 +160,8 @@ async def _connection(
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         pass  # the client went away, or is too slow
     except Exception:
-        faults.note("ended a request")
+        if faults.due():
+            logger.exception(_FAULT, endpoint.name, "ended a request")
     finally:
         writer.transport.abort()
 
@@ -187,20 +178,21 @@ async def _handshake(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits, faults: _Faults) -> bytes:
+async def _answer(reader: asyncio.StreamReader, endpoint: Endpoint, limits: Limits, faults: OnceAMinute) -> bytes:
     try:
         return _written(await _response(await _read(reader, endpoint, limits), endpoint, faults))
     except RequestRefused as refusal:
         return _written(_line(refusal.words, refusal.status, refusal.headers))
 
 
-async def _response(request: HttpRequest, endpoint: Endpoint, faults: _Faults) -> HttpResponse:
+async def _response(request: HttpRequest, endpoint: Endpoint, faults: OnceAMinute) -> HttpResponse:
     try:
         return await endpoint.respond(request)
     except RequestRefused:
         raise
     except Exception:
-        faults.note("came as a request was answered")
+        if faults.due():
+            logger.exception(_FAULT, endpoint.name, "came as a request was answered")
         return _line("an error in the operator: its log has it", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
