@@ -33,6 +33,7 @@ from perdure.state.shards import sharded_parts
 
 _FSDP: Final = "FSDPMeshInfo"
 _HSDP: Final = "HSDPMeshInfo"
+_DDP: Final = "DDPMeshInfo"
 """torch's classes for what FSDP notes of a mesh."""
 _COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm": "DefaultReduceScatter"}
 """What does the collectives, and torch's own class for it."""
@@ -77,7 +78,7 @@ def unknown() -> str:
         from torch.distributed.fsdp._fully_shard import _fsdp_common as common  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_param as param  # noqa: PLC0415
         from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group  # noqa: PLC0415
-        from torch.distributed.tensor import DTensor  # noqa: PLC0415
+        from torch.distributed.tensor import DTensor, _redistribute  # noqa: PLC0415
 
         context = group.FSDPCommContext()
         context.lazy_init(torch.device("cpu"))
@@ -88,6 +89,7 @@ def unknown() -> str:
             (common.FSDPMeshInfo, "__post_init__"),
             (common.HSDPMeshInfo, "__post_init__"),
             (context, _ORDER),
+            (_redistribute._gen_transform_infos, "cache_clear"),  # noqa: SLF001
             (DeviceMesh, "_get_root_mesh"),
             (DeviceMesh, "_create_sub_mesh"),
             (DeviceMesh, "_get_slice_mesh_layout"),
@@ -199,6 +201,8 @@ def elastic_mesh(modules: Sequence[nn.Module]) -> ElasticMesh:
 
 def _custom(group: Any) -> str:
     """What the script has set in a group of parameters and that keeps the ranks."""
+    if type(group.mesh_info).__name__ == _DDP:
+        return "is replicated by torch's replicate(): wrap it with session.wrap"
     if group.post_forward_mesh_info not in (None, group.mesh_info):
         return "is sharded again over some of the ranks after the forward pass (reshard_after_forward=...)"
     if group._all_reduce_hook is not None:  # noqa: SLF001
@@ -377,8 +381,9 @@ def let_go(modules: Sequence[nn.Module]) -> None:
 
 def _forget_layouts() -> None:
     """DTensor remembers how it has laid out results, by meshes that were equal, whatever their ranks are now."""
-    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - as above
+    from torch.distributed.tensor import DTensor, _redistribute  # noqa: PLC0415 - as above
 
+    _redistribute._gen_transform_infos.cache_clear()  # noqa: SLF001
     torch._C._clear_DTensor_sharding_propagator_cache()  # noqa: SLF001
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()  # noqa: SLF001
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -108,6 +109,7 @@ REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
         ),
         "a mesh of 3 dimensions",
     ),
+    "whole replicas": (lambda: replicate(nn.Linear(4, 4)), "wrap it with session.wrap"),
     "two meshes": (of_two_meshes, "several meshes"),
     "a hook": (hooked, "an all-reduce hook"),
     "sharded again": (lambda: sharded(reshard_after_forward=2), "reshard_after_forward"),
