@@ -76,7 +76,9 @@ def _user(subject: dict[str, str]) -> str:
 
 
 def _requests(log: Path, user: str) -> Iterator[tuple[Right, bool]]:
-    for line in log.read_text().splitlines():
+    for line in log.read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            return  # it is being written
         entry: dict[str, Any] = json.loads(line)
         target = entry.get("objectRef")
         if not target or entry.get("user", {}).get("username") != user:

@@ -345,6 +345,8 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
 
     Gradients are dropped, as by a restart: a newcomer has none, and a part of a gradient is none.
     """
+    if not modules:
+        return
     shape = elastic_mesh(modules).of(dist.get_world_size()).shape
     parts: dict[tuple[int, Any], Any] = {}
     made: Any

@@ -42,6 +42,7 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 def meshes_end() -> Iterator[None]:
     """Later tests do not find the meshes of this one. FSDP's modules are cycles, so meshes live on for a while, and
     would be found as a script's own; and torch takes an equal mesh for the same one."""
+    _forget_layouts()
     yield
     uninstall()
     for thing, _ in keepers.made():

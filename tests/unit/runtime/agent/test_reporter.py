@@ -43,12 +43,12 @@ def senders(agent: int) -> list[int]:
     return found
 
 
-def awaited(server: ReportServer, run: int, phase: TrainerPhase) -> int:
-    """Waits for a report of that run and phase, and returns its step."""
+def awaits(server: ReportServer, run: int, phase: TrainerPhase, step: int) -> None:
+    """Waits for a report of that run, phase and step."""
     while True:
         report = server.next().report
-        if (report.run, report.phase) == (run, phase):
-            return report.step or 0
+        if (report.run, report.phase, report.step) == (run, phase, step):
+            return
 
 
 def test_an_operator_hears_how_each_run_of_a_pod_goes_from_one_process(pki: Pki, tmp_path: Path) -> None:
@@ -57,11 +57,11 @@ def test_an_operator_hears_how_each_run_of_a_pod_goes_from_one_process(pki: Pki,
         server.put_into(tmp_path)
         member.assign(RUN1)
         member.told("training")
-        assert awaited(server, 1, TrainerPhase.TRAINING) == 5
+        awaits(server, 1, TrainerPhase.TRAINING, 5)
         (sender,) = senders(member.process.pid)
         member.assign(RUN2)
         assert member.told("training") == 2
-        assert awaited(server, 2, TrainerPhase.TRAINING) == 5
+        awaits(server, 2, TrainerPhase.TRAINING, 5)
         assert senders(member.process.pid) == [sender]
         member.assign(LEAVE3)
         outcome, status = member.outcome()
@@ -103,7 +103,7 @@ def test_a_dead_sender_is_one_line_and_training_goes_on(pki: Pki, tmp_path: Path
         server.put_into(tmp_path)
         member.assign(RUN1)
         member.told("training")
-        awaited(server, 1, TrainerPhase.TRAINING)
+        awaits(server, 1, TrainerPhase.TRAINING, 5)
         (sender,) = senders(member.process.pid)
         os.kill(sender, signal.SIGKILL)
         member.hears("perdure: nothing more is reported to the operator: the process that sends it has ended")

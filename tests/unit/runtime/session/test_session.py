@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -299,8 +300,9 @@ def test_the_ending_is_reported_before_what_can_wait(
 
 
 def test_the_agent_hears_how_much_is_done_at_each_save_and_how_long_the_script_waited_for_it(
-    join: Join, pipe: tuple[int, int]
+    join: Join, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("perdure.loop.telemetry.figures.SEND_SECONDS", math.inf)
     training = Training(join(REPORT_FD=str(pipe[1]), EVERY_STEPS="2", CHECK_SECONDS="0"))
     training.run(epochs=2)
     figures = [report for report in reports(pipe[0]) if isinstance(report, Figures)]

@@ -454,6 +454,12 @@ def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, ra
     assert [mesh.get_coordinate() for mesh in meshes([net])] == [mesh.get_coordinate() for mesh in meshes([fresh])]
 
 
+@pytest.mark.usefixtures("placeholder")
+def test_a_newcomer_without_a_sharded_model_has_no_groups_to_take() -> None:
+    take_groups([])
+    assert has_placeholder()
+
+
 def noted(info: Any) -> dict[str, Any]:
     """FSDP's note of a mesh; of a group rank and size."""
     found = {name: value for name, value in vars(info).items() if isinstance(value, int | None)}
