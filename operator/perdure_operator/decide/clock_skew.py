@@ -45,6 +45,8 @@ def correct_times(draft: Draft) -> Draft:
         spares=_of_spares(status.spares, now) if status.spares else None,
         withdrawals=_past(status.withdrawals, now, "last_time") if status.withdrawals else None,
         saves=_past(status.saves, now, "last_time") if status.saves else None,
+        progress=_past(status.progress, now, "observed_at") if status.progress else None,
+        last_save=_past(status.last_save, now, "time", "observed_at") if status.last_save else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
         gang=_of_gang(status.gang, draft) if status.gang else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
