@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from perdure_operator.api.status import TrainingProgress
+from perdure_operator.api.status import RunPlan, TrainingJobStatus, TrainingProgress
 from perdure_operator.decide.draft import Draft, clock
 
 SILENT: Final = timedelta(seconds=180)
@@ -18,6 +18,17 @@ SILENT: Final = timedelta(seconds=180)
 def is_silent(progress: TrainingProgress, now: datetime) -> bool:
     """Whether no report has been shown for long."""
     return now - progress.observed_at >= SILENT
+
+
+def trained_plans(status: TrainingJobStatus) -> list[RunPlan]:
+    """The plans that members may train by: of the run that is on, and of the one that takes it over."""
+    following = status.next.plan if status.next else None
+    return [plan for plan in (status.current and status.current.plan, following) if plan]
+
+
+def trained_runs(status: TrainingJobStatus) -> frozenset[int]:
+    """The runs that members may train."""
+    return frozenset(plan.run for plan in trained_plans(status))
 
 
 def keep_progress(draft: Draft) -> Draft:
@@ -30,18 +41,12 @@ def keep_progress(draft: Draft) -> Draft:
         return draft.update(progress=None, last_save=None)
     if progress is None:
         return draft
-    if progress.run in _trained(draft) and not is_silent(progress, draft.now):
+    if progress.run in trained_runs(draft.status) and not is_silent(progress, draft.now):
         return draft.wake(progress.observed_at + SILENT)
     if draft.status.step is not None and draft.status.step >= progress.step:
         return draft.update(progress=None)
     left = progress.model_copy(update={"samples_per_second": None, "remaining_seconds": None})
     return draft.update(progress=left).wake(progress.observed_at + SILENT)
-
-
-def _trained(draft: Draft) -> set[int]:
-    """The runs that members may train by their plans."""
-    plans = (draft.current and draft.current.plan, draft.status.next and draft.status.next.plan)
-    return {plan.run for plan in plans if plan}
 
 
 def describe_training(draft: Draft, first: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
+
+from perdure_operator.start import begin
 
 EXTRA: Final = frozenset({"pydantic", "rich", "yaml"})
 """What the extra `kubectl` brings."""
@@ -13,13 +14,4 @@ INSTALL: Final = "install the plugin from Perdure's repository, as docs/kubectl.
 
 def main() -> int:
     """The console script."""
-    try:
-        from perdure_operator.kubectl.command import main as command  # noqa: PLC0415 - it needs all of the extra
-
-        return command()
-    except ModuleNotFoundError as error:
-        lacks = (error.name or "").partition(".")[0]
-        if lacks not in EXTRA:
-            raise
-        sys.stderr.write(f"error: {lacks} is not installed: {INSTALL}\n")
-        return 1
+    return begin("perdure_operator.kubectl.command", EXTRA, f"error: {{}} is not installed: {INSTALL}", 1)

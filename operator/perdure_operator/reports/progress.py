@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingProgress
-from perdure_operator.decide.hearing import is_silent
+from perdure_operator.decide.hearing import is_silent, trained_runs
 from perdure_operator.reports.heard import Received
-from perdure_operator.reports.trust import trained_runs
 
 EVERY: Final = timedelta(seconds=60)
 """Status shows the numbers of a job this often at most, unless what it says of the job changes with them."""

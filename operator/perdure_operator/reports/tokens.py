@@ -23,9 +23,8 @@ from perdure_operator.api import names
 from perdure_operator.cluster.protocol import ApiError, Json
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import Key
-from perdure_operator.reports.pace import BoundedRate
 from perdure_operator.serving.connections import RequestRefused
-from perdure_operator.serving.pacing import OnceAMinute
+from perdure_operator.serving.pacing import BoundedRate, OnceAMinute
 from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_token
 
 REVIEWS_PER_SECOND: Final = 10.0

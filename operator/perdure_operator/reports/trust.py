@@ -11,8 +11,9 @@ from typing import Final
 
 from perdure.wire import Role
 from perdure.wire.report import Report
-from perdure_operator.api.status import RunPlan, TrainingJobStatus
+from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.read.records import JobRecord, PodRecord
+from perdure_operator.decide.hearing import trained_plans, trained_runs
 from perdure_operator.reports.tokens import ReportingPod
 
 _REPORT: Final = frozenset({Role.MEMBER.value, Role.STANDBY.value})
@@ -51,7 +52,7 @@ def _left_runs(status: TrainingJobStatus) -> Iterator[int]:
         yield status.previous.run
     if status.next is not None:
         yield from status.next.attempted_runs
-    for plan in _plans(status):
+    for plan in trained_plans(status):
         if plan.takes_over:
             yield from range(plan.takes_over, plan.run)
 
@@ -60,18 +61,7 @@ def speaks_for_job(sender: ReportingPod, report: Report, status: TrainingJobStat
     """Whether the report is that of a run's rank 0, by the run's plan."""
     return any(
         (one.name, one.uid, one.rank) == (sender.name, sender.uid, 0)
-        for plan in _plans(status)
+        for plan in trained_plans(status)
         if plan.run == report.run
         for one in plan.members
     )
-
-
-def trained_runs(status: TrainingJobStatus) -> frozenset[int]:
-    """The runs that members may train."""
-    return frozenset(plan.run for plan in _plans(status))
-
-
-def _plans(status: TrainingJobStatus) -> list[RunPlan]:
-    """The plans that members may train by: of the run that is on, and of the one that takes it over."""
-    following = status.next.plan if status.next else None
-    return [plan for plan in (status.current and status.current.plan, following) if plan]

@@ -160,8 +160,7 @@ class LiveHandover:
         effects.room_needed = _room_needed(run, attempt)
         effects.prepare_shards()
         seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
-        save = sum(run.timings.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
-        timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, save)
+        timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, run.timings.of_a_save())
         if self._driver:
             self._driver.finish()
         self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)

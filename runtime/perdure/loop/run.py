@@ -213,8 +213,7 @@ class Run:
 
     def _save_seconds(self) -> float | None:
         """What the newest save took; None before the first."""
-        seconds = self.timings.seconds
-        return sum(seconds.get(part, 0.0) for part in ("stage", "upload", "commit")) if "commit" in seconds else None
+        return self.timings.of_a_save() if "commit" in self.timings.seconds else None
 
     def tell(self, event: Event) -> None:
         """Reports an event to the agent, the trace and the other sinks."""

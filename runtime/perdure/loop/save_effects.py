@@ -150,8 +150,7 @@ class SaveEffects:
 
     def whole(self) -> float:
         """An estimate of a blocking save, in seconds."""
-        seconds = self._run.timings.seconds
-        return sum(seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
+        return self._run.timings.of_a_save()
 
     def rest(self, save: ev.Save) -> float:
         """An estimate of what this save still takes, in seconds. One that is late may take as long again."""

@@ -30,6 +30,10 @@ class Timings:
         """Adds what was measured elsewhere."""
         self.seconds.update(seconds)
 
+    def of_a_save(self) -> float:
+        """What the newest save took, in seconds, as a blocking save would; 0 before the first."""
+        return sum(self.seconds.get(part, 0.0) for part in ("stage", "upload", "commit"))
+
     def take(self, event: Event) -> None:
         """As a sink: adds what other parts have measured."""
         if isinstance(event, Measured):

@@ -1,8 +1,8 @@
-"""A line that strangers can cause is written once a minute."""
+"""A line that strangers can cause is due once a minute. A bounded rate lets a burst through, then what time allows."""
 
 from __future__ import annotations
 
-from perdure_operator.serving.pacing import OnceAMinute
+from perdure_operator.serving.pacing import BoundedRate, OnceAMinute
 
 
 def test_a_line_is_due_at_first_and_then_once_a_minute() -> None:
@@ -13,3 +13,13 @@ def test_a_line_is_due_at_first_and_then_once_a_minute() -> None:
     assert not line.due()
     now = 60.0
     assert [line.due(), line.due()] == [True, False]
+
+
+def test_a_burst_and_then_the_rate() -> None:
+    now = 100.0
+    pace = BoundedRate(2.0, monotonic=lambda: now)
+    assert [pace.allows() for _ in range(3)] == [True, True, False]
+    now += 0.5
+    assert [pace.allows() for _ in range(2)] == [True, False]
+    now += 3600
+    assert [pace.allows() for _ in range(3)] == [True, True, False]
