@@ -264,7 +264,8 @@ class SaveEffects:
             run.schedule.end_pause()
             return
         why = next(iter(reasons), "no rank knows why")
-        seconds = max(DEAR_SECONDS, *(one["stage"] for one in copied.seconds))  # the upload stopped no training
+        stood = (one["stage"] for one in copied.seconds)  # none if the copy raised; the upload stopped no training
+        seconds = max([DEAR_SECONDS, *stood])
         try:
             checkpointer.count_failure(copied.position, StorageError(why), seconds)
         finally:
