@@ -58,7 +58,7 @@ def spelled(value: Any) -> str:
     """Equal for equal values alone, whatever memory they are in."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().contiguous()
-        return f"{value.dtype}{tuple(value.shape)}" + plain.flatten().view(torch.uint8).numpy().tobytes().hex()
+        return f"{value.dtype}{tuple(value.shape)}" + np.from_dlpack(plain.flatten().view(torch.uint8)).tobytes().hex()
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}" + np.ascontiguousarray(value).tobytes().hex()
     if isinstance(value, torch.Generator):

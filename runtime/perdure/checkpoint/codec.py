@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from perdure.checkpoint.state import ArrayRef, TensorRef, TwinRef
-from perdure.checkpoint.tensors import in_order, memory_order
+from perdure.checkpoint.tensors import in_order, memory, memory_order
 from perdure.errors import Corrupt, UserError
 from perdure.log.entry import checksum
 
@@ -103,7 +103,7 @@ def _encode_leaf(value: Any) -> dict[str, Any] | None:
         return {_TAG: "torch.dtype", "v": str(value).removeprefix("torch.")}
     if kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        data = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
+        data = bytes(memory(dense.reshape(-1).view(torch.uint8)))
         dtype, order = str(value.dtype).removeprefix("torch."), memory_order(value) or ()
         return {_TAG: "tensor", "dtype": dtype, "shape": list(value.shape), **_ordered(order), "v": _text(data)}
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in NUMPY_KINDS:

@@ -145,4 +145,4 @@ def described(part: str, name: str, tensor: Tensor) -> Item:
 def bytes_of(tensor: Tensor) -> Iterable[memoryview]:
     """Its bytes in row-major order. A view is valid until the tensor changes or the next one is requested."""
     flat = tensors.flat_bytes(tensor)
-    return tensors.read(tensor) if flat is None else [flat.numpy().data]
+    return tensors.read(tensor) if flat is None else [tensors.memory(flat)]

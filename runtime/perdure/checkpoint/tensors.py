@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from awscrt.checksums import crc64nvme
 from torch import Tensor
@@ -179,7 +180,12 @@ def read(tensor: Tensor) -> Iterator[memoryview]:
     """The bytes of its elements in row-major order, at most PIECE_BYTES at a time. A view is valid until the tensor
     changes or the next one is requested."""
     for piece in _pieces(tensor.detach(), PIECE_BYTES):
-        yield to_bytes(piece).numpy().data
+        yield memory(to_bytes(piece))
+
+
+def memory(row: Tensor) -> memoryview:
+    """The memory of bytes on the CPU. `Tensor.numpy` would forbid any later resize of the tensor they belong to."""
+    return np.from_dlpack(row).data
 
 
 def to_bytes(tensor: Tensor) -> Tensor:
@@ -197,7 +203,7 @@ def flat_bytes(tensor: Tensor) -> Tensor | None:
 def writable(tensor: Tensor) -> memoryview | None:
     """The same memory, to write to; None also for a tensor without elements."""
     flat = flat_bytes(tensor)
-    return flat.numpy().data if flat is not None and flat.numel() else None
+    return memory(flat) if flat is not None and flat.numel() else None
 
 
 def from_bytes(data: memoryview, dtype: torch.dtype) -> Tensor:

@@ -106,7 +106,8 @@ def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         yield repr((value.dtype, tuple(value.shape))).encode()
-        yield value.reshape(-1)[: _BYTES // value.element_size()].contiguous().view(torch.uint8).numpy().tobytes()
+        first = value.reshape(-1)[: _BYTES // value.element_size()].contiguous()
+        yield np.from_dlpack(first.view(torch.uint8)).tobytes()
     elif isinstance(value, np.ndarray):
         yield repr((value.dtype, value.shape)).encode()
         yield value.reshape(-1)[: _BYTES // max(value.itemsize, 1)].tobytes() if not value.dtype.hasobject else b""

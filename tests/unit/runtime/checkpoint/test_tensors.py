@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from perdure.checkpoint import tensors
 from perdure.checkpoint.cells import reads
+from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import SHARED
-from perdure.checkpoint.stage import described
+from perdure.checkpoint.stage import bytes_of, described
 from perdure.checkpoint.state import RankState
 from perdure.checkpoint.tensors import overlaps_itself, refuse_odd
 from perdure.errors import UserError
 from perdure.group.peers import Solo
+from perdure.loop.data.fingerprint import _parts
 from perdure.store import open_store
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.world import load_solo, opened, position, save
@@ -183,3 +185,13 @@ def test_what_cannot_be_loaded_again_is_refused_by_name_with_a_remedy(make: Call
 def test_a_dtype_that_this_torch_does_not_know_is_the_users_to_solve() -> None:
     with pytest.raises(UserError, match=r"tensors of type float3, which torch .* does not know"):
         tensors.empty("float3", (2,))
+
+
+@pytest.mark.parametrize(
+    "use", [tensors.checksum, tensors.writable, encode, bytes_of, _parts], ids=lambda use: use.__name__
+)
+def test_a_tensor_that_was_read_or_written_may_still_grow(use: Callable[[Tensor], object]) -> None:
+    observed = torch.zeros(3)
+    found = use(observed)
+    assert all(found) if isinstance(found, Iterator) else found
+    assert observed.resize_(400).shape == (400,)

@@ -33,6 +33,7 @@ from perdure.log.reader import Log
 from perdure.log.takeover import TakeoverLog
 from perdure.log.writer import Writer
 from perdure.loop.run import Run
+from perdure.loop.telemetry.timings import Timings
 from perdure.wire import AttemptRecord, ExitKind, Handover, HandoverWord, Train
 from perdure.wire.channel import HandoverEnded, TrainerReport, write_offer
 from perdure.wire.settings import Settings
@@ -104,7 +105,7 @@ def test_an_offer_that_builds_on_an_undecided_attempt_is_looked_at_again_once_th
         requests=SimpleNamespace(on_request=lambda _: None),
         registry=SimpleNamespace(kind=lambda: "warm", sharded=""),
         background=SimpleNamespace(may_hand_over=True),
-        timings=SimpleNamespace(seconds={}),
+        timings=Timings(),
         opened_checkpointer=None,
         replicas=(),
         tell=reports.append,
