@@ -4,6 +4,8 @@ ok        hands everything on
 500, 403  answers each request with that, as S3 does
 slow      hands on, a second later for each request and 256 KiB a second
 frozen    neither reads nor answers
+cut       ends each connection: no request comes through, and no answer
+mute      hands on, and ends the connection where the answer should come
 
 It is run beside the control plane, and imports nothing but Python.
 """
@@ -18,6 +20,7 @@ LOOK_SECONDS = 0.05
 PIECE = 64 << 10
 SLOW_SECONDS = 1.0
 SLOW_PIECE_SECONDS = 0.25
+GO_ON = b"HTTP/1.1 100"  # a patient client sends nothing before it
 ERRORS = {
     "500": ("500 Internal Server Error", "InternalError", "We encountered an internal error. Please try again."),
     "403": ("403 Forbidden", "AccessDenied", "Access Denied."),
@@ -55,6 +58,8 @@ class Front:
         """Pass one request on; False if the connection is over."""
         head = await reader.readuntil(b"\r\n\r\n")
         await self._thaws()
+        if self.manner == "cut":
+            raise ConnectionAbortedError
         if error := ERRORS.get(self.manner):
             if b"100-continue" not in head.lower():  # an impatient client sends everything first, and then listens
                 await reader.readexactly(_length(head))
@@ -78,6 +83,8 @@ class Front:
     async def _back(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await upstream.read(PIECE):
             await self._paced()
+            if self.manner == "cut" or (self.manner == "mute" and not piece.startswith(GO_ON)):
+                break
             writer.write(piece)
             await writer.drain()
         writer.close()

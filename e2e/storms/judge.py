@@ -27,6 +27,8 @@ STANDS_SECONDS: Final = 5.0
 """A training rank does a step in less."""
 LATE_SECONDS: Final = 10.0
 """Events this old are known to every observer."""
+DOWN: Final = frozenset({"store-frozen", "store-cut", "store-mute", "store-500", "store-403"})
+"""A store that answers nothing, or only errors; a slow one does its work."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,20 @@ class Fault:
     """A disturbance, from start to end; `end` of a kill is its start."""
 
     what: str
+    """The first word is the kind: killed, everything-killed, frozen, cut, or the store's."""
     start: float
     end: float
-    stands: bool = False
-    """Training was impossible meanwhile: a process, maybe the store, stood still, or ranks did not reach each other."""
     alone: bool = True
     """Nothing else was wrong."""
     killed: tuple[tuple[int, int], ...] = ()
     """(run, rank) of the killed processes: they take their last second of evidence with them."""
+    links: tuple[tuple[str, str], ...] = ()
+    """The pods that did not reach each other."""
+
+    @property
+    def kind(self) -> str:
+        """The disturbance in one word."""
+        return self.what.partition(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,8 @@ class Storm:
     polls: Sequence[Poll]
     alive: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By name, from when to when each pod has been running."""
+    members: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """By run, the pods in which its ranks began."""
 
     @cached_property
     def times(self) -> Mapping[int, Sequence[float]]:
@@ -184,13 +194,47 @@ def _blamed(storm: Storm, time: float) -> Fault | None:
 
 
 def gaps(storm: Storm) -> list[tuple[float, float]]:
-    """When no rank finished a new step, and no process was frozen: the longest stretch of each pause."""
+    """When no rank finished a new step, though training was possible: the longest stretch of each pause."""
     first: dict[int, float] = {}
     for one in storm.steps:
         first[one.step] = min(first.get(one.step, one.time), one.time)
-    moments = sorted(first.values())
-    frozen = [(fault.start, fault.end) for fault in storm.faults if fault.stands]
-    return [max(_without(pair, frozen), key=_length, default=(pair[1], pair[1])) for pair in pairwise(moments)]
+    pauses = pairwise(sorted(first.values()))
+    return [max(_without(one, _excuses(storm, one)), key=_length, default=(one[1], one[1])) for one in pauses]
+
+
+def _excuses(storm: Storm, pause: tuple[float, float]) -> list[tuple[float, float]]:
+    """When training was impossible, in this pause:
+
+    * while a process was frozen
+    * while two ranks of one run did not reach each other
+    * while the store was down, if a live hand-over was decided in this pause: once all have voted, only the log knows
+      who trains
+
+    Any other pause counts: saves back off while the store is down, a slow store is no obstacle to a hand-over, and a
+    newcomer that nobody reaches is not waited for.
+    """
+    decided = any(pause[0] - SLACK_SECONDS <= one.time <= pause[1] + SLACK_SECONDS for one in _decisions(storm))
+    return [
+        (fault.start, fault.end)
+        for fault in storm.faults
+        if fault.kind == "frozen" or _between_ranks(storm, fault) or (fault.kind in DOWN and decided)
+    ]
+
+
+def _decisions(storm: Storm) -> list[Entry]:
+    """The entries that said which run trains after a live hand-over."""
+    return [one for one in storm.entries if one.kind == "Refused" or _took_over(one)]
+
+
+def _took_over(entry: Entry) -> bool:
+    return entry.kind == "Opened" and bool(entry.body.get("takesOver"))
+
+
+def _between_ranks(storm: Storm, fault: Fault) -> bool:
+    """Whether it cut a link between two ranks of a run that was open meanwhile."""
+    older = storm.opened(fault.start)[:-1]
+    runs = storm.opened(fault.end)[len(older) :]
+    return any({one, other} <= set(storm.members.get(run, ())) for run in runs for one, other in fault.links)
 
 
 def _length(span: tuple[float, float]) -> float:
@@ -210,7 +254,7 @@ def _gaps(storm: Storm) -> Iterator[Wrong]:
         if end - start > GAP_SECONDS:
             fault = _blamed(storm, end)
             words = f"no rank trained for {end - start:.1f} s after {fault.what if fault else 'nothing'}"
-            yield Wrong("no gap above 20 s where no process is frozen", start, words)
+            yield Wrong("no gap above 20 s where training was possible", start, words)
 
 
 def drained(storm: Storm) -> list[tuple[Drain, float]]:
@@ -318,7 +362,7 @@ def lost(storm: Storm) -> dict[int, tuple[int, int]]:
 
 def _begins(storm: Storm, opened: Entry) -> int:
     """The last step that this run need not train."""
-    if opened.body.get("takesOver"):
+    if _took_over(opened):
         return int(opened.body["step"])
     if image := opened.body.get("image"):
         return int(image["step"])
@@ -332,7 +376,7 @@ def _history(storm: Storm) -> Iterator[Wrong]:
     if not storm.polls:
         return
     last = storm.polls[-1]
-    live = {one.run for one in storm.entries if one.kind == "Opened" and one.body.get("takesOver")}
+    live = {one.run for one in storm.entries if _took_over(one)}
     opened, missing = set(storm.opened(last.time)), lost(storm)
     for row in last.status.get("history", ()):
         run, how = int(row["run"]), row["how"]
@@ -344,7 +388,7 @@ def _history(storm: Storm) -> Iterator[Wrong]:
             yield Wrong("history is true", last.time, f"how run {run} took over is unknown")
         told, doubt = int(row.get("stepsLost") or 0), int(row.get("stepsInDoubt") or 0)
         least, most = missing.get(run, (0, 0))
-        if run in opened and not (told <= most and (row.get("unreported") or told + doubt >= least)):
+        if run in opened and not (told <= most and least <= told + doubt):
             yield Wrong("history is true", last.time, f"run {run}: stepsLost is {told}, and by the traces {least}")
 
 
@@ -358,18 +402,29 @@ def _word(live: bool) -> str:
 def read(folder: Path) -> Storm:
     """A storm's evidence in its folder."""
     pods = _json_lines(folder / "pods.jsonl")
+    entries = sorted(map(_entry, folder.glob("log/*.json")), key=lambda one: int(one.body["seq"]))
     return Storm(
-        entries=sorted(map(_entry, folder.glob("log/*.json")), key=lambda one: int(one.body["seq"])),
+        entries=entries,
         steps=[
             _step(line) for path in folder.glob("trace/*.jsonl") for line in _json_lines(path) if "event" not in line
         ],
-        faults=[
-            Fault(**{**line, "killed": tuple(map(tuple, line["killed"]))}) for line in _json_lines(folder / "faults")
-        ],
+        faults=list(map(_fault, _json_lines(folder / "faults"))),
         drains=[Drain(**line) for line in _json_lines(folder / "drains")],
         polls=[Poll(float(line["t"]), line["status"]) for line in _json_lines(folder / "polls.jsonl")],
         alive=_alive(pods),
+        members={one.run: _members(folder, one) for one in entries if one.kind == "Opened"},
     )
+
+
+def _members(folder: Path, opened: Entry) -> list[str]:
+    """Nobody, if the run began without this object."""
+    if not (ref := opened.body.get("members")):
+        return []
+    return [str(member["name"]) for member in json.loads((folder / ref["key"]).read_text())["members"]]
+
+
+def _fault(line: Mapping[str, Any]) -> Fault:
+    return Fault(**{**line, **{name: tuple(map(tuple, line[name])) for name in ("killed", "links")}})
 
 
 def _alive(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
@@ -400,12 +455,12 @@ def told(storm: Storm) -> list[str]:
     """Figures, for people."""
     pauses = sorted((end - start for start, end in gaps(storm)), reverse=True)
     drains = sorted((seconds for _, seconds in drained(storm)), reverse=True)
-    kinds = Counter(fault.what.partition(" ")[0] for fault in storm.faults)
+    kinds = Counter(fault.kind for fault in storm.faults)
     return [
         f"faults: {len(storm.faults)} ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})",
         f"runs: {len(storm.opened(float('inf')))}, steps: {max((one.step for one in storm.steps), default=0)}",
         f"steps redone: {len(redone(storm))}",
-        f"longest pauses without a frozen process: {' '.join(f'{one:.1f}' for one in pauses[:5])} s",
+        f"longest pauses while training was possible: {' '.join(f'{one:.1f}' for one in pauses[:5])} s",
         f"longest drains after their faults: {' '.join(f'{one:.1f}' for one in drains[:5])} s of {len(drains)}",
         f"polls: {len(storm.polls)}",
     ]

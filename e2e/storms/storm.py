@@ -72,6 +72,8 @@ class Harm(StrEnum):
     FROZEN = "frozen"
     CUT = "cut"  # from all other parties
     STORE_FROZEN = "store-frozen"
+    STORE_CUT = "store-cut"
+    STORE_MUTE = "store-mute"  # it does what it is asked to, and its answer is lost
     STORE_500 = "store-500"
     STORE_403 = "store-403"
     STORE_SLOW = "store-slow"
@@ -112,6 +114,8 @@ class Storm:
     draw: random.Random
     faults: list[judge.Fault] = field(default_factory=list)
     drains: list[judge.Drain] = field(default_factory=list)
+    missed: list[Move] = field(default_factory=list)
+    """Those of which no party came to the act."""
 
     def __post_init__(self) -> None:
         self._processes = Processes(self.lab)
@@ -150,6 +154,7 @@ class Storm:
                 self._harms(move, number, parties)
             else:
                 print(f"{self.clock} no party came to {moment}", flush=True)
+                self.missed.append(move)
                 self._hold = ""
             self._finishes(drain)
         uncordon(self.lab.kubectl, [node])
@@ -173,20 +178,19 @@ class Storm:
     def freezes(self, rank: int, seconds: float) -> None:
         """A member's trainer in the middle of its training."""
         pod = self._member(rank)
-        with self._fault(f"frozen rank {rank} of run {self._opened()}", stands=True), self._processes.frozen(pod):
+        with self._fault(f"frozen rank {rank} of run {self._opened()}"), self._processes.frozen(pod):
             self._waits(seconds)
 
     def cuts(self, rank: int, others: Sequence[int], seconds: float) -> None:
         """The links between one member and these others."""
         pod, peers = self._member(rank), [self._member(other) for other in others]
         what = f"cut rank {rank} from {list(others)}"
-        with self._fault(what, stands=True), self._processes.cut_off(pod, *peers):  # docs/decisions/043
+        with self._fault(what, links=_links(pod, peers)), self._processes.cut_off(pod, *peers):
             self._waits(seconds)
 
     def harms_the_store(self, harm: Harm, seconds: float) -> None:
-        """While all train: a save blocks training for as long as its requests take."""
-        stands = harm in (Harm.STORE_FROZEN, Harm.STORE_SLOW)
-        with self._fault(f"{harm} for {seconds:.0f} s", stands=stands), self._store(harm):
+        """While all train."""
+        with self._fault(f"{harm} for {seconds:.0f} s"), self._store(harm):
             self._waits(seconds)
 
     def is_calm(self, *, seconds: float = CALM_SECONDS) -> None:
@@ -264,16 +268,17 @@ class Storm:
                 self._processes.kill(pod)
             self._goes_on()
             return
-        stands = move.harm is Harm.FROZEN or move.harm.of_the_store  # a party that has voted waits for the log
-        with self._fault(str(move), stands=stands), self._lasting(move, pod, list(cast.values())):
+        others = [other for other in cast.values() if other is not pod]
+        links = _links(pod, others) if move.harm is Harm.CUT else ()
+        with self._fault(str(move), links=links), self._lasting(move, pod, others):
             self._goes_on()
             self._waits(move.seconds)
 
-    def _lasting(self, move: Move, pod: Pod, parties: Sequence[Pod]) -> contextlib.AbstractContextManager[None]:
+    def _lasting(self, move: Move, pod: Pod, others: Sequence[Pod]) -> contextlib.AbstractContextManager[None]:
         if move.harm.of_the_store:
             return self._store(move.harm)
         if move.harm is Harm.CUT:
-            return self._processes.cut_off(pod, *(other for other in parties if other is not pod))
+            return self._processes.cut_off(pod, *others)
         return self._processes.frozen(pod)
 
     def _store(self, harm: Harm) -> contextlib.AbstractContextManager[None]:
@@ -291,13 +296,15 @@ class Storm:
         self._plants()
 
     @contextlib.contextmanager
-    def _fault(self, what: str, *, stands: bool = False, killed: tuple[tuple[int, int], ...] = ()) -> Iterator[None]:
+    def _fault(
+        self, what: str, *, killed: tuple[tuple[int, int], ...] = (), links: tuple[tuple[str, str], ...] = ()
+    ) -> Iterator[None]:
         print(f"{self.clock} {what}", flush=True)
         start, alone, self._troubled = time.time(), not self._troubled, True
         try:
             yield
         finally:
-            self.faults.append(judge.Fault(what, start, time.time(), stands, alone, killed))
+            self.faults.append(judge.Fault(what, start, time.time(), alone, killed, links))
             print(f"{self.clock} {what}: over", flush=True)
 
     @contextlib.contextmanager
@@ -381,11 +388,15 @@ class Storm:
         self._lines("faults", [asdict(one) for one in self.faults])
         self._lines("drains", [asdict(one) for one in self.drains])
         root = self.store.server.folder / self.training.job.bucket_name / self.training.job.namespace
-        for name in ("log", "trace"):
+        for name in ("log", "trace", "members"):
             shutil.copytree(root / name, self.folder / name, dirs_exist_ok=True)
 
     def _lines(self, name: str, found: Sequence[object]) -> None:
         (self.folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in found))
+
+
+def _links(pod: Pod, peers: Sequence[Pod]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(pod["metadata"]["name"]), str(peer["metadata"]["name"])) for peer in peers)
 
 
 def _polled(seen: Sequence[Seen]) -> Iterator[tuple[float, Any]]:

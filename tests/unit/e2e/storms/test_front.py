@@ -21,12 +21,14 @@ BODY = bytes(range(256)) * 1024
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Echoes its input."""
+    """Echoes its input, and remembers how often."""
 
     protocol_version = "HTTP/1.1"
+    server: Counting
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests += 1
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -36,11 +38,15 @@ class Echo(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+class Counting(ThreadingHTTPServer):
+    requests = 0
+
+
 @pytest.fixture
-def upstream() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+def upstream() -> Iterator[Counting]:
+    server = Counting(("127.0.0.1", 0), Echo)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
+    yield server
     server.shutdown()
     server.server_close()
 
@@ -53,10 +59,10 @@ def manner(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def port(upstream: int, manner: Path) -> Iterator[int]:
+def port(upstream: Counting, manner: Path) -> Iterator[int]:
     """A front of that server."""
     found = free_port()
-    words = [sys.executable, front.__file__, "127.0.0.1", str(found), str(upstream), str(manner)]
+    words = [sys.executable, front.__file__, "127.0.0.1", str(found), str(upstream.server_port), str(manner)]
     with subprocess.Popen(words) as process:
         yield found
         process.kill()
@@ -106,3 +112,31 @@ def test_what_is_slow_or_frozen_comes_in_the_end(port: int, manner: Path, told: 
         manner.write_text(told)
         threading.Timer(0.3, manner.write_text, ["ok"]).start()
         assert put(connection) == (200, BODY)
+
+
+@pytest.mark.parametrize(("told", "done"), [("cut", 1), ("mute", 2)])
+def test_no_answer_comes_over_a_connection_that_is_cut_or_mute_and_what_was_asked_of_a_mute_one_is_done(
+    port: int, manner: Path, upstream: Counting, told: str, done: int
+) -> None:
+    with connected(port) as connection:
+        assert put(connection) == (200, BODY)
+        manner.write_text(told)
+        with pytest.raises(ConnectionError):
+            put(connection)
+    assert upstream.requests == done
+    manner.write_text("ok")
+    with connected(port) as connection:
+        assert put(connection) == (200, BODY)
+
+
+def test_a_mute_one_lets_a_patient_client_send(port: int, manner: Path, upstream: Counting) -> None:
+    manner.write_text("mute")
+    with connected(port) as connection:
+        connection.putrequest("PUT", "/key")
+        connection.putheader("Content-Length", str(len(BODY)))
+        connection.putheader("Expect", "100-continue")
+        connection.endheaders()
+        assert connection.sock.recv(1 << 10).startswith(b"HTTP/1.1 100")
+        connection.sock.sendall(BODY)
+        assert connection.sock.recv(1) == b""
+    assert upstream.requests == 1

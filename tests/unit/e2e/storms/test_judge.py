@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.storms.judge import Drain, Entry, Fault, Poll, Step, Storm, drained, gaps, judge, redone
+from e2e.storms.judge import DOWN, Drain, Entry, Fault, Poll, Step, Storm, drained, gaps, judge, redone
 
 KILL = Fault("killed of the leaver while voting", 30.0, 30.0, killed=((1, 1),))
 CALM = [
@@ -55,8 +55,16 @@ HANDED_OVER = Storm(
 )
 
 
+LATE = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 31, 60, 70.0)])
+"""No step for 40 s."""
+
+
 def words(storm: Storm) -> list[str]:
     return sorted({one.words for one in judge(storm)})
+
+
+def pauses_of(storm: Storm) -> list[str]:
+    return [found for found in words(storm) if found.startswith("no rank trained")]
 
 
 def told(status: Mapping[str, Any], storm: Storm = HANDED_OVER) -> list[str]:
@@ -96,11 +104,54 @@ def test_a_pause_above_twenty_seconds_is_reported(until: float, found: list[str]
 
 
 def test_a_pause_counts_only_while_no_process_is_frozen() -> None:
-    late = replace(HANDED_OVER, steps=[*trained(1, 1, 30, 1.0), *trained(2, 31, 60, 70.0)])
-    frozen = Fault("frozen", 32.0, 52.0, stands=True)
-    assert words(replace(late, faults=[frozen])) == []
-    assert words(replace(late, faults=[replace(frozen, end=49.0)])) == ["no rank trained for 21.0 s after frozen"]
-    assert len(words(replace(late, faults=[replace(frozen, stands=False)]))) == 1
+    frozen = Fault("frozen of the stayer while voting", 32.0, 52.0)
+    assert words(replace(LATE, faults=[frozen])) == []
+    assert words(replace(LATE, faults=[replace(frozen, end=49.0)])) == [
+        "no rank trained for 21.0 s after frozen of the stayer while voting"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["killed", "everything-killed", *sorted(DOWN), "store-slow"])
+def test_no_other_fault_excuses_a_pause_in_which_no_live_hand_over_is_decided(kind: str) -> None:
+    """Not even a run that has died and begins anew."""
+    begun = [*LATE.entries[:2], opened(2, 69.0, resumes=11, image={"run": 1, "step": 30})]
+    assert pauses_of(replace(LATE, entries=begun, faults=[Fault(f"{kind} for 20 s", 32.0, 52.0)])) == [
+        f"no rank trained for 40.0 s after {kind} for 20 s"
+    ]
+
+
+@pytest.mark.parametrize(
+    "decision", [opened(2, 33.0, takesOver=1, step=30, resumes=None), Entry("Refused", 1, 58.0, {"refuses": 2})]
+)
+def test_a_store_that_is_down_excuses_a_pause_in_which_a_live_hand_over_is_decided(decision: Entry) -> None:
+    late = replace(LATE, entries=[*LATE.entries[:2], decision])
+    for kind in sorted(DOWN):
+        assert pauses_of(replace(late, faults=[Fault(f"{kind} while putting", 32.0, 52.0)])) == []
+        assert len(pauses_of(replace(late, faults=[Fault(f"{kind} while putting", 32.0, 49.0)]))) == 1
+    for kind in ("store-slow", "killed"):
+        assert len(pauses_of(replace(late, faults=[Fault(f"{kind} while putting", 32.0, 52.0)]))) == 1
+
+
+def test_a_decision_in_another_pause_excuses_nothing() -> None:
+    steps = [*trained(1, 1, 30, 1.0), *trained(2, 31, 40, 31.0), *trained(2, 41, 60, 80.0)]
+    storm = replace(HANDED_OVER, steps=steps, faults=[Fault("store-500 for 39 s", 41.0, 80.0)])
+    assert pauses_of(storm) == ["no rank trained for 40.0 s after store-500 for 39 s"]
+
+
+def test_a_cut_link_excuses_a_pause_only_between_ranks_of_a_run_that_is_open_meanwhile() -> None:
+    """Nobody waits for a newcomer that cannot be reached."""
+    members = {1: ["digits-0", "digits-1"], 2: ["digits-0", "digits-2"]}
+    begun = [*LATE.entries[:2], opened(2, 69.0, takesOver=1, step=30, resumes=None)]
+    late = replace(LATE, entries=begun, members=members)
+
+    def found(start: float, end: float, *links: tuple[str, str]) -> list[str]:
+        return pauses_of(replace(late, faults=[Fault("cut", start, end, links=links)]))
+
+    assert found(32.0, 52.0, ("digits-0", "digits-2"), ("digits-0", "digits-1")) == []
+    assert len(found(32.0, 52.0, ("digits-0", "digits-2"), ("digits-1", "digits-2"))) == 1
+    assert found(49.5, 69.5, ("digits-0", "digits-2")) == []
+    assert len(found(69.5, 69.9, ("digits-0", "digits-1"))) == 1
+    assert len(found(32.0, 49.0, ("digits-0", "digits-1"))) == 1
 
 
 def test_steps_that_are_trained_again_are_no_end_of_a_pause() -> None:
@@ -183,3 +234,17 @@ def test_the_history_at_the_end_is_compared_with_log_and_traces() -> None:
     assert told({"history": [row(2, "recreate")]}, replace(HANDED_OVER, entries=resumed)) == [
         "run 2: stepsLost is 0, and by the traces 10"
     ]
+
+
+@pytest.mark.parametrize("unreported", [False, True])
+def test_steps_lost_are_neither_more_nor_fewer_than_the_traces_show_whoever_reported(unreported: bool) -> None:
+    resumed = replace(HANDED_OVER, entries=[*HANDED_OVER.entries[:2], opened(2, 30.5, resumes=11)])
+
+    def found(lost: int, doubt: int = 0) -> list[str]:
+        row = {"run": 2, "how": "recreate", "stepsLost": lost, "stepsInDoubt": doubt, "unreported": unreported}
+        return told({"history": [row]}, resumed)
+
+    assert found(10) == found(3, doubt=7) == []
+    assert found(9) == ["run 2: stepsLost is 9, and by the traces 10"]
+    assert found(3, doubt=6) == ["run 2: stepsLost is 3, and by the traces 10"]
+    assert found(11) == ["run 2: stepsLost is 11, and by the traces 10"]
