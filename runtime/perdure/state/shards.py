@@ -37,13 +37,24 @@ def unreduced(module: nn.Module) -> Iterator[Tensor]:
     It does so where the script has switched the reduction off (`set_requires_gradient_sync(False)`). torch has no
     public name for these gradients.
     """
+    for parameter in _sharded_by_fsdp(module):
+        whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
+        if whole is not None or getattr(parameter, "unsharded_accumulated_grad", None) is not None:
+            yield parameter.sharded_param
+
+
+def leaves(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each parameter that FSDP2 has gathered before, with the whole one that autograd computes the gradient for."""
+    for parameter in _sharded_by_fsdp(module):
+        if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
+            yield parameter.sharded_param, whole
+
+
+def _sharded_by_fsdp(module: nn.Module) -> Iterator[Any]:
     for part in sharded_parts(module):
         state = part._get_fsdp_state()  # noqa: SLF001
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001
-        for parameter in (one for group in groups if group for one in group.fsdp_params):
-            whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
-            if whole is not None or getattr(parameter, "unsharded_accumulated_grad", None) is not None:
-                yield parameter.sharded_param
+        yield from (one for group in groups if group for one in group.fsdp_params)
 
 
 def refuse_sharded(model: nn.Module) -> None:

@@ -384,6 +384,28 @@ def weighted_gradient(root: str) -> list[float]:
         return [(one - other).abs().max().item() for one, other in pairs]
 
 
+def leaves_out(root: str, *, views: bool, left: str) -> str:
+    """The output if every third batch goes without a step of the optimizer.
+
+    `views`: gradients are views of DistributedDataParallel's buckets. `left`: what becomes of those that nobody used:
+    they are kept, zeroed or removed.
+    """
+    with redirect_stderr(io.StringIO()) as printed, joined(root) as session:
+        torch.manual_seed(0)
+        model = session.wrap(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), gradient_as_bucket_view=views)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        session.register(model=model, optimizer=optimizer)
+        for _ in session.epochs(1):
+            for number, (inputs, labels) in enumerate(session.loader(dataset(), 8)):
+                session.weighted(cross_entropy(model(inputs), labels)).backward()
+                if number % 3:
+                    optimizer.step()
+                session.step()
+                if number % 3 or left != "kept":
+                    optimizer.zero_grad(set_to_none=left == "removed")
+    return printed.getvalue()
+
+
 IGNORED = -100
 TOKENS = 7
 

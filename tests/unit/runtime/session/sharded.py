@@ -261,7 +261,7 @@ def wholes(
 def accumulates(root: str, *, how: str) -> str:
     """The output if every second batch steps, and each is a step of the session.
 
-    `how`: the first of two is reduced, is not reduced, or is dropped.
+    `how`: the first of two is reduced, is not reduced, is dropped, or is zeroed.
     """
     torch.set_num_threads(1)
     with redirect_stderr(io.StringIO()) as printed, Session.from_env(root) as session:
@@ -275,8 +275,8 @@ def accumulates(root: str, *, how: str) -> str:
                 session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten())).backward()
                 if last:
                     optimizer.step()
-                if last or how == "dropped":
-                    optimizer.zero_grad()
+                if last or how in ("dropped", "zeroed"):
+                    optimizer.zero_grad(set_to_none=how != "zeroed")
                 session.step()
     return printed.getvalue()
 

@@ -1,4 +1,7 @@
-"""Scripts that add up gradients over several batches: if each of these is a step of the session, that is reported."""
+"""Scripts that add up gradients over several batches: if each of these is a step of the session, that is reported.
+
+Here on one rank; on two, with DistributedDataParallel, in test_ranks.py.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ from tests.unit.runtime.session.training import Join, samples
 
 TOLD = "call session.step() only after optimizer.step()"
 Body = Callable[[int, torch.optim.Optimizer, Session], None]
+Before = Callable[[int, torch.optim.Optimizer], None]
 
 
-def trained(join: Join, body: Body) -> None:
+def trained(join: Join, body: Body, before: Before = lambda *_: None) -> None:
+    """`body` follows each backward pass, and `before` precedes it."""
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     made = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -25,7 +30,9 @@ def trained(join: Join, body: Body) -> None:
         for _ in session.epochs(2):
             made.zero_grad()
             for number, (inputs, _) in enumerate(loader, loader.batch_index):
-                net(inputs).square().mean().backward()
+                loss = net(inputs).square().mean()
+                before(number, made)
+                loss.backward()
                 body(number, made, session)
 
 
@@ -83,6 +90,36 @@ def _dropping(number: int, optimizer: torch.optim.Optimizer, session: Session) -
     optimizer.zero_grad()
 
 
+def _dropping_to_zero(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    if number % 3:
+        optimizer.step()
+    session.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+def _dropping_to_zero_early(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    if number % 3:
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    session.step()
+
+
+def _dropping_and_clipping(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    """The next gradients may lie where the dropped ones lay, and are written to once more often."""
+    if number % 3:
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1)
+        optimizer.step()
+    session.step()
+    optimizer.zero_grad()
+
+
+def _leaving_out(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+    """The gradients stay until the next backward pass."""
+    if number % 3:
+        optimizer.step()
+    session.step()
+
+
 def _twice_each(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
     optimizer.step()
     optimizer.step()
@@ -100,11 +137,52 @@ def test_a_step_at_each_part_of_a_larger_batch_is_reported_once_with_a_parameter
     assert "added to the gradients that were there, of net.weight" in told[0]
 
 
-@pytest.mark.parametrize(
-    "body", [_with_the_optimizer, _dropping, _twice_each, _each_by_hand, _each_by_hand_zeroed_late]
+NOT_HELD = (
+    _with_the_optimizer,
+    _dropping,
+    _dropping_to_zero,
+    _dropping_to_zero_early,
+    _dropping_and_clipping,
+    _twice_each,
+    _each_by_hand,
+    _each_by_hand_zeroed_late,
 )
+
+
+@pytest.mark.parametrize("body", NOT_HELD)
 def test_gradients_that_no_step_of_the_session_leaves_to_the_next_batch_are_not_reported(
     join: Join, capsys: pytest.CaptureFixture[str], body: Body
 ) -> None:
     trained(join, body)
+    assert TOLD not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_are_dropped_right_before_the_next_backward_pass_are_not_reported(
+    join: Join, capsys: pytest.CaptureFixture[str], set_to_none: bool
+) -> None:
+    trained(join, _leaving_out, lambda _, optimizer: optimizer.zero_grad(set_to_none=set_to_none))
+    assert TOLD not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_step_that_the_scaler_leaves_out_is_not_reported(
+    join: Join, capsys: pytest.CaptureFixture[str], set_to_none: bool
+) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    left_out: list[float] = []
+
+    def body(number: int, optimizer: torch.optim.Optimizer, session: Session) -> None:
+        weights = optimizer.param_groups[0]["params"]
+        for weight in weights:
+            weight.grad *= scaler.scale(torch.tensor(float("inf") if number % 3 == 0 else 1.0))
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        left_out.extend([before] * (scaler.get_scale() < before))
+        session.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+
+    trained(join, body)
+    assert left_out
     assert TOLD not in capsys.readouterr().err

@@ -54,6 +54,8 @@ SCORED = {"bare": 1, "polling": 1, "in turn": 1, "wrapped": 0, "synchronized": 0
 """How a network is evaluated, and how often it is said that each rank does it with its own statistics."""
 CALLED = {"bare": 1, "scored": 0}
 """How steps call a network in eval mode, and how often it is said that each rank does it with its own statistics."""
+LEFT_OUT = {"kept": 1, "zeroed": 0, "removed": 0}
+"""What becomes of the gradients of a batch without a step, and how often it is said that the next one adds to them."""
 Results = dict[str, list[Any]]
 
 
@@ -104,6 +106,16 @@ def scenes(root: Path) -> list[Scene]:
                 {"PERDURE_CHECK_SECONDS": "0"},
             )
             for way in CALLED
+        ),
+        *(
+            Scene(
+                f"left-out-{left}-{views}",
+                "leaves_out",
+                2,
+                {"root": str(root / f"left-out-{left}-{views}"), "views": views, "left": left},
+                {"PERDURE_CHECK_SECONDS": "0"},
+            )
+            for left, views in product(LEFT_OUT, (True, False))
         ),
         Scene("parted", "parted", 2, {"root": str(root / "parted")}, {"PERDURE_CHECK_SECONDS": "0"}),
         Scene(
@@ -214,6 +226,16 @@ def test_all_ranks_stop_at_one_step_also_where_only_some_steps_are_checks(played
 
 def test_a_ragged_batch_gives_the_gradient_of_the_global_mean_with_empty_ranks_too(played: Results) -> None:
     assert all(difference < 1e-6 for result in played["weights"] for difference in result)
+
+
+@pytest.mark.parametrize("views", [True, False])
+@pytest.mark.parametrize("left", LEFT_OUT)
+def test_gradients_of_a_batch_without_a_step_are_reported_if_the_next_batch_is_added_to_them(
+    played: Results, left: str, views: bool
+) -> None:
+    first, second = played[f"left-out-{left}-{views}"]
+    assert first.count("was added to the gradients that were there") == LEFT_OUT[left], first
+    assert "was added to" not in second
 
 
 @pytest.mark.parametrize("scene", ["tokens", "tokens-parts"])

@@ -37,7 +37,7 @@ OTHERS = {
 }
 """The model left out, and the other worlds in which it is restored."""
 COMES_LATE = ("head", "group", "optimizer")
-HELD = {"reduced": True, "not reduced": True, "dropped": False}
+HELD = {"reduced": True, "not reduced": True, "dropped": False, "zeroed": False}
 """The state of the gradients of a batch without a step, and whether that is reported."""
 PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
 
