@@ -54,6 +54,8 @@ def job(pod: str, values: str) -> Series:
     constant = {
         f'perdure_job_condition{{{of}, type="Running"}}': 1,
         f'perdure_job_condition{{{of}, type="Failed"}}': 0,
+        f'perdure_job_condition{{{of}, type="Progressing"}}': 1,
+        f'perdure_job_condition{{{of}, type="StorageReachable"}}': -1,
         f'perdure_job_failures_total{{{of}, cause="code"}}': 2,
         f'perdure_job_failures_total{{{of}, cause="infrastructure"}}': 40,
         f'perdure_job_failure_budget_used_ratio{{{of}, budget="code"}}': 0.25,
@@ -123,6 +125,14 @@ STORIES = (
         10,
         14,
         f'{JOB}, reason="StorageRefused"',
+    ),
+    *(
+        Story(alert, {f'perdure_job_condition{{{OF}, type="{kind}"}}': f"1x4 -1x4 0x{HOURS}"}, 10, 14, JOB)
+        for alert, kind in (
+            ("PerdureNoProgress", "Progressing"),
+            ("PerdureSavesFail", "StorageReachable"),
+            ("PerdureCheckpointStale", "CheckpointFresh"),
+        )
     ),
     Story(
         "PerdureRunsFailOften",

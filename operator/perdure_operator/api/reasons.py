@@ -16,7 +16,11 @@ class ConditionType(StrEnum):
     """The `type` of a condition, in the order of status: what people look for comes first."""
 
     RUNNING = "Running"
+    PROGRESSING = "Progressing"
     DISRUPTED = "Disrupted"
+    HANDING_OVER = "HandingOver"
+    CHECKPOINT_FRESH = "CheckpointFresh"
+    STORAGE_REACHABLE = "StorageReachable"
     SAVED = "Saved"
     PROTECTED = "Protected"
     SIZED = "Sized"
@@ -29,10 +33,19 @@ class ConditionType(StrEnum):
 
 
 CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
-    ConditionType.RUNNING: "True while every member is Ready and has its ranks; it does not say that training "
-    "makes progress. Unknown if a member has ended while the run was being handed over, and the next run may have "
-    "taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
+    ConditionType.RUNNING: "True while every member is Ready and has its ranks; Progressing says whether "
+    "training advances. Unknown if a member has ended while the run was being handed over, and the next run may "
+    "have taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
+    ConditionType.PROGRESSING: "False while rank 0 reports no new step for longer than its phase may take: 5 minutes "
+    "while it trains, 15 while it saves, an hour while it evaluates, 30 minutes otherwise, or ten usual steps where "
+    "these take longer. Unknown once no report has come for three minutes. Absent for a run that does not report.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
+    ConditionType.HANDING_OVER: "True while a next run is offered to the living members of this one; absent until "
+    "that happens for the first time.",
+    ConditionType.CHECKPOINT_FRESH: "False if the newest commit that rank 0 reports is older than three periods of "
+    "checkpoint.everySeconds or everySteps, and than ten minutes. Absent with everyEpochs, and as Progressing is.",
+    ConditionType.STORAGE_REACHABLE: "False while the periodic saves that rank 0 reports fail; the message says since "
+    "when and why. Absent before its first save, and as Progressing is.",
     ConditionType.SAVED: "How the last run ended. True if it saved or handed over everything. False if it failed, even "
     "if no step was lost; the message gives the number of lost steps.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members; "
@@ -55,6 +68,7 @@ class Reason(StrEnum):
     """The `reason` of a condition or of an event."""
 
     # Running
+    TRAINING = "Training"
     ASSIGNED = "Assigned"
     CHECKING_TEMPLATE = "CheckingTemplate"
     TEMPLATE_INVALID = "TemplateInvalid"
@@ -82,6 +96,17 @@ class Reason(StrEnum):
     MEMBER_NOT_READY = "MemberNotReady"
     PATCH_REFUSED = "PatchRefused"
     DELETION_REFUSED = "DeletionRefused"  # of DeletionsAllowed as well
+    # Progressing, CheckpointFresh, StorageReachable
+    STEPS_REPORTED = "StepsReported"
+    NO_PROGRESS = "NoProgress"
+    RECENT_CHECKPOINT = "RecentCheckpoint"
+    STALE_CHECKPOINT = "StaleCheckpoint"
+    SAVES_SUCCEED = "SavesSucceed"
+    SAVES_FAIL = "SavesFail"
+    NOT_HEARD = "NotHeard"
+    # HandingOver
+    HANDOVER_OFFERED = "HandoverOffered"
+    NO_HANDOVER = "NoHandover"
     # Disrupted; the first eight are also the reasons of events
     NODE_LEAVING = "NodeLeaving"
     NODE_FAULT = "NodeFault"
@@ -162,6 +187,37 @@ class Explained:
 
 
 REASONS: Final[Mapping[Reason, Explained]] = {
+    Reason.TRAINING: Explained(
+        "All members are Ready and have their ranks, and rank 0 reports new steps. status.progress says how far it is."
+    ),
+    Reason.STEPS_REPORTED: Explained("Rank 0 reports new steps, or is busy with what makes none for a while."),
+    Reason.NO_PROGRESS: Explained(
+        "Rank 0 reports, and has made no new step for longer than its phase may take. Ranks may wait for each other, "
+        "for data or for storage. The operator does nothing about it.",
+        "Look at the last lines of each member's log: after a minute a rank says which ranks it waits for. To start "
+        "again from the newest commit, delete the member that is stuck.",
+    ),
+    Reason.RECENT_CHECKPOINT: Explained("A failure now loses no more steps than checkpoint allows."),
+    Reason.STALE_CHECKPOINT: Explained(
+        "The newest commit is older than three periods of checkpoint.everySeconds or everySteps. A failure now loses "
+        "the steps since then, unless members are left that have an image.",
+        "Look at the condition StorageReachable, and at the log of rank 0: it says why a save failed or was left out.",
+    ),
+    Reason.SAVES_SUCCEED: Explained("The newest periodic save succeeded."),
+    Reason.SAVES_FAIL: Explained(
+        "Periodic saves fail, so members train on and try again. A drain waits for its save, and a failure loses the "
+        "steps since the last commit.",
+        "Do what the message says: it has the store's own words.",
+    ),
+    Reason.NOT_HEARD: Explained(
+        "Rank 0 has reported before, and not for three minutes. That proves nothing about training: it may not reach "
+        "the operator.",
+        "If it lasts, look at the logs of rank 0's member: a line says why reports do not arrive.",
+    ),
+    Reason.HANDOVER_OFFERED: Explained(
+        "The next run's members are warm, and the living ones hand over to them between two steps."
+    ),
+    Reason.NO_HANDOVER: Explained("No run is offered to the members."),
     Reason.ASSIGNED: Explained(
         "Every member is Ready and has its ranks. The operator does not know whether they train: members report only "
         "when they end.",

@@ -520,6 +520,26 @@ class Unready(TolerantModel):
     """When the operator gave up its members although the outage went on."""
 
 
+class TrainingPhase(StrEnum):
+    """What rank 0's trainer is busy with, as it reported.
+
+    A value of a newer operator, after a rollback, is read as Training; the next report overwrites it.
+    """
+
+    IMPORTING = "Importing"
+    CONNECTING = "Connecting"
+    RESTORING = "Restoring"
+    TRAINING = "Training"
+    SAVING = "Saving"
+    EVALUATING = "Evaluating"
+    HANDING_OVER = "HandingOver"
+    LEAVING = "Leaving"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TrainingPhase:  # noqa: ARG003
+        return cls.TRAINING
+
+
 class TrainingProgress(TolerantModel):
     """Where training stands, as the run's rank 0 reported it while it trained."""
 
@@ -529,8 +549,18 @@ class TrainingProgress(TolerantModel):
     """Optimizer steps done."""
     epoch: int | None = None
     """Epochs finished; absent if the script counts none."""
+    step_time: datetime | None = None
+    """When rank 0 first reported this step; absent if an older operator did not record it."""
+    phase: TrainingPhase | None = None
+    """What its trainer is busy with; absent if this operator does not know the word."""
+    seconds_per_step: float | None = None
+    """From one to the next, over the last seconds in which it trained."""
     samples_per_second: float | None = None
-    """Of all ranks together, over the last seconds."""
+    """Of all ranks together, over the last seconds; absent if there was no step in them."""
+    storage_failing_since: datetime | None = None
+    """When the first of the saves failed that have failed in a row; absent if the newest one succeeded."""
+    storage_why: str = ""
+    """Why the newest of them failed."""
     percent: int | None = None
     """How much of the training is done; absent where its end is not known."""
     remaining_seconds: int | None = None

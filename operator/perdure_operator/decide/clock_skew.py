@@ -23,6 +23,7 @@ from perdure_operator.api.status import (
     Replacements,
     RunPlan,
     Spares,
+    TrainingProgress,
 )
 from perdure_operator.decide.draft import PAUSE_AT_MOST_SECONDS, Draft, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, PULLING_SECONDS, longest_gang_pause, patience
@@ -45,7 +46,7 @@ def correct_times(draft: Draft) -> Draft:
         spares=_of_spares(status.spares, now) if status.spares else None,
         withdrawals=_past(status.withdrawals, now, "last_time") if status.withdrawals else None,
         saves=_past(status.saves, now, "last_time") if status.saves else None,
-        progress=_past(status.progress, now, "observed_at") if status.progress else None,
+        progress=_of_progress(status.progress, now) if status.progress else None,
         last_save=_past(status.last_save, now, "time", "observed_at") if status.last_save else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
         gang=_of_gang(status.gang, draft) if status.gang else None,
@@ -55,6 +56,10 @@ def correct_times(draft: Draft) -> Draft:
         completion_time=min(status.completion_time, now) if status.completion_time else None,
         conditions=tuple(_past(one, now, "last_transition_time") for one in status.conditions),
     )
+
+
+def _of_progress(progress: TrainingProgress, now: datetime) -> TrainingProgress:
+    return _past(progress, now, "step_time", "storage_failing_since", "observed_at")
 
 
 def _of_spares(spares: Spares, now: datetime) -> Spares:

@@ -156,6 +156,11 @@ class Draft:
         event = JobEvent(type="Warning" if warning else "Normal", reason=reason, message=message)
         return self.but(events=(*self.events, event)).because(message)
 
+    def warn_once(self, kind: ConditionType, reason: Reason, message: str) -> Draft:
+        """With a warning if the condition, which has not been changed yet, had another reason."""
+        old = self.status.find(kind)
+        return self if old and old.reason == reason else self.tell(reason, message, warning=True)
+
     def because(self, text: str) -> Draft:
         """With one more sentence for `explain`."""
         return self.but(reasons=(*self.reasons, text))

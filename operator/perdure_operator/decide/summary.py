@@ -12,7 +12,8 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
-from perdure_operator.decide.hearing import describe_training, keep_progress
+from perdure_operator.decide.health import describe_health, health
+from perdure_operator.decide.hearing import describe_training, is_silent, keep_progress
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import grows_later, size_of, wanted_size, warn_of_priority, why_so_many
@@ -55,7 +56,9 @@ def summarise(draft: Draft) -> Draft:
     alive = [name for name in planned if name in members and not terminated(members[name])]
     draft = keep_progress(draft)
     draft = _running(draft)
+    draft = describe_health(draft)
     draft = _disrupted(draft)
+    draft = _handing_over(draft)
     draft = _protected(draft)
     draft = _sized(draft)
     draft = _understood(draft)
@@ -77,7 +80,8 @@ def _running(draft: Draft) -> Draft:
     if _all_assigned(draft) and status.current:
         why, message = _disruption(draft), _assigned(draft, status.current)
         if why is None:
-            return draft.condition(ConditionType.RUNNING, True, Reason.ASSIGNED, message)
+            reason = Reason.TRAINING if _advances(draft) else Reason.ASSIGNED
+            return draft.condition(ConditionType.RUNNING, True, reason, message)
         if status.current.outcomes and draft.standbys_wait and _offers(draft):
             message = f"{message}; {_awaited(draft.standbys_wait)}"  # the offered run may train, or no run
             return draft.condition(ConditionType.RUNNING, None, why[0], message)
@@ -85,14 +89,14 @@ def _running(draft: Draft) -> Draft:
     waiting = draft.waiting or Waiting(Reason.STARTING_MEMBERS, "waiting for the next look at the cluster")
     message = _awaited(waiting)
     if waiting.reason in _WARNINGS:
-        draft = _warn_once(draft, ConditionType.RUNNING, waiting.reason, message)
+        draft = draft.warn_once(ConditionType.RUNNING, waiting.reason, message)
     return draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
 
 
-def _warn_once(draft: Draft, kind: ConditionType, reason: Reason, message: str) -> Draft:
-    """Add an event if the condition, which has not been changed yet, had another reason."""
-    old = draft.status.find(kind)
-    return draft if old and old.reason == reason else draft.tell(reason, message, warning=True)
+def _advances(draft: Draft) -> bool:
+    """Whether rank 0 has reported new steps lately."""
+    progress, found = draft.status.progress, health(draft.status, draft.snapshot.spec.checkpoint)
+    return progress is not None and found is not None and found.advances and not is_silent(progress, draft.now)
 
 
 def _awaited(waiting: Waiting) -> str:
@@ -159,6 +163,17 @@ def _disrupted(draft: Draft) -> Draft:
     if why is None:
         return draft.condition(ConditionType.DISRUPTED, False, Reason.UNDISTURBED, "nothing asks the run to end")
     return draft.condition(ConditionType.DISRUPTED, True, why[0], _move(draft, why[1]))
+
+
+def _handing_over(draft: Draft) -> Draft:
+    """The live hand-over that is offered now. A job that never had any does not have the condition."""
+    upcoming, kind = draft.status.next, ConditionType.HANDING_OVER
+    if upcoming and upcoming.plan and upcoming.plan.handover:
+        words = f"run {upcoming.plan.run} is offered to the members of run {upcoming.plan.handover.run}"
+        return draft.condition(kind, True, Reason.HANDOVER_OFFERED, words)
+    if draft.status.find(kind) is None:
+        return draft
+    return draft.condition(kind, False, Reason.NO_HANDOVER, "no run is offered to the members")
 
 
 def _move(draft: Draft, cause: str) -> str:
@@ -241,7 +256,7 @@ def _protected(draft: Draft) -> Draft:
         else f"PodDisruptionBudget {joined(list(foreign))} also matches the members: "
         "evictions fail until its selector is changed"
     )
-    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
+    draft = draft.warn_once(ConditionType.PROTECTED, Reason.PDB_CONFLICT, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.PDB_CONFLICT, message)
 
 
@@ -259,7 +274,7 @@ def _not_all_protected(draft: Draft, refusal: Refusal) -> Draft:
     altered = draft.snapshot.budget.altered if draft.snapshot.budget else ""
     what = f"was changed ({altered})" if altered else "is too small"
     message = f"the job's PodDisruptionBudget {what}, and the operator's change of it is refused: {refusal.message}"
-    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.BUDGET_REFUSED, message)
+    draft = draft.warn_once(ConditionType.PROTECTED, Reason.BUDGET_REFUSED, message)
     return draft.condition(ConditionType.PROTECTED, False, Reason.BUDGET_REFUSED, message)
 
 
@@ -274,7 +289,7 @@ def _unmoved_by_taints(draft: Draft, text: str) -> Draft:
         f"{text}; but the template tolerates every taint: members stay under NoExecute, new ones may land on a node "
         "that is going away, and Karpenter takes a node from under them without an eviction: give the toleration keys"
     )
-    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.CATCH_ALL_TOLERATION, message)
+    draft = draft.warn_once(ConditionType.PROTECTED, Reason.CATCH_ALL_TOLERATION, message)
     return draft.condition(ConditionType.PROTECTED, True, Reason.CATCH_ALL_TOLERATION, message)
 
 
@@ -283,7 +298,7 @@ def _counts_strangers(draft: Draft, strangers: tuple[str, ...]) -> Draft:
         f"minAvailable is raised by {len(strangers)} for pods that have this job's labels and are not its own: "
         f"{joined(list(strangers))}; remove the label {names.LABEL_UID} from them"
     )
-    draft = _warn_once(draft, ConditionType.PROTECTED, Reason.FOREIGN_PODS, message)
+    draft = draft.warn_once(ConditionType.PROTECTED, Reason.FOREIGN_PODS, message)
     return draft.condition(ConditionType.PROTECTED, True, Reason.FOREIGN_PODS, message)
 
 
@@ -371,7 +386,7 @@ def _deletable(draft: Draft) -> Draft:
         )
     )
     if draft.waiting is None or draft.waiting.reason is not Reason.DELETION_REFUSED:
-        draft = _warn_once(draft, ConditionType.DELETIONS_ALLOWED, Reason.DELETION_REFUSED, message)
+        draft = draft.warn_once(ConditionType.DELETIONS_ALLOWED, Reason.DELETION_REFUSED, message)
     return draft.condition(ConditionType.DELETIONS_ALLOWED, False, Reason.DELETION_REFUSED, message)
 
 

@@ -165,6 +165,10 @@ def wait(seen: JobSeen) -> Wait | None:
         cause = why_disrupted(status)
         said = disrupted.message.removeprefix(f"{cause.cause}; " if cause else "")
         return Wait(message=said, until=_until(status, said)) if not cause or said != cause.cause else None
+    for kind in (ConditionType.PROGRESSING, ConditionType.STORAGE_REACHABLE):
+        found = status.find(kind)
+        if found and found.status == "False":
+            return Wait(message=found.message)
     sized = status.find(ConditionType.SIZED)
     if sized and sized.status == "False":
         return Wait(message=sized.message, until=_until(status, sized.message))

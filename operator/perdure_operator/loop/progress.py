@@ -18,7 +18,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.queue import Queue
 from perdure_operator.reports.heard import Received, ReportBoard
-from perdure_operator.reports.progress import changes_words, shown
+from perdure_operator.reports.progress import shown
 from perdure_operator.reports.tokens import Tokens
 from perdure_operator.serving.pacing import BoundedRate
 
@@ -81,15 +81,17 @@ class ProgressWriter:
 
     async def _show(self, received: Received, actor: Actor, queue: Queue) -> None:
         job = self.cache.job(received.sender.job)
-        if job is None or job.uid != received.sender.job_uid or job.status is None or queue.holds(job.key):
+        if job is None or job.uid != received.sender.job_uid or queue.holds(job.key):
             return
-        status = shown(job.status, received)
-        if status is None or not self.pace.allows():
+        if job.status is None or job.spec is None:
+            return
+        due = shown(job.status, job.spec.checkpoint, received)
+        if due is None or not self.pace.allows():
             return
         try:
-            await actor.show(job, status)
+            await actor.show(job, due.status)
         except Conflict as error:
             logger.debug("trainingjob %s: it has changed meanwhile, its progress waits: %s", "/".join(job.key), error)
             return
-        if changes_words(job.status, received):
+        if due.changes_words:
             queue.add(job.key)

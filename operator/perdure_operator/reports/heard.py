@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -27,6 +27,8 @@ class Received:
     speaks: bool
     """Whether it speaks for its job."""
     at: datetime
+    step_at: datetime | None = None
+    """When its pod first reported this step; None: with this report."""
 
 
 class ReportBoard:
@@ -44,6 +46,9 @@ class ReportBoard:
     def take(self, received: Received) -> None:
         """Keep it in place of the pod's earlier one."""
         uid = received.sender.uid
+        known = self._newest.get(uid)
+        if known and (known.report.run, known.report.step) == (received.report.run, received.report.step):
+            received = replace(received, step_at=known.step_at or known.at)
         self._newest[uid] = received
         (self._speakers.add if received.speaks else self._speakers.discard)(uid)
 

@@ -95,6 +95,15 @@ class TestOffer:
         assert plan.status.run == 2
         assert set(leaves(plan)) == {"digits-ab12-1"}
 
+    def test_a_condition_says_so_from_the_offer_until_a_member_reports(self) -> None:
+        assert _ready(_running()).now.find(ConditionType.HANDING_OVER) is None
+        here = _offered()
+        said = here.condition(ConditionType.HANDING_OVER)
+        words = "run 2 is offered to the members of run 1"
+        assert (said.status, said.reason, said.message) == ("True", "HandoverOffered", words)
+        said = here.ended(1, ExitKind.HANDED_OVER, **GONE).settle().condition(ConditionType.HANDING_OVER)
+        assert (said.status, said.reason) == ("False", "NoHandover")
+
     def test_all_members_get_the_same_offer(self) -> None:
         here = _offered()
         told = [here.assignment(number) for number in (0, 1, 2)]

@@ -167,13 +167,12 @@ def test_a_job_that_has_failed_says_why_and_one_that_is_deleted_says_so() -> Non
     assert row(replace(told, record=replace(told.record, deleting=True)))["STAGE"] == "Deleting"
 
 
-def test_a_run_of_another_size_says_what_it_waits_for() -> None:
+@pytest.mark.parametrize("kind", [ConditionType.PROGRESSING, ConditionType.STORAGE_REACHABLE, ConditionType.SIZED])
+def test_a_run_that_stands_or_cannot_save_or_has_another_size_says_so(kind: ConditionType) -> None:
     told = seen(training())
     words = "2 members, 4 are wanted: new members are made at 03:14:15Z"
-    sized = Condition(
-        type=ConditionType.SIZED, status="False", reason="OtherSize", message=words, last_transition_time=NOW
-    )
-    status = told.status.model_copy(update={"conditions": (*told.status.conditions, sized)})
+    condition = Condition(type=kind, status="False", reason="Why", message=words, last_transition_time=NOW)
+    status = told.status.model_copy(update={"conditions": (*told.status.conditions, condition)})
     assert row(replace(told, record=replace(told.record, status=status)))["WAITS FOR"] == words
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import TrainingProgress
+from perdure_operator.api.status import TrainingPhase, TrainingProgress
 from perdure_operator.cluster.protocol import JOBS, Forbidden, Json, Resource, Unavailable
 from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, REFUSED_SECONDS, ProgressWriter
 from perdure_operator.reports.heard import Received, ReportBoard
@@ -50,11 +50,16 @@ class Scene:
         return running.message
 
 
+def at_step(scene: Scene, step: int) -> TrainingProgress:
+    now = scene.stage.now
+    return TrainingProgress(run=1, step=step, step_time=now, phase=TrainingPhase.TRAINING, observed_at=now)
+
+
 def test_a_first_report_is_shown_at_once_and_changes_what_status_says() -> None:
     scene = Scene()
     scene.reports(step=7)
     scene.look()
-    assert scene.shown == TrainingProgress(run=1, step=7, observed_at=scene.stage.now)
+    assert scene.shown == at_step(scene, 7)
     scene.stage.settle()
     assert "see status.progress" in scene.says
 
@@ -69,9 +74,28 @@ def test_new_numbers_are_one_write_and_no_round() -> None:
     scene.reports(step=8)
     scene.look()
     scene.stage.settle()
-    assert scene.shown == TrainingProgress(run=1, step=8, observed_at=scene.stage.now)
+    assert scene.shown == at_step(scene, 8)
     assert len(scene.stage.cluster.writes) == 1
     assert sum(scene.stage.worker.counts.outcomes.values()) == rounds
+
+
+def test_a_training_that_makes_no_step_for_long_is_said_in_conditions_and_so_is_its_next_step() -> None:
+    scene = Scene()
+
+    def advances(step: int, after: float) -> tuple[str, str]:
+        scene.stage.wait(after)
+        scene.reports(step=step)
+        scene.look()
+        scene.stage.settle()
+        found = scene.stage.status().find(ConditionType.PROGRESSING)
+        assert found
+        return found.status, found.reason
+
+    assert advances(7, 0) == ("True", "StepsReported")
+    for _ in range(4):
+        assert advances(7, 70) == ("True", "StepsReported")
+    assert advances(7, 20) == ("False", "NoProgress")
+    assert advances(8, 20) == ("True", "StepsReported")
 
 
 def test_a_job_that_a_worker_holds_is_left_for_the_next_look() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from perdure_operator.cluster.protocol import PODS
@@ -26,6 +26,15 @@ def test_the_newest_report_of_a_pod_replaces_the_one_before() -> None:
         heard.take(received(of(0), sequence=sequence))
     assert heard.last("uid-0") == report(2)
     assert heard.last("uid-1") is None
+
+
+def test_a_step_is_as_old_as_the_first_report_of_it_in_its_run() -> None:
+    heard, at = ReportBoard(), list[datetime | None]()
+    for after, run, step in ((0, 1, 4), (5, 1, 4), (10, 1, 4), (15, 1, 5), (20, 2, 5), (25, 2, 5)):
+        heard.take(received(of(0), after=after, run=run, step=step))
+        (newest,) = heard.of_jobs()
+        at.append(newest.step_at)
+    assert at == [None, NOW, NOW, None, None, NOW + timedelta(seconds=20)]
 
 
 def test_the_newest_report_of_those_that_speak_for_a_job_is_its_own() -> None:

@@ -7,19 +7,32 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingProgress
+from perdure.wire.report import TrainerPhase
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
 from perdure_operator.decide.hearing import SILENT
+from perdure_operator.reports import progress
 from perdure_operator.reports.heard import Received
-from perdure_operator.reports.progress import EVERY, changes_words, shown
+from perdure_operator.reports.progress import EVERY, Shown
 from tests.support.raw import NOW
 from tests.support.reporting import job_of, report, sender, trains
 
 STAGE = trains()
 MINUTE = EVERY.total_seconds()
+POLICY = CheckpointPolicy(uri="s3://bucket/digits", every_seconds=60)
 
 
 def heard(after: float = 0.0, **fields: Any) -> Received:
     return Received(sender(STAGE), report(**fields), True, NOW + timedelta(seconds=after))
+
+
+def due(known: TrainingJobStatus, received: Received) -> Shown | None:
+    return progress.shown(known, POLICY, received)
+
+
+def shown(known: TrainingJobStatus, received: Received) -> TrainingJobStatus | None:
+    found = due(known, received)
+    return found.status if found else None
 
 
 def status(progress: TrainingProgress | None = None, **fields: Any) -> TrainingJobStatus:
@@ -33,7 +46,15 @@ def test_all_that_is_known_is_shown_with_its_time() -> None:
     found = shown(status(), heard(commit_step=8, commit_at=NOW.timestamp() - 30, **numbers))
     assert found is not None
     assert found.progress == TrainingProgress(
-        run=1, step=10, epoch=3, samples_per_second=1230.0, percent=12, remaining_seconds=42, observed_at=NOW
+        run=1,
+        step=10,
+        epoch=3,
+        step_time=NOW,
+        phase=TrainingPhase.TRAINING,
+        samples_per_second=1230.0,
+        percent=12,
+        remaining_seconds=42,
+        observed_at=NOW,
     )
     assert found.last_save == LastSave(step=8, time=NOW - timedelta(seconds=30), observed_at=NOW)
     assert found.model_copy(update={"progress": None, "last_save": None}) == status()
@@ -43,7 +64,9 @@ def test_what_is_not_known_is_absent_and_the_save_before_stays() -> None:
     before = LastSave(step=8, time=NOW, observed_at=NOW)
     found = shown(status(last_save=before), heard())
     assert found is not None
-    assert found.progress == TrainingProgress(run=1, step=10, observed_at=NOW)
+    assert found.progress == TrainingProgress(
+        run=1, step=10, step_time=NOW, phase=TrainingPhase.TRAINING, observed_at=NOW
+    )
     assert found.last_save == before
 
 
@@ -77,9 +100,75 @@ def test_nothing_is_shown_of_a_job_without_a_run() -> None:
     assert shown(status(current=None), heard()) is None
 
 
+def changes_words(known: TrainingJobStatus, received: Received) -> bool | None:
+    found = due(known, received)
+    return found.changes_words if found else None
+
+
 def test_words_change_when_a_job_is_heard_first_or_again_or_of_another_run() -> None:
     old = TrainingProgress(run=1, step=9, observed_at=NOW)
     assert changes_words(status(), heard())
-    assert not changes_words(status(old), heard(MINUTE))
+    assert changes_words(status(old), heard(MINUTE)) is False
     assert changes_words(status(old), heard(SILENT.total_seconds()))
     assert changes_words(status(old.model_copy(update={"run": 7})), heard(MINUTE))
+
+
+def stands(after: float, since: float = 0.0, **fields: Any) -> Received:
+    """A report of a step that was first reported at `since`."""
+    received = heard(after, **fields)
+    return Received(received.sender, received.report, True, received.at, NOW + timedelta(seconds=since))
+
+
+def rates(received: Received, old: TrainingProgress | None = None) -> tuple[float | None, int | None, int | None]:
+    found = shown(status(old), received)
+    assert found
+    assert found.progress
+    return found.progress.samples_per_second, found.progress.remaining_seconds, found.progress.percent
+
+
+NUMBERS = {"samples_per_second": 96.0, "remaining_seconds": 60.0, "progress": 0.5}
+
+
+def test_rates_are_dropped_once_no_step_was_made_for_as_long_as_three_take() -> None:
+    assert rates(stands(10.0, **NUMBERS)) == (96.0, 60, 50)
+    assert rates(stands(11.0, **NUMBERS)) == (None, None, 50)
+    assert rates(stands(60.0, step_seconds=20.0, **NUMBERS)) == (96.0, 60, 50)
+    assert rates(stands(61.0, step_seconds=20.0, **NUMBERS)) == (None, None, 50)
+
+
+@pytest.mark.parametrize("phase", [*TrainerPhase, None])
+def test_rates_are_of_phases_in_which_steps_are_made(phase: TrainerPhase | None) -> None:
+    trains = phase in (TrainerPhase.TRAINING, TrainerPhase.SAVING)
+    assert rates(heard(phase=phase, **NUMBERS)) == ((96.0, 60, 50) if trains else (None, None, 50))
+
+
+def test_a_new_leader_knows_from_status_since_when_a_step_stands() -> None:
+    old = TrainingProgress(run=1, step=10, step_time=NOW, observed_at=NOW)
+    assert rates(heard(MINUTE, **NUMBERS), old) == (None, None, 50)
+    found = shown(status(old), heard(MINUTE))
+    assert found
+    assert found.progress
+    assert found.progress.step_time == NOW
+
+
+def test_a_training_that_stops_to_make_steps_changes_words_and_so_does_its_next_step() -> None:
+    old = TrainingProgress(run=1, step=10, step_time=NOW, phase=TrainingPhase.TRAINING, observed_at=NOW)
+    late = old.model_copy(update={"observed_at": NOW + timedelta(seconds=290)})
+    assert due(status(late), stands(299.0)) is None
+    assert changes_words(status(late), stands(300.0))
+    stuck = late.model_copy(update={"observed_at": NOW + timedelta(seconds=300)})
+    assert due(status(stuck), stands(330.0)) is None
+    assert changes_words(status(stuck), heard(330.0, step=11))
+
+
+def test_a_store_that_fails_changes_words_at_once_and_so_does_its_return() -> None:
+    saved = LastSave(step=8, time=NOW, observed_at=NOW)
+    old = TrainingProgress(run=1, step=9, step_time=NOW, observed_at=NOW)
+    failing = {"store_failing_since": NOW.timestamp() + 3, "store_why": "503 from the store"}
+    found = due(status(old, last_save=saved), heard(11.0, **failing))
+    assert found
+    assert found.changes_words
+    assert found.status.progress
+    assert found.status.progress.storage_failing_since == NOW + timedelta(seconds=3)
+    assert found.status.progress.storage_why == "503 from the store"
+    assert changes_words(found.status, heard(25.0))

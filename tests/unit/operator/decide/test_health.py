@@ -1,0 +1,185 @@
+"""Whether training advances, saves succeed and the newest commit is recent: conditions by rank 0's newest report."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure.wire import ExitKind
+from perdure_operator.api.reasons import ConditionType, Reason
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.api.status import LastSave, TrainingPhase, TrainingProgress
+from perdure_operator.decide import decide
+from perdure_operator.decide.health import health
+from perdure_operator.decide.hearing import SILENT
+from tests.support.jobs import Job, job
+
+REPORTED = (ConditionType.PROGRESSING, ConditionType.CHECKPOINT_FRESH, ConditionType.STORAGE_REACHABLE)
+
+
+def reports(here: Job, *, stood: float = 0.0, saved: float | None = None, **fields: Any) -> Job:
+    """As `loop.progress` writes it: the step was first reported `stood` seconds ago, the newest commit is so old."""
+    now = here.snapshot.now
+    progress = TrainingProgress(
+        run=1, step=20, step_time=now - timedelta(seconds=stood), observed_at=now, **{"phase": "Training"} | fields
+    )
+    save = None if saved is None else LastSave(step=16, time=now - timedelta(seconds=saved), observed_at=now)
+    return here.status(progress=progress, last_save=save)
+
+
+def says(here: Job, kind: ConditionType) -> tuple[str, str, str] | None:
+    found = here.settle().now.find(kind)
+    return (found.status, found.reason, found.message) if found else None
+
+
+def warnings(here: Job, reason: Reason) -> list[str]:
+    return [event.message for event in decide(here.snapshot).events if event.reason == reason]
+
+
+def trains(after: float = 0.0, **checkpoint: Any) -> Job:
+    """Its run began so long ago."""
+    known = checkpoint if checkpoint else {"every_seconds": 300}
+    return job(checkpoint=CheckpointPolicy(uri="s3://bucket/digits", **known)).running(world=2).after(after)
+
+
+def test_a_run_that_does_not_report_has_none_of_these_conditions() -> None:
+    here = trains().settle()
+    assert [kind for kind in REPORTED if here.now.find(kind)] == []
+    assert here.condition(ConditionType.RUNNING).reason == Reason.ASSIGNED
+
+
+def test_a_run_is_training_once_it_reports_steps() -> None:
+    here = reports(trains())
+    assert here.settle().condition(ConditionType.RUNNING).reason == Reason.TRAINING
+    assert says(here, ConditionType.PROGRESSING) == (
+        "True",
+        "StepsReported",
+        "rank 0 reports new steps: see status.progress",
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "per_step", "limit"),
+    [
+        ("Training", None, 300),
+        ("Training", 12.0, 300),
+        ("Training", 60.0, 600),
+        ("Saving", 60.0, 900),
+        ("Evaluating", None, 3600),
+        ("Restoring", None, 1800),
+        (None, None, 1800),
+    ],
+)
+def test_each_phase_may_go_on_without_a_step_for_its_time(
+    phase: str | None, per_step: float | None, limit: int
+) -> None:
+    def status(stood: float) -> str:
+        found = says(reports(trains(), stood=stood, phase=phase, seconds_per_step=per_step), ConditionType.PROGRESSING)
+        assert found
+        return found[0]
+
+    assert (status(limit - 1), status(limit)) == ("True", "False")
+
+
+def test_a_run_that_makes_no_step_is_not_said_to_train_and_one_event_names_the_phase() -> None:
+    here = reports(trains(), stood=400, phase="Saving", seconds_per_step=1.0).settle()
+    assert here.condition(ConditionType.PROGRESSING).status == "True"
+    here = reports(here, stood=900, phase="Saving")
+    began = f"{here.snapshot.now - timedelta(seconds=900):%H:%M:%SZ}"
+    words = f"rank 0 reports no new step since {began}: it is at step 20, in phase Saving"
+    assert warnings(here, Reason.NO_PROGRESS) == [words]
+    here = here.settle()
+    assert says(here, ConditionType.PROGRESSING) == ("False", "NoProgress", words)
+    assert here.condition(ConditionType.RUNNING).reason == Reason.ASSIGNED
+    assert [
+        event for event in decide(reports(here, stood=960).snapshot).events if event.reason is Reason.NO_PROGRESS
+    ] == []
+
+
+def test_silence_proves_nothing() -> None:
+    here = reports(trains(), saved=10).settle()
+    last = here.snapshot.now
+    here = here.after(SILENT.total_seconds()).settle()
+    for kind in REPORTED:
+        assert says(here, kind) == ("Unknown", "NotHeard", f"no member has reported since {last:%H:%M:%SZ}")
+    assert here.condition(ConditionType.RUNNING).reason == Reason.ASSIGNED
+
+
+def test_saves_that_fail_are_told_with_the_stores_words_until_one_succeeds() -> None:
+    kind = ConditionType.STORAGE_REACHABLE
+    here = trains()
+    assert says(reports(here), kind) is None
+    assert says(reports(here, saved=30), kind) == (
+        "True",
+        "SavesSucceed",
+        "the newest save that rank 0 reports succeeded",
+    )
+    since = here.snapshot.now - timedelta(seconds=20)
+    failing = reports(here, saved=30, storage_failing_since=since, storage_why="503 Slow Down")
+    words = f"saves fail since {since:%H:%M:%SZ}, and the members train on: 503 Slow Down"
+    assert says(failing, kind) == ("False", "SavesFail", words)
+    assert warnings(failing, Reason.SAVES_FAIL) == [words]
+    assert says(reports(failing.settle(), saved=3), kind) == (
+        "True",
+        "SavesSucceed",
+        "the newest save that rank 0 reports succeeded",
+    )
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "per_step", "limit"),
+    [
+        ({"every_seconds": 60}, None, 600),
+        ({"every_seconds": 600}, None, 1800),
+        ({}, None, 900),
+        ({"every_steps": 100}, 9.0, 2700),
+        ({"every_steps": 100}, 0.1, 600),
+    ],
+)
+def test_a_commit_is_recent_for_three_periods_and_ten_minutes(
+    checkpoint: dict[str, int], per_step: float | None, limit: int
+) -> None:
+    def status(saved: float | None, began: float) -> str:
+        here = reports(trains(began, **checkpoint), saved=saved, seconds_per_step=per_step)
+        found = says(here, ConditionType.CHECKPOINT_FRESH)
+        assert found
+        return found[0]
+
+    assert [status(age, 9000) for age in (limit - 1, limit)] == ["True", "False"]
+    assert [status(None, age) for age in (limit - 2, limit + 2)] == ["True", "False"], "a run has begun by a commit"
+
+
+@pytest.mark.parametrize("checkpoint", [{"every_epochs": 1}, {"every_steps": 10}], ids=str)
+def test_nobody_knows_when_a_commit_is_late_without_a_pace(checkpoint: dict[str, int]) -> None:
+    assert says(reports(trains(9000, **checkpoint), saved=9000), ConditionType.CHECKPOINT_FRESH) is None
+
+
+def test_a_stale_commit_is_named_with_its_step() -> None:
+    here = reports(trains(9000), saved=4000)
+    at = here.snapshot.now
+    assert says(here, ConditionType.CHECKPOINT_FRESH) == (
+        "False",
+        "StaleCheckpoint",
+        f"the newest commit is of step 16, of {at - timedelta(seconds=4000):%H:%M:%SZ}; "
+        f"rank 0 was at step 20 at {at:%H:%M:%SZ}",
+    )
+
+
+def test_the_conditions_go_with_the_run() -> None:
+    here = reports(trains(), saved=10).settle()
+    ended = here.all_ended(ExitKind.COMPLETED, step=30, commit=(4, 30)).settle()
+    assert [kind for kind in REPORTED if ended.now.find(kind)] == []
+
+
+def test_a_status_of_an_older_operator_has_no_time_of_its_step() -> None:
+    here = trains()
+    progress = TrainingProgress(run=1, step=20, observed_at=here.snapshot.now)
+    found = health(here.status(progress=progress).snapshot.status, here.snapshot.spec.checkpoint)
+    assert found
+    assert found.advances
+
+
+def test_a_phase_of_a_newer_operator_is_read_as_training() -> None:
+    assert TrainingPhase("Dreaming") is TrainingPhase.TRAINING
