@@ -108,25 +108,32 @@ class Theatre:
         environ = [self._root(name) | (rank_of(ranks, number, port) if ranks > 1 else {}) for number in range(ranks)]
         return self.stage.play(recipe, self._fresh(name), environ, interrupted, [None] * ranks)
 
-    def move(self, recipe: str, name: str, at: int) -> list[Played]:
-        """On two ranks, of which another process takes rank 1 over at about this step of an optimizer: the ranks of the
-        run that began, and the newcomer."""
-        folder, port, following = self._fresh(name), free_port(), free_port()
-        block = Handover(1, 2, (1,), (1,), f"127.0.0.1:{free_port()}", HAND_OVER_SECONDS, f"token-{name}")
-        stays, leaves, comes = attempt_of(block, 2).parties
-        assert (stays.old, leaves.old, comes.new) == (0, 1, 1)
+    def move(self, recipe: str, name: str, at: int, world: int = 2) -> list[Played]:
+        """On so many ranks, of which another process takes the last one over at about this step of an optimizer: the
+        ranks of the run that began, and the newcomer."""
+        folder, port, following, last = self._fresh(name), free_port(), free_port(), world - 1
+        master = f"127.0.0.1:{free_port()}"
+        block = Handover(1, world, (last,), (last,), master, HAND_OVER_SECONDS, token=f"token-{name}")
+        assert [(party.old, party.new) for party in attempt_of(block, 2).parties] == [
+            *((rank, rank) for rank in range(last)),
+            (last, None),
+            (None, last),
+        ]
         offers: tuple[Train | Leave, ...] = (
-            Train(2, 0, 2, f"127.0.0.1:{following}", handover=block),
+            *(Train(2, rank, world, f"127.0.0.1:{following}", handover=block) for rank in range(last)),
             Leave(2, handover=block),
         )
         environ = []
         for number, offer in enumerate(offers):
             file = folder / f"offer-{number}"
             write_offer(file, offer)
-            environ.append(self._root(name) | _run(1, number, port) | {"PERDURE_HANDOVER_FILE": str(file)})
-        told = {Env.HANDOVER: json.dumps(write_handover(block)), "PERDURE_HANDOVER_FILE": str(folder / "offer-2")}
-        environ.append(self._root(name) | _run(2, 1, following) | told)
-        return self.stage.play(recipe, folder, environ, None, [at, at, None])
+            environ.append(self._root(name) | _run(1, number, world, port) | {"PERDURE_HANDOVER_FILE": str(file)})
+        told = {
+            Env.HANDOVER: json.dumps(write_handover(block)),
+            "PERDURE_HANDOVER_FILE": str(folder / f"offer-{world}"),
+        }
+        environ.append(self._root(name) | _run(2, last, world, following) | told)
+        return self.stage.play(recipe, folder, environ, None, [*([at] * world), None])
 
     def _root(self, name: str) -> dict[str, str]:
         return {"PERDURE_ROOT": (self.folder / f"root-{name}").as_uri()}
@@ -137,8 +144,8 @@ class Theatre:
         return folder
 
 
-def _run(run: int, rank: int, port: int) -> dict[str, str]:
-    return {"PERDURE_RUN": str(run), "PERDURE_MEMBER": f"run-{run}-{rank}"} | rank_of(2, rank, port)
+def _run(run: int, rank: int, world: int, port: int) -> dict[str, str]:
+    return {"PERDURE_RUN": str(run), "PERDURE_MEMBER": f"run-{run}-{rank}"} | rank_of(world, rank, port)
 
 
 def rank_of(world: int, rank: int, port: int) -> dict[str, str]:

@@ -129,9 +129,11 @@ QUICK = frozenset(
         "structure.kept_best",
         "frameworks.causal_language_model",
         "frameworks.autoencoder",
+        "selfsupervised.queue",
+        "tasks.balanced",
     }
 )
-"""Those that `make test` plays on several ranks."""
+"""Those that `make test` plays on several ranks, or moves from one process to another."""
 BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "structure.kept_best"})
 """Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
 REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap the model with session.wrap"}
@@ -266,6 +268,22 @@ def test_a_recipe_whose_second_rank_is_replaced_while_it_trains_ends_as_if_nothi
     else:
         assert whole[0].held == whole[1].held
         assert DIFFERS not in whole[0].output
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(recipe, marks=() if recipe in QUICK else pytest.mark.chaos) for recipe in sorted(ALONE)]
+)
+def test_a_recipe_whose_only_rank_is_replaced_while_it_trains_ends_as_if_nothing_had_happened(
+    recipe: str, theatre: Theatre, seed: int
+) -> None:
+    whole = theatre.play(recipe, "whole")
+    leaves, comes = theatre.move(recipe, "moved", random.Random(f"{seed} {recipe}").randrange(2, 7), world=1)
+    assert [one.status for one in (whole, leaves, comes)] == [0] * 3, leaves.output + comes.output
+    assert "took over the living run" in comes.output
+    assert leaves.held == {}
+    assert whole.held
+    assert comes.held == whole.held
+    assert AGAIN not in leaves.output + comes.output
 
 
 @pytest.mark.parametrize(("recipe", "own"), OWN_IN_STEPS.items())
