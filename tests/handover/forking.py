@@ -31,3 +31,18 @@ def undisturbed(arguments: Sequence[str], *, world: int, script: Path = SCRIPT) 
 
 def _agent(command: Sequence[str], **options: Any) -> ForkedAgent:
     return ForkedAgent(command[1:], **options)
+
+
+def in_other_orders(folder: Path) -> Path:
+    """The same script, with weights by channels and by columns, and a fused optimizer: that one goes through memory."""
+    text = SCRIPT.read_text()
+    for plain, other in {
+        "net = network()": "net = network().to(memory_format=torch.channels_last)\n"
+        "    net[-1].weight = nn.Parameter(net[-1].weight.detach().t().contiguous().t())",
+        "lr=2e-3)": "lr=2e-3, fused=True)",
+    }.items():
+        assert text.count(plain) == 1
+        text = text.replace(plain, other)
+    changed = folder / "train.py"
+    changed.write_text(text)
+    return changed

@@ -117,23 +117,8 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
     assert job.root.weight_hash() == two.weights
 
 
-def in_other_orders(folder: Path) -> Path:
-    """The same script, with weights by channels and by columns, and a fused optimizer: that one goes through memory."""
-    text = SCRIPT.read_text()
-    for plain, other in {
-        "net = network()": "net = network().to(memory_format=torch.channels_last)\n"
-        "    net[-1].weight = nn.Parameter(net[-1].weight.detach().t().contiguous().t())",
-        "lr=2e-3)": "lr=2e-3, fused=True)",
-    }.items():
-        assert text.count(plain) == 1
-        text = text.replace(plain, other)
-    changed = folder / "train.py"
-    changed.write_text(text)
-    return changed
-
-
 def test_weights_and_moments_of_other_memory_orders_come_back_from_an_image(tmp_path: Path) -> None:
-    script = in_other_orders(tmp_path)
+    script = forking.in_other_orders(tmp_path)
     with digits(tmp_path, dies=f"1,{KILLED_AT},optimizer", trains=script) as job:
         job.first_run("a", "b", beside="c")
         assert job.members["b"].outcome().step == KILLED_AT

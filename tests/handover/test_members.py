@@ -32,8 +32,8 @@ def undisturbed() -> twin.Twin:
     return forking.undisturbed([f"--epochs={EPOCHS}"], world=2)
 
 
-def digits(folder: Path, **environ: str) -> LocalMembers:
-    command = [sys.executable, str(PACED), str(SCRIPT), f"--epochs={EPOCHS}"]
+def digits(folder: Path, script: Path = SCRIPT, **environ: str) -> LocalMembers:
+    command = [sys.executable, str(PACED), str(script), f"--epochs={EPOCHS}"]
     return forking.members(command, folder, {**PACE, **environ})
 
 
@@ -89,3 +89,17 @@ def test_a_newcomer_that_gets_no_hand_over_begins_in_place_when_the_older_run_ha
     assert not evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
     assert job.root.weight_hash() == undisturbed.weights
+
+
+def test_weights_and_moments_of_other_memory_orders_come_back_in_a_run_that_begins_in_place(tmp_path: Path) -> None:
+    script = forking.in_other_orders(tmp_path)
+    with digits(tmp_path, script, PERDURE_LIVE="no") as job:
+        job.first_run("a", "b", beside="c")
+        job.trains(1, 10)
+        job.moves("ab", "ac", run=1)
+        ended = [job.members[name].outcome() for name in "ac"]
+    entries, steps = job.root.entries(), job.root.trace().steps
+    assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
+    assert not evidence.took_over(entries, 2)
+    assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert job.root.weight_hash() == forking.undisturbed([f"--epochs={EPOCHS}"], world=2, script=script).weights
