@@ -1,7 +1,10 @@
-"""What a training that changed its members has lost, and which laws of a hand-over were broken: by log and traces."""
+"""What a training that changed its members has lost, and which laws of a hand-over were broken: by log and traces; and
+who else drew from the script's random generators: by what its ranks have said.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -70,3 +73,16 @@ def broken(entries: Sequence[Entry], ended: Iterable[Outcome]) -> Iterator[str]:
             yield f"H1: rank {one.rank} of run {one.run} went over to {sorted(went)}, the log knows of {taken_over}"
         if one.outcome in (ExitKind.STOPPED, ExitKind.EXIT_TIMEOUT):
             yield f"H8: rank {one.rank} of run {one.run} ended: {one.outcome}"
+
+
+def drawn(said: Iterable[str], *, lost: bool = False) -> set[str]:
+    """The ranks whose generators did not keep the state they began with, by the output of each member.
+
+    The script draws from none of these, so it is also the state in which a newcomer or a resumed run gets them.
+    `lost`: a rank was lost, and its generators with it. Then each member is judged alone.
+    """
+    found = [set(re.findall(r"^GENERATORS of (rank .*): (\w+)$", text, re.MULTILINE)) for text in said]
+    states = found if lost else [set().union(*found)]
+    assert any(states), "no rank has said it"
+    ranks = [[rank for rank, _ in some] for some in states]
+    return {rank for some in ranks for rank in some if some.count(rank) > 1}

@@ -14,7 +14,7 @@ import pytest
 from e2e.harness import evidence, twin
 from perdure.wire import ExitKind
 from tests.handover import forking
-from tests.handover.judging import NOTHING, broken, lost, with_last_words
+from tests.handover.judging import NOTHING, broken, drawn, lost, with_last_words
 from tests.handover.moving import LONG_SECONDS, WORLD, Came, Fault, Harm, Job, Phase, Victim, arguments
 
 KILLED = (
@@ -72,6 +72,8 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
     entries, steps = job.members.root.entries(), job.members.root.trace().steps
     assert [one.outcome for one in completed] == [ExitKind.COMPLETED] * WORLD
     assert list(broken(entries, ended.values())) == []
+    said = [member.said for member in job.members.members.values()]
+    assert drawn(said, lost=Came.LOST in job.came) == set()
     if Came.LOST in job.came:
         steps = tuple(with_last_words(entries, steps, alone.batches))
     steps_lost, samples, untraced = lost(entries, steps, epochs=epochs)

@@ -18,6 +18,7 @@ from e2e.harness.local_members import LocalMember, LocalMembers
 from e2e.harness.local_run import free_port
 from perdure.wire import ExitKind, Leave, Outcome, Rescue, Train
 from tests.handover import forking
+from tests.handover.judging import drawn
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINERS = REPOSITORY / "e2e" / "scenarios" / "trainers"
@@ -76,6 +77,7 @@ def begins(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[i
 def ends(job: LocalMembers, members: Sequence[str]) -> list[Outcome]:
     ended = [job.members[name].outcome() for name in members]
     assert {one.outcome for one in ended} == {ExitKind.COMPLETED}
+    assert drawn((member.said for member in job.members.values()), lost=True) == set()
     return ended
 
 

@@ -9,7 +9,7 @@ import pytest
 from e2e.harness import evidence
 from e2e.harness.evidence import Entry
 from perdure.wire import ExitKind, HandoverRecord, HandoverWord, Outcome
-from tests.handover.judging import broken, with_last_words
+from tests.handover.judging import broken, drawn, with_last_words
 from tests.unit.e2e.harness.builders import SIZE, Training, drained
 
 Line = tuple[str, int, dict[str, Any]]
@@ -100,3 +100,14 @@ def test_no_other_missing_line_is_forgiven(training: Training) -> None:
 def test_what_another_rank_did_wrong_in_that_step_is_not_covered_up(ids: tuple[int, ...]) -> None:
     samples, _ = judged(drained().without(1, 1, 3).with_ids(1, 0, 3, ids))
     assert samples.lost
+
+
+def test_a_rank_that_finds_its_generators_in_another_state_is_found_whichever_process_it_is() -> None:
+    before, stays, comes = (
+        f"PACE run 1: 1 steps\nGENERATORS of rank {one}\n" for one in ("0 of 2: a", "1 of 2: b", "1 of 2: c")
+    )
+    assert drawn([before, stays, before + "GENERATORS of rank 0 of 3: c\n"]) == set()
+    assert drawn([before, stays, comes]) == {"rank 1 of 2"}
+    assert drawn([before, stays, comes], lost=True) == set()
+    assert drawn([before, stays + comes], lost=True) == {"rank 1 of 2"}
+    assert drawn([before + "GENERATORS of rank 0 of 2: d\n"]) == {"rank 0 of 2"}

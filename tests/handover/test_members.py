@@ -12,7 +12,7 @@ from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
 from perdure.wire import ExitKind
 from tests.handover import forking
-from tests.handover.judging import NOTHING, lost
+from tests.handover.judging import NOTHING, drawn, lost
 
 PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
 SCRIPT = DIGITS / "train.py"
@@ -57,6 +57,7 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
     assert stood_still[0] > 0
     assert evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert drawn(member.said for member in job.members.values()) == set()
     assert job.root.weight_hash() == undisturbed.weights
 
 
@@ -88,6 +89,7 @@ def test_a_newcomer_that_gets_no_hand_over_begins_in_place_when_the_older_run_ha
     assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
     assert not evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
+    assert drawn(member.said for member in job.members.values()) == set()
     assert job.root.weight_hash() == undisturbed.weights
 
 

@@ -5,14 +5,19 @@ PACE_HOLD_SECONDS, that they are still there when what a scenario does to them t
 is. PACE_HOLDS=13,0 means: the first run after its 13th step, the later ones from their first. A scenario that has seen
 enough creates the file UNPACED in every member, and none is slowed down any more.
 
+It also says the state of the generators that the script itself never draws from, Python's and NumPy's, at its first
+step and wherever a step finds another state than the one before: whatever else runs here must not draw from them.
+
 With PACE_RECORDED=1 a step is on record before it is said: of a trainer that is killed at once the last second's steps
 would be in no trace.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import random
 import runpy
 import sys
 import time
@@ -40,6 +45,8 @@ class Paced(Session):
 
     stepped: tuple[int, int] = (0, 0)
     """The run of the last step, and the steps done in it here."""
+    generators: str = ""
+    """What was last said of them."""
 
     @property
     def run(self) -> int:
@@ -53,6 +60,7 @@ class Paced(Session):
         return steps if run == self.run else 0
 
     def step(self, *args: Any, **kwargs: Any) -> None:
+        self.say_generators()
         super().step(*args, **kwargs)
         self.stepped = self.run, self.here + 1
         if PACE_RECORDED:
@@ -61,6 +69,15 @@ class Paced(Session):
         if self.run <= PACED_RUNS and not UNPACED.exists():
             holds = PACE_HOLDS[min(self.run, len(PACE_HOLDS)) - 1]
             self.rest(PACE_HOLD_SECONDS if self.here > holds else PACE_SECONDS)
+
+    def say_generators(self) -> None:
+        """Says their state if it is not as it was."""
+        kind, key, *rest = np.random.get_state()
+        state = hashlib.sha256(repr((random.getstate(), kind, np.asarray(key).tolist(), rest)).encode()).hexdigest()
+        found = f"GENERATORS of rank {self.rank} of {self.world}: {state[:16]}"
+        if found != self.generators:
+            print(found, flush=True)
+        self.generators = found
 
     def rest(self, seconds: float) -> None:
         """Between two steps."""
