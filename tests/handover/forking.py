@@ -14,19 +14,28 @@ from e2e.harness.local_members import LocalMembers
 from tests.support.forked import ForkedAgent, ForkedRank
 
 SCRIPT = DIGITS / "train.py"
-OF_AGENTS = {"TMPDIR": tempfile.gettempdir(), "LC_CTYPE": "C.UTF-8"}
-"""What the process that forks them has read at its start: they share a folder for temporary files. The locale is the
+ENVIRON = {
+    "TMPDIR": tempfile.gettempdir(),
+    "LC_CTYPE": "C.UTF-8",
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+}
+"""The same for agents and ranks, so that one process forks them all: it has read this at its start. The locale is the
 one that an agent without any gives its zygote."""
 
 
 def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> LocalMembers:
     """A job of these members."""
-    return LocalMembers(argv, folder, {**OF_AGENTS, **environ}, start=_agent)
+    return LocalMembers(argv, folder, {**ENVIRON, **environ}, start=_agent)
 
 
 def undisturbed(arguments: Sequence[str], *, world: int, script: Path = SCRIPT) -> twin.Twin:
     """The undisturbed training of so many ranks; trained once in a test run."""
-    return twin.trained_once(Path(sys.executable), script, arguments, world=world, start=ForkedRank.start)
+    return twin.trained_once(Path(sys.executable), script, arguments, world=world, start=_rank)
+
+
+def _rank(command: Sequence[str], **options: Any) -> ForkedRank:
+    options["env"] = {**ENVIRON, **options["env"]}
+    return ForkedRank.start(command, **options)
 
 
 def _agent(command: Sequence[str], **options: Any) -> ForkedAgent:

@@ -27,7 +27,7 @@ EPOCHS = 2
 STEPS = EPOCHS * 24
 KILLED_AT = 12
 LONGER = pytest.mark.chaos
-PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1", "PYTHONPATH": str(REPOSITORY)}
+PACE = {"PACE_SECONDS": "0.03", "PACED_RUNS": "1"}
 PACE |= {"PACE_HOLDS": str(KILLED_AT + 2), "PACE_HOLD_SECONDS": "1.5"}
 """A trainer asked for an image while it rests between two steps has 4 s to finish the rest."""
 MOVED_TWICE = {"PACE_SECONDS": "0.8", "PACE_HOLDS": "4", "PACE_HOLD_SECONDS": "2", "PACED_RUNS": "3"}

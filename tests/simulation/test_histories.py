@@ -15,10 +15,10 @@ from tests.simulation import kubelet
 from tests.simulation.history import History, Request
 from tests.simulation.operator_process import OperatorProcess
 
-PART = 125
+PART = 48
 """Histories of one case, on one core: a test run plays several side by side."""
-PARTS = [(first, first + PART) for first in range(0, 250, PART)]
-MORE = [(first, first + PART) for first in range(250, 1000, PART)]
+PARTS = [(first, first + PART) for first in range(0, 96, PART)]
+MORE = [(first, first + PART) for first in range(96, 1008, PART)]
 """Left to `make chaos`, which continues with new seeds; `make simulate` plays them, too."""
 ROOT = Path(__file__).parents[2]
 

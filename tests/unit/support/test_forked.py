@@ -18,7 +18,7 @@ from e2e.harness.local_members import LocalMembers
 from e2e.harness.local_run import Start, executed
 from e2e.harness.root import Root
 from perdure.wire import Outcome
-from tests.handover.forking import OF_AGENTS
+from tests.handover.forking import ENVIRON
 from tests.support.forked import Executed, Forked, ForkedAgent
 
 REPOSITORY = Path(__file__).parents[3]
@@ -157,7 +157,7 @@ def test_a_training_leaves_the_same_log_and_weights(tmp_path: Path) -> None:
 def of_a_member(folder: Path, start: Start) -> tuple[dict[str, Any], bool, list[str], Outcome]:
     """What its trainer has found, whether its zygote was forked, what the agent has said, and the outcome."""
     (folder / "train.py").write_text(OF_A_TRAINER)
-    with LocalMembers([sys.executable, str(folder / "train.py")], folder, OF_AGENTS, start=start) as job:
+    with LocalMembers([sys.executable, str(folder / "train.py")], folder, ENVIRON, start=start) as job:
         job.first_run("a")
         outcome = job.members["a"].outcome()
         said = job.members["a"].said
