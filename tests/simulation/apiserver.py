@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tests.simulation import eviction_rules
 from tests.simulation.admission import Policy, defaulted, validate
+from tests.simulation.answers import compact
 from tests.simulation.objects import (
     JOBS,
     KINDS,
@@ -38,6 +39,8 @@ from tests.simulation.objects import (
 
 _KEPT: Final = 3000
 """Changes that a watch may still ask for; older ones are 410."""
+_TEXTS: Final = 1000
+"""States whose JSON is kept."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class ApiServer:
         self.version = 1000
         self.changes: deque[Change] = deque(maxlen=_KEPT)
         self._observers: dict[str, list[Callable[[Change], object]]] = {kind: [] for kind in KINDS}
+        self._texts: dict[str, tuple[Json, str]] = {}
         self.policy = Policy()
         self.evictions = False
         """The feature gate EvictionRequestAPI."""
@@ -104,6 +108,18 @@ class ApiServer:
     def each(self, kind: str) -> list[Json]:
         """In no order, fast."""
         return list(self._objects[kind].values())
+
+    def text(self, raw: Json) -> str:
+        """Its JSON: clients read a state again and again."""
+        version = str(raw["metadata"].get("resourceVersion", ""))
+        known = self._texts.get(version)
+        if known is not None and known[0] is raw:
+            return known[1]
+        text = compact(raw)
+        if len(self._texts) >= _TEXTS:
+            self._texts.clear()
+        self._texts[version] = raw, text
+        return text
 
     # writing
 

@@ -1,8 +1,8 @@
 """How a client reaches the API server: calls that are slow, refused or lose their answer, and watches that lag behind.
 
 A call arrives, is carried out and is answered at three moments. Nothing in between is undone: if a client is killed,
-frozen or out of patience, the server's work stays. Each kind is watched by its own stream, in order within a kind and
-in none between kinds, as kopf runs them.
+frozen or out of patience, which is the client's own, the server's work stays. Each kind is watched by its own stream,
+in order within a kind and in none between kinds, as kopf runs them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from tests.simulation.answers import CUTS, FORMS, NO_ANSWER, Answer, compact, event, expired, refusal, status_of
 from tests.simulation.apiserver import ApiServer, Change
 from tests.simulation.clock import Process, VirtualLoop
 from tests.simulation.objects import EPOCH, EVICTIONS, LEASES, PODS, Json, Refused, key_of, selected
 
-T = TypeVar("T")
-
-TIMEOUT_SECONDS: Final = 10.0
 QUICK: Final = (0.001, 0.02)
 """How long an event of a watch takes."""
 LATE_SECONDS: Final = (10.0, 40.0)
 """An API server gives up a request after a minute, whatever its client does."""
-
-
-class NoAnswer(Exception):
-    """The client has waited long enough."""
 
 
 @dataclass
@@ -41,8 +35,16 @@ class CallFaults:
     conflict: float = 0.0
     too_many: float = 0.0
     retry_after: float | None = None
-    """The answer to clients with too many requests."""
+    """The header of the answers to clients with too many requests, and of errors."""
     error: float = 0.0
+    statuses: tuple[int, ...] = (500, 502, 503, 504)
+    """Of errors."""
+    form: str = ""
+    """Of the bodies of errors and of the answers to too many requests, a name of `answers.FORMS`; "": a Status."""
+    cut: float = 0.0
+    """Of answers whose body ends early: half of those of writes that were carried out."""
+    forgets_lists: float = 0.0
+    """The share of lists that end with 410 after their first page."""
     timeout: float = 0.0
     lost: float = 0.0
     """Of writes that happen and whose answer does not come."""
@@ -70,6 +72,8 @@ class WatchFaults:
     """Per event: the connection ends, and is made again after a moment from the last version seen."""
     gone: float = 0.0
     """The share of reconnections answered 410: list again."""
+    expired: float = 0.0
+    """Per event: in its place comes 410, and the connection ends."""
     duplicate: float = 0.0
     silent: bool = False
     """No event arrives, and no error."""
@@ -105,8 +109,8 @@ class Link:
         self.name = name
         self._fired = fired
         self.cut = False
-        self.date = ""
-        """The Date header of the answer that came last."""
+        self.asked = 0.0
+        """Seconds for which the answer that came last asks its client to wait."""
         self._watched: dict[tuple[str, str, str], list[Watched]] = {}
         server.observe(self._on_change)
         self.calls: Counter[str] = Counter()
@@ -119,34 +123,33 @@ class Link:
         self.under_way: Counter[str] = Counter()
         """By verb and kind."""
 
-    async def call(self, verb: str, kind: str, what: Callable[[], T], *, name: str = "") -> T:
-        """Carry `what` out on the server; raises Refused, or NoAnswer where the answer did not come in time."""
+    async def call(self, verb: str, kind: str, what: Callable[[], Answer], *, name: str = "") -> Answer:
+        """Carry `what` out on the server. Its answer may be a refusal, or never come."""
         self.calls[verb] += 1
         way, told = f"{verb} {kind}", kind != LEASES
         self.under_way[way] += 1
         if told:
             self.on_call(verb, kind, name)
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.outside(self._trip(kind), self._arrive, verb, kind, what, future)
-        patience = _Patience(future)
-        timer = self._loop.call_later(TIMEOUT_SECONDS, patience.end)
-        wrong = "no answer"
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._loop.outside(self._trip(kind), self._arrive, _Call(verb, kind, name, what, future))
+        wrong, asked = NO_ANSWER, 0.0
         try:
             answer = await future
-            if patience.over:
-                raise NoAnswer(f"{verb} {kind} {name}: no answer")
-            wrong = ""
-        except Refused as refused:
-            if patience.over:
-                raise NoAnswer(f"{verb} {kind} {name}: no answer") from None
-            wrong = str(refused.status)
-            raise
+            wrong, asked = answer.wrong, answer.asked
         finally:
-            timer.cancel()
+            self.asked = asked
             self.under_way[way] -= 1
             if told:
                 self.on_answer(verb, kind, name, wrong)
         return answer
+
+    def forgets_lists(self) -> bool:
+        """Whether a list cannot go on."""
+        share = self._knobs.calls.forgets_lists
+        if not share or self._rng.random() >= share:
+            return False
+        self._fired["list-expired"] += 1
+        return True
 
     def watch(self, kind: str, namespace: str, name: str, version: str) -> Watched:
         """The server's part when a watch of one name arrives: changes since that version come first."""
@@ -154,8 +157,8 @@ class Link:
         faults = self._knobs.watches
         if too_old(changes, seen) or (faults.gone and self._rng.random() < faults.gone):
             self._fired["watch-gone"] += 1
-            raise Refused(410, "Expired", "too old resource version")
-        watched = Watched(self._loop, faults, self._rng)
+            raise expired("resource version")
+        watched = Watched(self._loop, self.server, faults, self._rng)
         for change in changes:
             if change.version > seen and (change.kind, *key_of(change.raw)) == (kind, namespace, name):
                 watched.send(change)
@@ -172,6 +175,10 @@ class Link:
                 self._fired["watch-drop"] += 1
                 there.remove(watched)
                 watched.break_off()
+            elif faults.expired and self._rng.random() < faults.expired:
+                self._fired["watch-expired"] += 1
+                there.remove(watched)
+                watched.expire(change.kind, key_of(change.raw)[1])
             else:
                 watched.send(change)
                 if faults.duplicate and self._rng.random() < faults.duplicate:
@@ -189,48 +196,57 @@ class Link:
             return self._rng.uniform(0.2, faults.slow_seconds)
         return self._rng.uniform(0.0005, 0.004)
 
-    def _arrive(self, verb: str, kind: str, what: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-        faults, chance = self._knobs.calls, self._rng.random
-        writing = verb not in ("get", "list", "watch", "dry-run")
+    def _arrive(self, call: _Call) -> None:
+        faults, chance, kind = self._knobs.calls, self._rng.random, call.kind
+        writing = call.verb not in ("get", "list", "watch", "dry-run")
         if faults.down or self.cut or (faults.timeout and chance() < faults.timeout):
             self._fired["timeout"] += 1
             return
         if faults.too_many and chance() < faults.too_many:
             words = "too many requests, please try again"
-            self._answer(future, "too-many", Refused(429, "TooManyRequests", words, faults.retry_after))
+            self._refuse(call, "too-many", Refused(429, "TooManyRequests", words, faults.retry_after))
             return
         if faults.error and chance() < faults.error:
-            status = self._rng.choice((500, 502, 503, 504))
-            self._answer(future, "server-error", Refused(status, "InternalError", "etcdserver: leader changed"))
+            status = self._rng.choice(faults.statuses)
+            words = "etcdserver: leader changed"
+            self._refuse(call, "server-error", Refused(status, "InternalError", words, faults.retry_after))
             return
         if writing and faults.conflict and chance() < faults.conflict:
-            self._answer(future, "conflict", Refused(409, "Conflict", "the object has been modified"))
+            self._refuse(call, "conflict", Refused(409, "Conflict", "the object has been modified"))
             return
-        once = verb in ("patch", "status") and kind == faults.late_once
+        once = call.verb in ("patch", "status") and kind == faults.late_once
         if once or (writing and faults.late and chance() < faults.late):
             faults.late_once = "" if once else faults.late_once
             self._fired["late-write"] += 1
-            self._loop.outside(self._rng.uniform(*LATE_SECONDS), _carry_out, what)
+            self._loop.outside(self._rng.uniform(*LATE_SECONDS), _carry_out, call.what)
             return
         try:
-            result, error = what(), None
+            answer = call.what()
         except Refused as refused:
-            result, error = None, refused
+            answer = refusal(refused, kind, call.name)
         if writing and faults.lost and faults.lost_kind in ("", kind) and chance() < faults.lost:
             self._fired["lost-answer"] += 1
             if chance() < 0.5:
-                self._answer(future, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
+                self._refuse(call, "", Refused(504, "Timeout", "the server was unable to return a response in time"))
             return
-        self._loop.outside(self._trip(kind), self._settle, future, result, error, http_date(int(self._loop.time())))
+        if faults.cut and answer.stream is None and chance() < faults.cut:
+            self._fired["lost-answer" if writing else "server-error"] += 1
+            self._fired["answer-cut"] += 1
+            FORMS[self._rng.choice(CUTS)](answer)
+        self._send(call.future, answer, self._trip(kind))
 
-    def _settle(self, future: asyncio.Future[Any], result: Any, error: Exception | None, date: str) -> None:
-        self.date = date
-        _settle(future, result, error)
-
-    def _answer(self, future: asyncio.Future[Any], fault: str, error: Refused) -> None:
+    def _refuse(self, call: _Call, fault: str, refused: Refused) -> None:
+        answer, form = refusal(refused, call.kind, call.name), self._knobs.calls.form
         if fault:
             self._fired[fault] += 1
-        self._loop.outside(self._trip(), self._settle, future, None, error, http_date(int(self._loop.time())))
+        if form and fault in ("too-many", "server-error"):
+            self._fired[f"{fault}-{form}"] += 1
+            FORMS[form](answer)
+        self._send(call.future, answer, self._trip())
+
+    def _send(self, future: asyncio.Future[Answer], answer: Answer, seconds: float) -> None:
+        answer.headers["Date"] = http_date(int(self._loop.time()))
+        self._loop.outside(seconds, _settle, future, answer)
 
 
 @lru_cache(maxsize=4096)
@@ -239,18 +255,15 @@ def http_date(second: int) -> str:
     return (EPOCH + timedelta(seconds=second)).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 
-class _Patience:
-    """`asyncio.timeout` for one future, at a third of its cost: time that is over counts before a late answer."""
+@dataclass(frozen=True)
+class _Call:
+    """A request on its way."""
 
-    def __init__(self, awaited: asyncio.Future[Any]) -> None:
-        self.over = False
-        self._awaited = awaited
-
-    def end(self) -> None:
-        """The client waits no longer."""
-        self.over = True
-        if not self._awaited.done():
-            self._awaited.set_result(None)
+    verb: str
+    kind: str
+    name: str
+    what: Callable[[], Answer]
+    future: asyncio.Future[Answer]
 
 
 def _carry_out(what: Callable[[], Any]) -> None:
@@ -259,13 +272,9 @@ def _carry_out(what: Callable[[], Any]) -> None:
         what()
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 def too_old(changes: deque[Change], seen: int) -> bool:
@@ -276,30 +285,35 @@ def too_old(changes: deque[Change], seen: int) -> bool:
 class Watched:
     """The events of a watch of one name, on their way to the one client that waits for them."""
 
-    def __init__(self, loop: VirtualLoop, faults: WatchFaults, rng: random.Random) -> None:
-        self._loop, self._rng = loop, rng
+    def __init__(self, loop: VirtualLoop, server: ApiServer, faults: WatchFaults, rng: random.Random) -> None:
+        self._loop, self._server, self._rng = loop, server, rng
         self._lag = rng.uniform(0.0, faults.delay) if faults.delay else 0.0
         self._arrival = 0.0
-        self._arrived: asyncio.Queue[Change | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def send(self, change: Change) -> None:
         """It arrives after all that was sent before."""
-        self._put(change)
+        self._put(event(change.event, self._server.text(change.raw)))
+
+    def expire(self, kind: str, name: str) -> None:
+        """The last event is an error."""
+        self._put(event("ERROR", compact(status_of(expired("resource version"), kind, name))))
 
     def break_off(self) -> None:
         """The client learns that nothing more comes."""
         self._put(None)
 
-    def _put(self, what: Change | None) -> None:
-        self._arrival = max(self._arrival, self._loop.time() + self._rng.uniform(*QUICK) + self._lag)
-        self._loop.outside(self._arrival - self._loop.time(), self._arrived.put_nowait, what)
+    def end(self) -> None:
+        """The server has kept it for as long as it was asked to."""
+        self._arrived.put_nowait(b"")
 
-    async def event(self) -> Change:
-        """The next one; raises NoAnswer where the connection has ended."""
-        change = await self._arrived.get()
-        if change is None:
-            raise NoAnswer("the connection has ended")
-        return change
+    def _put(self, line: bytes | None) -> None:
+        self._arrival = max(self._arrival, self._loop.time() + self._rng.uniform(*QUICK) + self._lag)
+        self._loop.outside(self._arrival - self._loop.time(), self._arrived.put_nowait, line)
+
+    async def line(self) -> bytes | None:
+        """The next event; nothing after the last one, and None where the connection has broken."""
+        return await self._arrived.get()
 
 
 TakeIn = Callable[[str, str | None, Json], object]
@@ -347,7 +361,7 @@ class Stream:
         self._rng = link._rng
         self._arrival = 0.0
         self._seen = 0
-        self._connected = False
+        self._connected = self._expired = False
         self._closed = False
         self._lag = 0.0
         link.server.observe(self._on_change, kind)
@@ -383,6 +397,9 @@ class Stream:
         if faults.drop and chance() < faults.drop:
             self._lose("watch-drop")
             return
+        if faults.expired and chance() < faults.expired:
+            self._lose("watch-expired", expired=True)
+            return
         self._seen = change.version
         self._send(event, raw)
         if faults.duplicate and chance() < faults.duplicate:
@@ -407,9 +424,9 @@ class Stream:
         metadata = change.old["metadata"] | {"resourceVersion": str(change.version)}
         return "DELETED", change.old | {"metadata": metadata}
 
-    def _lose(self, fault: str) -> None:
+    def _lose(self, fault: str, *, expired: bool = False) -> None:
         self._link._fired[fault] += 1
-        self._connected = False
+        self._connected, self._expired = False, expired
         self._loop.outside(self._rng.choice((0.1, 1.0, 5.0, 20.0)) * self._rng.random(), self._reconnect)
 
     def _reconnect(self) -> None:
@@ -420,7 +437,7 @@ class Stream:
             self._loop.outside(1.0, self._reconnect)
             return
         changes = self._link.server.changes
-        if too_old(changes, self._seen) or self._rng.random() < faults.gone:
+        if self._expired or too_old(changes, self._seen) or self._rng.random() < faults.gone:
             self._link._fired["watch-gone"] += 1
             self._list()
             return

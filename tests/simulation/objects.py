@@ -54,6 +54,13 @@ class Refused(Exception):
         """The header, in seconds."""
 
 
+class FailedPatch(Refused):
+    """A test or a path of a JSON patch does not hold. Unlike for an invalid object, the answer names nothing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(422, "Invalid", f"the server rejected our request: {message}")
+
+
 def clone(value: Any) -> Any:
     """A deep copy of JSON: many times faster than copy.deepcopy."""
     kind = type(value)
@@ -216,12 +223,12 @@ def _apply(root: Json, operation: Mapping[str, Any]) -> None:
         _apply_to_list(target, last, operation)
         return
     if not isinstance(target, dict):
-        raise Refused(422, "Invalid", f"the server rejected our request: {path} does not exist")
+        raise FailedPatch(f"{path} does not exist")
     if op != "add" and last not in target:
-        raise Refused(422, "Invalid", f"the server rejected our request: {op} {path}: path does not exist")
+        raise FailedPatch(f"{op} {path}: path does not exist")
     if op == "test":
         if target[last] != operation["value"]:
-            raise Refused(422, "Invalid", f"the server rejected our request: testing value {path} failed")
+            raise FailedPatch(f"testing value {path} failed")
     elif op == "remove":
         del target[last]
     else:
@@ -234,11 +241,11 @@ def _apply_to_list(target: list[Any], last: str, operation: Mapping[str, Any]) -
         target.append(clone(operation["value"]))
         return
     if not last.isdigit() or int(last) >= len(target) + (op == "add"):
-        raise Refused(422, "Invalid", f"the server rejected our request: {operation['path']}: no such index")
+        raise FailedPatch(f"{operation['path']}: no such index")
     index = int(last)
     if op == "test":
         if target[index] != operation["value"]:
-            raise Refused(422, "Invalid", f"testing value {operation['path']} failed")
+            raise FailedPatch(f"testing value {operation['path']} failed")
     elif op == "remove":
         del target[index]
     elif op == "add":
@@ -252,4 +259,4 @@ def _child(target: Any, part: str, path: str) -> Any:
         return target[part]
     if isinstance(target, list) and part.isdigit() and int(part) < len(target):
         return target[int(part)]
-    raise Refused(422, "Invalid", f"the server rejected our request: {path} does not exist")
+    raise FailedPatch(f"{path} does not exist")

@@ -79,6 +79,10 @@ class Operators:
         """The process that believes to lead; the newest of several."""
         return next((one for one in reversed(self.replicas) if one.leading), None)
 
+    def asked(self, name: str) -> float:
+        """Seconds for which the answer that this replica got last asks it to wait."""
+        return next((one.link.asked for one in self.replicas if one.identity == name), 0.0)
+
     def _new(self, number: int) -> OperatorProcess:
         self.started += 1
         world, name = self._world, f"operator-{number}.{self.started}"

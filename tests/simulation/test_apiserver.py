@@ -13,7 +13,7 @@ from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.link import Knobs, Link
 from tests.simulation.objects import EPOCH
-from tests.simulation.operator_process import Client
+from tests.simulation.operator_process import client
 from tests.support import contract_cases
 
 
@@ -23,6 +23,6 @@ def test_in_simulation(case: Callable[[Any, str], Awaitable[None]]) -> None:
     link = Link(loop, ApiServer(loop.time, rng), Knobs(), rng, name="test", fired=Counter())
 
     async def play() -> None:
-        await case(Client(link, loop.time, lambda: EPOCH), "ns")
+        await case(client(link, loop, loop.time, lambda: EPOCH), "ns")
 
     loop.run(play())

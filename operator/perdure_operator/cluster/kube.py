@@ -48,6 +48,10 @@ PAGE: Final = 100
 _JSON: Final = "application/json"
 _DENIED: Final = re.compile(r"denied (the )?request")
 """How the API server begins what a webhook or a ValidatingAdmissionPolicy says."""
+_NO_SUCH_KIND: Final = b"404 page not found"
+"""The whole body of the API server's answer for a kind that it does not serve."""
+_LONGEST_WAIT: Final = 300.0
+"""Seconds. A proxy under maintenance may ask for a day, and the server may be back in a minute."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -141,7 +145,7 @@ class KubeApi:
         what, path = f"GET {resource.root}", resource.root
         async with _bounded(what, self._timeout):
             answer = await self._send("GET", path, self._timeout)
-            data = await answer.read()
+            data = await _read(answer)
         try:
             known = _body(what, int(answer.status), data, answer.headers).get("resources")
         except NotFound:
@@ -185,7 +189,7 @@ class KubeApi:
             answer = await self._send("GET", resource.path(namespace), patience, query=query)
             try:
                 if answer.status >= 300:
-                    _document(what, int(answer.status), await answer.read(), answer.headers)
+                    _document(what, int(answer.status), await _read(answer), answer.headers)
                 async for line in _lines(answer.response.content):
                     _deliver(what, line, on_change)
             finally:
@@ -246,7 +250,7 @@ class KubeApi:
         what, path = f"POST {resource.path()}", resource.path()
         async with _bounded(what, self._timeout):
             answer = await self._send("POST", path, self._timeout, body=body)
-            data = await answer.read()
+            data = await _read(answer)
         return _body(what, int(answer.status), data, answer.headers)
 
     async def _call(
@@ -261,7 +265,7 @@ class KubeApi:
         what = f"{method} {path}"
         async with _bounded(what, self._timeout):
             answer = await self._send(method, path, self._timeout, query=query, body=body, content=content)
-            data = await answer.read()
+            data = await _read(answer)
         return _document(what, int(answer.status), data, answer.headers)
 
     async def _send(
@@ -300,6 +304,17 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: no answer from the API server in {seconds:g} s") from None
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{what}: {error}") from None
+
+
+async def _read(answer: Any) -> bytes:
+    """The body; nothing where that of a refusal breaks off, whose status and headers have come."""
+    try:
+        data: bytes = await answer.read()
+    except aiohttp.ClientPayloadError:
+        if answer.status < 300:
+            raise
+        return b""
+    return data
 
 
 async def _lines(stream: Any) -> AsyncIterator[bytes]:
@@ -351,7 +366,8 @@ def _body(what: str, status: int, data: bytes, headers: Mapping[str, str]) -> Js
     document: Json = body if isinstance(body, dict) else {}
     if status >= 300:
         message = str(document.get("message") or data[:200].decode(errors="replace"))
-        raise _refusal(what, status, document | {"message": message}, headers)
+        reason = "NotFound" if data.strip() == _NO_SUCH_KIND else document.get("reason", "")
+        raise _refusal(what, status, document | {"message": message, "reason": reason}, headers)
     return document
 
 
@@ -379,15 +395,16 @@ def _explained(document: Json, message: str) -> bool:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """The Retry-After header in seconds; the API server sends no dates here."""
+    """The Retry-After header in seconds, within reason; the API server sends no dates here."""
     text = headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() else None
+    return min(float(text), _LONGEST_WAIT) if text.isascii() and text.isdigit() else None
 
 
 def _error_type(status: int, reason: str) -> type[ApiError]:
     match status:
         case 404:
-            return NotFound
+            # A proxy's 404 says nothing about objects, and whatever is taken for deleted is given up.
+            return NotFound if reason == "NotFound" else Unavailable
         case 409:
             return AlreadyExists if reason == "AlreadyExists" else Conflict
         case 400 | 422:

@@ -10,7 +10,7 @@ the half that only reads, is `kubectl.client.Kubectl` as well. Objects are raw J
     ├── Conflict          a precondition (uid, resourceVersion, an old value) no longer holds: observe again
     ├── Invalid           the object itself is wrong: the server will always refuse it
     ├── Forbidden         RBAC, admission or a quota; the message says which
-    └── Unavailable       no answer, a timeout, overload or a server error: try again later
+    └── Unavailable       no answer, nobody's but a proxy's, a timeout, overload or a server error: try again later
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ApiError(Exception):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
-        """Seconds that the server asks to wait before the next request (Retry-After)."""
+        """Seconds that the server asks to wait before the next request (Retry-After), 300 at most."""
         self.explained = False
         """Whether the answer names an object, a field or the plugin that refuses."""
 

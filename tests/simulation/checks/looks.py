@@ -106,9 +106,8 @@ class Looks(Promise):
             self._read_at[who, job] = self._case.now
         if job and (wrong == _OVERLOADED or (wrong, verb) == _FORBIDDEN):
             self._note_refusal(who, job, f"{verb} of {kind}")
-            asked = self._world.knobs.calls.retry_after
-            if wrong == _OVERLOADED and asked:
-                self._let_alone[who, job] = self._case.now + asked
+        if job and (asked := self._case.scene.operators.asked(who)):
+            self._let_alone[who, job] = self._case.now + asked
         if wrong:
             self._seen.discard((who, job))
             self._failed.add((who, job))

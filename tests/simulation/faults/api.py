@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any
 
+from tests.simulation.answers import FORMS
 from tests.simulation.faults.registry import fault
 from tests.simulation.objects import JOBS, NODES, PODS
 from tests.simulation.scene import Scene
@@ -40,6 +41,34 @@ async def api_throttles(scene: Scene, rng: random.Random) -> None:
 @fault(100)
 async def api_errors(scene: Scene, rng: random.Random) -> None:
     await _calls(scene, rng, (5, 60), error=rng.choice((0.1, 0.5)))
+
+
+@fault(120, apart=True)
+async def api_errors_without_status(scene: Scene, rng: random.Random) -> None:
+    """Errors and refusals of too many requests whose bodies are no Status, or not a whole one; some ask for a pause."""
+    odd = {"form": rng.choice(tuple(FORMS)), "retry_after": rng.choice((None, None, 2.0, 7.0))}
+    await _calls(scene, rng, (5, 60), error=rng.choice((0.1, 0.5)), too_many=rng.choice((0.0, 0.3)), **odd)
+
+
+@fault(150, apart=True)
+async def api_behind_a_proxy(scene: Scene, rng: random.Random) -> None:
+    """A proxy has lost the server, or knows no way to it, and says so in its own words: nothing is known of objects."""
+    await _calls(scene, rng, (5, 60), error=rng.choice((0.3, 1.0)), statuses=(404, 404, 502, 503), form="proxy")
+
+
+@fault(120, apart=True)
+async def api_answers_cut(scene: Scene, rng: random.Random) -> None:
+    """Bodies end early, whatever their status."""
+    await _calls(scene, rng, (5, 60), cut=rng.choice((0.05, 0.3)))
+
+
+@fault(120, apart=True)
+async def api_forgets(scene: Scene, rng: random.Random) -> None:
+    """Its storage is compacted: 410 ends watches, and lists after their first page."""
+    calls = scene.world.knobs.calls
+    calls.forgets_lists = rng.choice((0.3, 1.0))
+    await _watches(scene, rng, expired=rng.choice((0.02, 0.2)))
+    calls.forgets_lists = 0.0
 
 
 @fault(100)

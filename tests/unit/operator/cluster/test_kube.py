@@ -20,6 +20,7 @@ from perdure_operator.cluster.protocol import (
     Forbidden,
     Invalid,
     Json,
+    NotFound,
     OnChange,
     Resource,
     Unavailable,
@@ -81,7 +82,14 @@ def test_a_refused_patch_is_distinguished_from_a_pod_that_has_changed(
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 @pytest.mark.parametrize(
-    ("headers", "seconds"), [({}, None), ({"Retry-After": "7"}, 7.0), ({"Retry-After": "Mon, 23 Nov 2026"}, None)]
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "Mon, 23 Nov 2026"}, None),
+        ({"Retry-After": "86400"}, 300.0),
+        ({"Retry-After": "9" * 400}, 300.0),
+    ],
 )
 def test_an_overloaded_server_is_asked_again_when_it_says_and_also_where_it_does_not_say(
     status: int, headers: dict[str, str], seconds: float | None
@@ -145,6 +153,40 @@ def test_a_connection_that_ends_within_the_body_is_no_answer(status: int) -> Non
 
     for call in _CALLS:
         assert type(asyncio.run(_error_of(answer, call))) is Unavailable
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_counts_although_its_body_breaks_off(status: int) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Length": "1000", "Retry-After": "7"}
+        response = web.StreamResponse(status=status, headers=headers)
+        await response.prepare(request)
+        await response.write(b'{"kind": "Sta')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    for call in _CALLS:
+        error = asyncio.run(_error_of(answer, call))
+        assert (error.status, error.retry_after) == (status, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(json.dumps({"kind": "Status", "reason": "NotFound"}), NotFound, id="no such object"),
+        pytest.param("404 page not found\n", NotFound, id="no such kind"),
+        pytest.param(PAGE, Unavailable, id="a proxy that knows no way"),
+        pytest.param("default backend - 404", Unavailable, id="an ingress"),
+        pytest.param("", Unavailable, id="nothing"),
+    ],
+)
+def test_an_object_is_gone_only_where_the_api_server_itself_says_so(body: str, expected: type[ApiError]) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, status=404)
+
+    for call in _CALLS:
+        assert type(asyncio.run(_error_of(answer, call))) is expected
 
 
 _CALLS: Final[tuple[Call, ...]] = (
