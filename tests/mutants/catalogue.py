@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.planted.answering import ANSWERING
 from tests.mutants.planted.ending import ENDING
 from tests.mutants.planted.inside import INSIDE
 from tests.mutants.planted.leaving import LEAVING
@@ -14,4 +15,14 @@ from tests.mutants.planted.reading import READING
 from tests.mutants.planted.sparing import SPARING
 from tests.mutants.planted.writing import WRITING
 
-CATALOGUE: Final[tuple[Mutant, ...]] = (*LEAVING, *ENDING, *MEMBERS, *READING, *WRITING, *MOVING, *SPARING, *INSIDE)
+CATALOGUE: Final[tuple[Mutant, ...]] = (
+    *LEAVING,
+    *ENDING,
+    *MEMBERS,
+    *READING,
+    *WRITING,
+    *ANSWERING,
+    *MOVING,
+    *SPARING,
+    *INSIDE,
+)

@@ -23,7 +23,7 @@ ANSWERING: Final = (
         _KUBE,
         "        case _ if status >= 500:\n            return Unavailable",
         "        case _ if status >= 500:\n            return Invalid",
-        ("api-errors", "drain"),
+        ("api-errors", "edit-template", "delete-and-apply"),
         _TESTS,
     ),
     Mutant(

@@ -203,14 +203,16 @@ def test_a_watch_of_one_name_that_ends_with_410_is_no_silence() -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=json.dumps({"type": "ERROR", "object": GONE}) + "\n", content_type="application/json")
 
-    assert asyncio.run(_error_of(answer, _follow(_nobody))).status == 410
+    error = asyncio.run(_error_of(answer, _follow(_nobody)))
+    assert (type(error), error.status) == (ApiError, 410)
 
 
 def test_a_watch_of_one_name_that_is_refused_with_410_is_no_silence() -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response(GONE, status=410)
 
-    assert asyncio.run(_error_of(answer, _follow(_nobody))).status == 410
+    error = asyncio.run(_error_of(answer, _follow(_nobody)))
+    assert (type(error), error.status) == (ApiError, 410)
 
 
 @pytest.mark.parametrize("chunk", [997, 65_536, 10**6])
