@@ -30,8 +30,7 @@ FOLDERS: Final = (
     "operator/perdure_operator/loop",
 )
 NOT_PLAYED: Final = {
-    "operator/perdure_operator/cluster/decode.py": "the simulated API server hands over objects, and nobody reads JSON",
-    "operator/perdure_operator/cluster/kube.py": "the simulation has a client of its own",
+    "operator/perdure_operator/cluster/decode.py": "no object of the simulation is malformed, or nested too deep",
     "operator/perdure_operator/cluster/protocol.py": "it only says what a client is",
     "operator/perdure_operator/loop/heap.py": "nobody collects a simulated operator's garbage, as `loop.operator` does",
     "operator/perdure_operator/loop/guard.py": "the simulation begins where kopf's event handlers do",

@@ -25,6 +25,8 @@ from tests.simulation.objects import Json
 
 PAGE: Final = 3
 """Small, whatever a client asks for: a list in pages must be as good as a whole one."""
+FEW: Final = 20
+"""The pods of one job come in one page, as in most clusters."""
 ROOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "/api/v1": (objects.PODS, objects.NODES),
@@ -118,7 +120,8 @@ class Transport:
             case "GET":
                 selector = query.get("labelSelector", "")
                 look = partial(server.all, kind, target.namespace, selector)
-                return await link.call("list", kind, lambda: self._page(look()), name=selector)
+                most = FEW if "=" in selector else PAGE
+                return await link.call("list", kind, lambda: self._page(look(), most), name=selector)
             case "POST":
                 dry_run, name = "dryRun" in query, body["metadata"]["name"]
                 create = partial(server.create, kind, namespace, body, by=by, dry_run=dry_run)
@@ -161,20 +164,20 @@ class Transport:
     def _show(self, raw: Json, status: int = 200) -> Answer:
         return good(self._link.server.text(raw), status)
 
-    def _page(self, items: Sequence[Json]) -> Answer:
+    def _page(self, items: Sequence[Json], most: int) -> Answer:
         server, token = self._link.server, ""
-        if len(items) > PAGE:
+        if len(items) > most:
             token = str(next(self._tokens))
-            self._rest[token] = list(items[PAGE:])
-        texts = map(server.text, items[:PAGE])
-        return good(page(texts, server.version, token, max(0, len(items) - PAGE)))
+            self._rest[token] = list(items[most:])
+        texts = map(server.text, items[:most])
+        return good(page(texts, server.version, token, max(0, len(items) - most)))
 
     def _go_on(self, token: str) -> Answer:
         """The rest of a list is as old as its beginning; it comes at once."""
         rest = self._rest.pop(token)
         if self._link.forgets_lists():
             return refusal(expired("the provided continue parameter"))
-        return self._page(rest)
+        return self._page(rest, PAGE)
 
     def _discover(self, path: str) -> Answer:
         kinds = [kind for kind in ROOTS.get(path, ()) if self._link.server.serves(kind)]
