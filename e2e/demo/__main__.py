@@ -60,7 +60,8 @@ def main() -> int:
     """Run one command; a user's problem is printed without a traceback."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
     parser.add_argument("command", choices=["run", "down"], nargs="?", default="run")
-    command = {"run": run, "down": down}[parser.parse_args().command]
+    name = parser.parse_args().command
+    command = {"run": run, "down": down}[name]
     for number in (signal.SIGINT, signal.SIGTERM):  # a script that starts this in the background has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     try:
@@ -69,7 +70,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted: nothing was left behind", file=sys.stderr)
+        left = "nothing was left behind" if name == "run" else "`make demo-down` removes what is left"
+        print(f"\ninterrupted: {left}", file=sys.stderr)
         return 130
 
 
