@@ -7,17 +7,17 @@ from pathlib import Path
 
 from e2e.harness import evidence
 from e2e.harness.lab import DIGITS
+from e2e.harness.local_members import LocalMembers
 from perdure.wire import Beginning, Env, ExitKind
-from tests.handover import forking
 
 TRAINERS = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers"
-PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1"}
+PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 EVERY_STEPS = 4
 
 
 def test_the_members_tell_of_the_commit_and_where_their_run_has_begun_instead(tmp_path: Path) -> None:
     script = [sys.executable, str(TRAINERS / "paced.py"), str(DIGITS / "train.py"), "--epochs=1"]
-    with forking.members(script, tmp_path, {**PACE, Env.EVERY_STEPS: str(EVERY_STEPS)}) as job:
+    with LocalMembers(script, tmp_path, {**PACE, Env.EVERY_STEPS: str(EVERY_STEPS)}) as job:
         job.first_run("a", "b", beside="cd")
         job.trains(1, 3 * EVERY_STEPS + 1)
         for name in "ab":
