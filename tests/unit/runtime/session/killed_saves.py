@@ -1,11 +1,12 @@
 """A trainer that saves in the background and is killed.
 
-`python -m tests.unit.runtime.session.killed_saves ROOT EPOCHS [MOMENT WHOM SIGNAL]`; see `disturb`.
+`python -m tests.unit.runtime.session.killed_saves ROOT EPOCHS [MOMENT WHOM SIGNAL | STEP]`; see `disturb` and `lose`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from perdure.checkpoint.background import events as ev
 from perdure.loop.background_saves import BackgroundSaves, BlockingSave
 from perdure.session.session import Session
 from tests.support.undrawn import Script
-from tests.unit.runtime.session.background import BATCH, dataset, digest, network
+from tests.unit.runtime.session.background import BATCH, Uploads, dataset, digest, network
 
 STEP_SECONDS = 0.01
 """What a step computes beside its model: saves are under way most of the time."""
@@ -48,7 +49,15 @@ def disturb(moment: str, whom: str, number: int) -> None:
     vars_of._act = disturbed
 
 
-def main(root: str, epochs: int) -> None:
+def lose(session: Session, lost_in: int) -> None:
+    """A step begins. In step `lost_in` rank 1 dies; what uploads for rank 0 stands still before any save."""
+    if session.steps_done == 1 and session.rank == 0:
+        Uploads(session).freeze()
+    if session.steps_done + 1 == lost_in and session.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(root: str, epochs: int, lost_in: int = 0) -> None:
     """Its last line is its training result."""
     torch.set_num_threads(1)
     with Session.from_env(root) as session:
@@ -60,6 +69,8 @@ def main(root: str, epochs: int) -> None:
         for _ in session.epochs(epochs):
             for inputs, labels in session.loader(dataset(), BATCH):
                 script.goes_on()
+                if lost_in:
+                    lose(session, lost_in)
                 optimizer.zero_grad()
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
@@ -70,6 +81,6 @@ def main(root: str, epochs: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[3:]:
+    if sys.argv[4:]:
         disturb(sys.argv[3], sys.argv[4], int(sys.argv[5]))
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:4] if not sys.argv[4:] else ()))

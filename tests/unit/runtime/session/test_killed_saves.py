@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.local_run import free_port
+from perdure.checkpoint.image_file import Image
 from perdure.cli.main import main
 from tests.support.forked import Forked
 from tests.support.uploaders import uploaders
 from tests.unit.runtime.records import entries, kinds
-from tests.unit.runtime.session.background import ignores
+from tests.unit.runtime.session.background import BATCH, SAMPLES, ignores
 
 REPOSITORY = Path(__file__).parents[4]
 PATIENCE_SECONDS = 60.0
@@ -29,24 +30,34 @@ MOST_RUNS = 40
 EPOCHS = 12
 FEW = 2
 """Epochs where the disturbance comes with the first save."""
+EPOCH_STEPS = SAMPLES // BATCH
 
 
 class Ranks:
     """The processes of one run."""
 
-    def __init__(self, root: Path, world: int, epochs: int, rank: int = 0, disturbance: Sequence[str] = ()) -> None:
-        """`disturbance`: of one rank, see killed_saves."""
+    def __init__(
+        self,
+        root: Path,
+        world: int,
+        epochs: int,
+        rank: int | None = 0,
+        disturbance: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`disturbance`: of one rank, or of all (None), see killed_saves. `environ` goes before what it has else."""
         self.root = root
+        given = environ or {}
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         environ |= {"OMP_NUM_THREADS": "1", "PERDURE_BACKGROUND_BYTES": "0", "PERDURE_EVERY_STEPS": "4"}
         environ |= {"PERDURE_KEEP": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        environ |= {"WORLD_SIZE": str(world)}
+        environ |= {"WORLD_SIZE": str(world), **given}
         self._opened = self.runs()
         self.processes = [
             Forked(
                 [
                     *("-m", "tests.unit.runtime.session.killed_saves", str(root), str(epochs)),
-                    *(disturbance if one == rank else ()),
+                    *(disturbance if rank is None or one == rank else ()),
                 ],
                 cwd=REPOSITORY,
                 env={**environ, "RANK": str(one)},
@@ -227,3 +238,14 @@ def test_an_act_of_a_save_in_which_a_process_is_killed_or_stopped(
 
     assert set(train_on(root, act.world, begin)) == {undisturbed(act.world, FEW)}
     assert (kinds(root).count("Opened") > 1) is (act.whom == "trainer" and act.number is signal.SIGKILL)
+
+
+def test_a_step_whose_save_is_copied_and_not_committed_is_left_as_an_image(tmp_path: Path) -> None:
+    """Rank 1 is lost in the step after an epoch's end, the state of which nobody has uploaded yet."""
+    root, image = tmp_path / "root", tmp_path / "image"
+    image.touch()
+    environ = {"PERDURE_EVERY_STEPS": "", "PERDURE_EVERY_EPOCHS": "1", "PERDURE_IMAGE": str(image)}
+    ranks = Ranks(root, 2, FEW, None, [str(EPOCH_STEPS + 1)], environ)
+    assert ranks.result() == ["", ""]
+    assert kinds(root) == ["Opened"]
+    assert Image(image).label.stamp.step == EPOCH_STEPS
