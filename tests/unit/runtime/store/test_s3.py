@@ -17,6 +17,8 @@ import pytest
 from botocore import retryhandler, utils
 
 from e2e.harness.local_s3 import S3Server
+from perdure.checkpoint.download import read_blocks
+from perdure.checkpoint.manifest import ShardObject
 from perdure.errors import StorageError, UserError
 from perdure.log.entry import checksum
 from perdure.log.objects import fetch
@@ -27,6 +29,7 @@ from tests.unit.runtime.store.conftest import BUCKET
 
 SECONDS = 60.0
 """More than two clocks of one machine differ."""
+CUT_BYTES = 1000
 
 pytestmark = pytest.mark.usefixtures("s3_credentials")
 
@@ -270,6 +273,39 @@ def test_what_asks_for_keys_draws_nothing_either() -> None:
     with undrawn(), answering(200):
         assert retryhandler.delay_exponential("rand", 2, 1) >= 0  # type: ignore[arg-type]
         assert utils.random.randint(120, 600) >= 120  # type: ignore[attr-defined]
+
+
+class Cutting(BaseHTTPRequestHandler):
+    """Announces an object whole, sends a part of it, and hangs up."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(CUT_BYTES))
+        self.end_headers()
+        self.wfile.write(bytes(400))
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_an_answer_that_breaks_off_is_the_stores_trouble_and_no_damage() -> None:
+    """A restore that took it for damage would skip the newest commit."""
+    block = checksum(bytes(CUT_BYTES))
+    shard = ShardObject("shard", CUT_BYTES, block, CUT_BYTES, (block,), ())
+    with served_by(Cutting) as (store, _):
+        reads: list[Callable[[], object]] = [
+            lambda: store.get("a"),
+            lambda: store.get("a", start=0, length=CUT_BYTES),
+            lambda: store.get_into("a", memoryview(bytearray(CUT_BYTES))),
+            lambda: fetch(store, "a", CUT_BYTES),
+            lambda: list(read_blocks(store, shard)),
+        ]
+        for read in reads:
+            with pytest.raises(StorageError, match="cannot read"):
+                read()
 
 
 class Slow(BaseHTTPRequestHandler):
