@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +17,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from perdure.checkpoint import boxes
+from perdure.checkpoint import boxes, upload
 from perdure.checkpoint.cells import Read, reads
+from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.load import read_items
-from perdure.checkpoint.manifest import Item, fetch_manifest, read_item, write_item
+from perdure.checkpoint.manifest import Item, Manifest, fetch_manifest, read_item, write_item
 from perdure.errors import Corrupt
 from perdure.layout.box import Box
-from tests.support.store import MemoryStore
+from tests.support.store import MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import opened, save_solo, state
 
 WORLDS = (1, 2, 3, 5)
+SECONDS = 30
+"""More than anything takes here, on a machine that is busy."""
 DTYPES = (
     torch.bool,
     torch.uint8,
@@ -137,6 +142,58 @@ def read_all(draw: random.Random, data: bytearray, wanted: Iterable[Read]) -> No
             length = min(draw.choice((1, 3, 4, 8, 64)), read.end - at)
             read.write(memoryview(data)[at : at + length])
             at += length
+
+
+def saved_in_blocks(monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryStore, Manifest]:
+    """Of 64 bytes each."""
+    monkeypatch.setattr(upload, "BLOCK_BYTES", 64)
+    store = MemoryStore()
+    writer = opened(store)
+    save_solo(store, writer, 1)
+    slot = next(iter(writer.commits()))
+    assert slot.entry
+    return store, fetch_manifest(store, slot.entry.event)  # type: ignore[arg-type]
+
+
+def test_several_blocks_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, manifest = saved_in_blocks(monkeypatch)
+    both, first = threading.Barrier(2), iter([True, True])
+
+    def around(verb: str, _key: str, act: Callable[[], Any]) -> Any:
+        if verb == "get" and next(first, False):
+            both.wait(SECONDS)
+        return act()
+
+    found = read_items(WatchedStore(store, around), manifest, manifest.tensors)
+    assert torch.equal(found["layer4.weight"], state(1).shared["layer4.weight"])
+
+
+def test_only_blocks_that_a_rank_needs_are_read_and_a_damaged_one_matters_to_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of a tensor, as one of two ranks holds it."""
+    store, manifest = saved_in_blocks(monkeypatch)
+    shard = manifest.indexes[0].shard
+    item = next(one for one in shard.items if one.name == "layer4.weight")
+    middle = (item.start + item.end) // 2
+    needed = set(range(item.start // 64, -(-middle // 64)))
+    whole = store.objects[shard.key]
+    for flipped in range(len(shard.blocks)):
+        data = bytearray(whole)
+        data[min(flipped * 64, shard.size - 1)] ^= 1
+        store.objects[shard.key] = bytes(data)
+        half = [Half(item.start, middle)]
+        if flipped in needed:
+            with pytest.raises(Corrupt, match=f"in the block that begins at byte {flipped * 64}"):
+                list(read_blocks(store, shard, half))
+        else:
+            assert {start // 64 for start, _ in read_blocks(store, shard, half)} == needed
+
+
+@dataclass(frozen=True)
+class Half:
+    start: int
+    end: int
 
 
 @pytest.mark.parametrize("size", [20, 28])
