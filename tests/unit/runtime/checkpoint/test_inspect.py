@@ -6,20 +6,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from perdure.checkpoint import inspect
 from perdure.checkpoint.inspect import Line
 from perdure.checkpoint.retention import retire
 from perdure.errors import Corrupt, UserError
+from perdure.group.peers import Solo
 from perdure.log.reader import Log
 from perdure.log.writer import Writer
 from perdure.store import open_store
 from perdure.wire import CommitSelector
 from perdure.wire.settings import Member
-from tests.unit.runtime.checkpoint.world import UID, opened, position, save_solo
+from tests.unit.runtime.checkpoint.world import UID, opened, position, save, save_solo, state
+
+SCREEN_LINES = 24
 
 
 @pytest.fixture
@@ -90,6 +95,16 @@ def test_the_newest_commit_is_shown_and_its_tensors_where_they_are_asked_for(uri
     assert data == json.loads(line.printed(as_json=True))
     assert (data["seq"], data["step"], data["world"]) == (3, 20, 1)
     assert sum(group["bytes"] for group in data["groups"].values()) == sum(each["size"] for each in named.values())
+
+
+def test_a_commit_of_many_tensors_fits_a_screen(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}", {})
+    log_writer = opened(store)
+    many = replace(state(10), shared={f"model.layer{number}.weight": torch.ones(1) for number in range(300)})
+    save(store, Solo(), log_writer, many, position(10), run=1)
+    shown = texts(inspect.show(store.uri, CommitSelector(), {}))
+    assert len(shown) <= SCREEN_LINES
+    assert any("in 300 tensors" in line for line in shown)
 
 
 def test_a_commit_is_chosen_by_its_number_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
