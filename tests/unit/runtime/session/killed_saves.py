@@ -1,6 +1,7 @@
 """A trainer that saves in the background and is killed.
 
-`python -m tests.unit.runtime.session.killed_saves ROOT EPOCHS [MOMENT WHOM SIGNAL | STEP]`; see `disturb` and `lose`.
+`python -m tests.unit.runtime.session.killed_saves ROOT EPOCHS [MOMENT WHOM SIGNAL SAVE | STEP]`; see `disturb` and
+`lose`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ STEP_SECONDS = 0.01
 """What a step computes beside its model: saves are under way most of the time."""
 
 
-def disturb(moment: str, whom: str, number: int) -> None:
-    """At one moment of its first save, "before Copy" or "after Append", this rank sends a signal to itself ("trainer")
-    or to the process that uploads for it. "during Copy": while the copy goes on beside its training."""
-    act, sent = BackgroundSaves._act, list[int]()
+def disturb(moment: str, whom: str, number: int, save: int) -> None:
+    """At one moment of its first save (or of a later one), "before Copy" or "after Append", this rank sends a signal to
+    itself ("trainer") or to the process that uploads for it. "during Copy": while the copy goes on beside its
+    training."""
+    act, sent, left = BackgroundSaves._act, list[int](), iter(range(save - 1, -1, -1))
 
     def send(saves: BackgroundSaves) -> None:
         pid = os.getpid() if whom == "trainer" else saves._effects.copies.process and saves._effects.copies.process.pid
-        if pid and not sent:
+        if pid and not sent and not next(left):
             sent.append(pid)
             os.kill(pid, number)
 
@@ -82,5 +84,5 @@ def main(root: str, epochs: int, lost_in: int = 0) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:]:
-        disturb(sys.argv[3], sys.argv[4], int(sys.argv[5]))
+        disturb(sys.argv[3], sys.argv[4], *map(int, sys.argv[5:]))
     main(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:4] if not sys.argv[4:] else ()))

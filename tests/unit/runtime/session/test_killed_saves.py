@@ -188,7 +188,7 @@ class Act:
 
     @property
     def words(self) -> list[str]:
-        return [self.moment, self.whom, str(int(self.number))]
+        return [self.moment, self.whom, str(int(self.number)), "1"]
 
 
 EVERYWHERE = [f"{when} {act}" for act in ("Copy", "StartUpload", "TellCommitted") for when in ("before", "after")]
