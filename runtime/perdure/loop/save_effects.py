@@ -108,6 +108,8 @@ class SaveEffects:
         """The save that was copied last: the one under way, and the one that is to be told."""
         self._late = ""
         """The save whose deadline has passed."""
+        self._unanswered = 0
+        """How often the append that is under way was tried without an answer."""
 
     def hand_over(self) -> None:
         """This process is now a rank of the newer run."""
@@ -126,7 +128,8 @@ class SaveEffects:
         """What the uploading process and rank 0's requests have said since."""
         yield from self.copies.heard()
         for answer in self._requests.answers() if self._requests else ():
-            if isinstance(answer, ev.NoAnswer):
+            self._unanswered = self._unanswered + 1 if isinstance(answer, ev.NoAnswer) else 0
+            if self._unanswered:
                 self._tell_no_answer()
             yield answer
 
@@ -164,7 +167,7 @@ class SaveEffects:
 
     def _tell_no_answer(self) -> None:
         checkpointer, why = self._run.checkpointer, self._requests.trouble if self._requests else ""
-        self._run.tell(SaveFailed(checkpointer.failures + 1, why))
+        self._run.tell(SaveFailed(checkpointer.failures + self._unanswered, why))
 
     # The acts.
 

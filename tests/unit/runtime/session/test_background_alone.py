@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from perdure import Session
-from perdure.checkpoint.background import arena, copies
-from perdure.loop import save_effects
+from perdure.checkpoint.background import arena, copies, rank0, uploading
+from perdure.errors import PerdureError, StorageError
+from perdure.loop import background_saves, save_effects
+from perdure.wire.channel import SaveFailed, read_report
+from tests.support.store import WatchedStore
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.background import Uploads
 
@@ -157,6 +164,112 @@ def test_a_rank_whose_uploaders_were_killed_copies_again(root: Path, monkeypatch
         behind.add(uploads.under_way)
     assert behind == {None, 10, 15, 20}
     assert commits(root) == [15, 20, 29]
+
+
+@contextmanager
+def traced(pid: int) -> Iterator[None]:
+    """Another process traces this one: killed, it is not gone for its parent, as where it hangs in the kernel."""
+    tracer = subprocess.Popen([sys.executable, "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert tracer.stdout
+    try:
+        if tracer.stdout.read(1) != b"0":
+            pytest.skip("no process may be traced here")
+        yield
+    finally:
+        tracer.communicate(timeout=SECONDS)
+
+
+TRACER = """
+import ctypes, sys
+PTRACE_SEIZE = 0x4206
+print(int(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) != 0), end="", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_after_an_uploader_that_cannot_be_ended_nothing_is_copied_any_more_and_saves_are_made_at_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uploading, "REAP_SECONDS", 0.1)
+    monkeypatch.setattr("perdure.checkpoint.schedule.pause", lambda *_: 1e-9)
+    behind, said = list[int | None](), ""
+    with ExitStack() as hold:
+        for uploads, step in stepping(root, 39):
+            match step:
+                case 2:
+                    uploads.freeze()
+                    hold.enter_context(traced(uploads.process.pid))
+                case 12:
+                    while "cannot be ended" not in said:
+                        uploads._background.words()
+                        said += capsys.readouterr().err
+                case 25:
+                    hold.close()  # it is gone at last
+            behind.append(uploads.under_way)
+    said += capsys.readouterr().err
+    assert said.count("cannot be ended: from now on training waits for its checkpoints") == 1
+    assert set(behind[13:]) == {None}
+    assert commits(root)[1:] == [20, 30, 39]
+
+
+class Answers:
+    """The log's store: an entry is written, and its answer is lost so often; or it waits until `go`."""
+
+    def __init__(self, uploads: Uploads, lost: int = 0) -> None:
+        self.lost, self.go, self._asked, self._uploads = lost, threading.Event(), threading.Event(), uploads
+        writer = uploads._background._run.checkpointer.writer
+        assert writer
+        writer.log.store = WatchedStore(writer.log.store, self._around)
+
+    def is_asked(self) -> bool:
+        self._uploads._background.words()
+        return self._asked.is_set()
+
+    def _around(self, verb: str, key: str, act: Callable[[], Any]) -> Any:
+        if verb != "put" or not key.startswith("log/"):
+            return act()
+        self._asked.set()
+        if not self.lost:
+            assert self.go.wait(SECONDS)
+            return act()
+        self.lost -= 1
+        with suppress(PerdureError):
+            act()
+        raise StorageError("the answer was lost")
+
+
+def test_each_try_of_an_append_whose_answer_is_lost_is_reported_and_one_commit_is_made(
+    root: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(rank0, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setenv("PERDURE_REPORT_FD", str(pipe[1]))
+    for uploads, step in stepping(root, 15):
+        if step == 2:
+            Answers(uploads, lost=3).go.set()
+        uploads.settle()
+    reports = map(read_report, os.read(pipe[0], 2**16).splitlines())
+    failed = [one for one in reports if isinstance(one, SaveFailed)]
+    assert [one.failures for one in failed] == [1, 2, 3]
+    assert all("the answer was lost" in one.why for one in failed)
+    assert commits(root) == [10, 15]
+
+
+def test_no_run_is_handed_over_while_the_store_has_not_answered_a_commit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_saves, "STOP_SECONDS", 0.0)
+    for uploads, step in stepping(root, 15):
+        if step == 2:
+            answers = Answers(uploads)
+        if step == 12:
+            uploads.wait()
+        if step == 13:
+            until(answers.is_asked)
+            assert uploads._background.stop() == "the store has not answered a commit"
+            uploads._background.train_on()
+            answers.go.set()
+    assert commits(root) == [10, 15]
 
 
 class Unreadable(Exception):
