@@ -35,6 +35,7 @@ from perdure.log.position import Position
 from perdure.loop import deferral as deferral_module
 from perdure.loop import save_effects
 from perdure.loop.deferral import CopyBegun, Deferral, NoCopy
+from perdure.loop.save_effects import SaveEffects
 from perdure.state.registry import Registry
 from perdure.wire import CommitSelector
 from tests.unit.runtime.records import entries
@@ -72,6 +73,8 @@ class Script:
     train: Step
     batches: int = 1
     """Per step."""
+    changed: Callable[[], None] = lambda: None
+    """It calls this where its state is another one and no hook has seen why."""
 
 
 def plain(net: Net, optimizer: torch.optim.Optimizer, before: Callable[[int], None] = lambda _: None) -> Script:
@@ -212,6 +215,54 @@ def unseen() -> Script:
     return Script({"net": net, "optimizer": optimizer}, train)
 
 
+def compiled() -> Script:
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    step = torch.compile(optimizer.step, backend="eager")
+
+    def train(_: int, batch: Tensor) -> None:
+        optimizer.zero_grad()
+        net(batch).backward()
+        step()
+        script.changed()
+
+    script = Script({"net": net, "optimizer": optimizer}, train)
+    return script
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Trains between two sequences, as schedule-free optimizers do, and lets a script look at their average."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net.parameters(), lr=0.1)
+
+    def eval(self) -> None:
+        for one in self.param_groups[0]["params"]:
+            self.state[one].setdefault("z", torch.ones_like(one))
+            one.data.lerp_(self.state[one]["z"], 0.5)
+
+    def train(self) -> None:
+        for one in self.param_groups[0]["params"]:
+            one.data.lerp_(self.state[one]["z"], -1.0)
+
+
+def schedule_free() -> Script:
+    """The script looks at the average in the middle of a step: the weights are others, and nearly the same again."""
+    net = Net()
+    optimizer = ScheduleFree(net)
+
+    def before(_: int) -> None:
+        optimizer.eval()
+        script.changed()
+        with torch.no_grad():
+            net.eval()(torch.arange(4))
+        net.train()
+        optimizer.train()
+
+    script = plain(net, optimizer, before)
+    return script
+
+
 def noisy() -> Script:
     net = Net()
 
@@ -313,9 +364,10 @@ EITHER: dict[str, Callable[[], Script]] = {
 States = dict[int, dict[str, Tensor]]
 
 
-def train(root: Path, make: Callable[[], Script]) -> tuple[list[int], States, Deferral]:
+def train(root: Path, make: Callable[[], Script], *, stands: bool = False) -> tuple[list[int], States, Deferral]:
     """Trains; returns the steps whose copies went on while the script had its batch, and the state of each step as it
-    was when the script got the next batch."""
+    was when the script got the next batch. `stands`: a copy stands still until the script says that it has changed
+    something, which then waits for it."""
     torch.manual_seed(1)
     deferred: list[int] = []
     states: States = {}
@@ -324,6 +376,8 @@ def train(root: Path, make: Callable[[], Script]) -> tuple[list[int], States, De
         session.register(**script.registered)
         run = session._core.run
         uploads, deferral = Uploads(session), run.background._effects.deferral
+        if stands:
+            script.changed = standing(run.background._effects)
         numbers = torch.arange(4 * STEPS * script.batches) % 8
         for _ in session.epochs(1):
             for number, (batch,) in enumerate(session.loader(TensorDataset(numbers), 4), 1):
@@ -341,6 +395,23 @@ def train(root: Path, make: Callable[[], Script]) -> tuple[list[int], States, De
     return deferred, states, deferral
 
 
+def standing(effects: SaveEffects) -> Callable[[], None]:
+    """A copy beside the training stands still until this is called, which waits for its end."""
+    fill, goes_on = effects.copies.fill, threading.Event()
+
+    def stood(*given: Any, **named: Any) -> Filled | str:
+        assert threading.current_thread() is threading.main_thread() or goes_on.wait(30)
+        return fill(*given, **named)
+
+    def go_on() -> None:
+        if effects.deferral.copies:
+            goes_on.set()
+            effects.deferral.settle()
+
+    vars(effects.copies)["fill"] = stood
+    return go_on
+
+
 def committed(root: Path) -> States:
     """The state in each commit that training has gone on behind."""
     found: States = {}
@@ -349,6 +420,14 @@ def committed(root: Path) -> States:
             side = Side.read(root.as_uri(), CommitSelector(seq=entry["seq"]), {})
             found[entry["step"]] = read_items(side.store, side.manifest, side.manifest.tensors)
     return found
+
+
+def check_commits(made: States, states: States) -> None:
+    """Each has the state of its step."""
+    assert made
+    for step, found in made.items():
+        assert found.keys() == states[step].keys()
+        assert [one for one, tensor in found.items() if not torch.equal(tensor, states[step][one])] == []
 
 
 @pytest.fixture
@@ -366,16 +445,46 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_commit_holds_the_state_of_its_step(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     deferred, states, deferral = train(tmp_path / "root", {**HONEST, **EITHER}[name])
     made = committed(tmp_path / "root")
-    assert made
-    for step, found in made.items():
-        assert found.keys() == states[step].keys()
-        assert [one for one, tensor in found.items() if not torch.equal(tensor, states[step][one])] == []
+    check_commits(made, states)
     assert deferred
     said = "where no optimizer is seen to step" in capfd.readouterr().err
     if name in HONEST:
         assert made.keys() & set(deferred)
         assert not said
     assert deferral.refused == (said or name == "closures")
+
+
+def compilations() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_compiled_step_in_the_middle_of_a_copy_is_found_and_is_compiled_as_often_as_without_a_session(
+    tmp_path: Path,
+) -> None:
+    torch.compiler.reset()
+    before, script = compilations(), compiled()
+    for number, batch in enumerate((torch.arange(4 * STEPS) % 8).split(4), 1):
+        script.train(number, batch)
+    alone = compilations() - before
+    assert alone
+    torch.compiler.reset()
+    before = compilations()
+    deferred, states, deferral = train(tmp_path, compiled, stands=True)
+    assert compilations() - before == alone
+    check_commits(committed(tmp_path), states)
+    assert deferred
+    assert deferral.refused
+
+
+@pytest.mark.usefixtures("environ")
+def test_an_average_that_a_schedule_free_optimizer_shows_in_the_middle_of_a_copy_is_not_committed(
+    tmp_path: Path,
+) -> None:
+    deferred, states, deferral = train(tmp_path, schedule_free, stands=True)
+    check_commits(committed(tmp_path), states)
+    assert deferred
+    assert deferral.refused
 
 
 @pytest.mark.usefixtures("environ")
