@@ -41,6 +41,7 @@ class Ranks:
         root: Path,
         world: int,
         epochs: int,
+        *,
         rank: int | None = 0,
         disturbance: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
@@ -197,11 +198,15 @@ ON_RANK_0 = [f"{when} {act}" for act in ("Prepare", "Append") for when in ("befo
 ACTS = [
     Act(whom, number, moment, world, rank)
     for whom in ("trainer", "uploader")
-    for number in (signal.SIGKILL, signal.SIGSTOP)
+    for number in (signal.SIGKILL, signal.SIGSTOP, *([signal.SIGTERM] if whom == "trainer" else []))
     for world, rank in ((1, 0), (2, 0), (2, 1))
     for moment in EVERYWHERE + ON_RANK_0 * (not rank)
 ]
 FEW_ACTS = [act for act in ACTS if act.world == 1 and act.whom == "trainer" and act.number is signal.SIGKILL]
+FEW_ACTS += [
+    Act("trainer", signal.SIGTERM, moment, world, rank)
+    for moment, world, rank in (("during Copy", 1, 0), ("after StartUpload", 1, 0), ("after StartUpload", 2, 1))
+]
 
 
 def is_stopped(pid: int) -> bool:
@@ -231,13 +236,19 @@ def test_an_act_of_a_save_in_which_a_process_is_killed_or_stopped(
     root = tmp_path / "root"
 
     def begin(run: int) -> Ranks:
-        ranks = Ranks(root, act.world, FEW, act.rank, [] if run else act.words)
+        ranks = Ranks(root, act.world, FEW, rank=act.rank, disturbance=[] if run else act.words)
         if act.number is signal.SIGSTOP and not run:
             wake(ranks, act)
         return ranks
 
     assert set(train_on(root, act.world, begin)) == {undisturbed(act.world, FEW)}
-    assert (kinds(root).count("Opened") > 1) is (act.whom == "trainer" and act.number is signal.SIGKILL)
+    followed = kinds(root).count("Opened") > 1
+    if act.number is signal.SIGTERM:  # at a later moment it may have come to its end
+        of_first = [entry for entry in entries(root) if entry["kind"] == "Committed" and entry["run"] == 1]
+        assert of_first[-1]["final"], "it has left without its last step"
+        assert followed or act not in FEW_ACTS
+    else:
+        assert followed is (act.whom == "trainer" and act.number is signal.SIGKILL)
 
 
 def test_a_step_whose_save_is_copied_and_not_committed_is_left_as_an_image(tmp_path: Path) -> None:
@@ -245,7 +256,7 @@ def test_a_step_whose_save_is_copied_and_not_committed_is_left_as_an_image(tmp_p
     root, image = tmp_path / "root", tmp_path / "image"
     image.touch()
     environ = {"PERDURE_EVERY_STEPS": "", "PERDURE_EVERY_EPOCHS": "1", "PERDURE_IMAGE": str(image)}
-    ranks = Ranks(root, 2, FEW, None, [str(EPOCH_STEPS + 1)], environ)
+    ranks = Ranks(root, 2, FEW, rank=None, disturbance=[str(EPOCH_STEPS + 1)], environ=environ)
     assert ranks.result() == ["", ""]
     assert kinds(root) == ["Opened"]
     assert Image(image).label.stamp.step == EPOCH_STEPS
