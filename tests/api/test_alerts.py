@@ -127,11 +127,11 @@ STORIES = (
         f'{JOB}, reason="StorageRefused"',
     ),
     *(
-        Story(alert, {f'perdure_job_condition{{{OF}, type="{kind}"}}': f"1x4 -1x4 0x{HOURS}"}, 10, 14, JOB)
-        for alert, kind in (
-            ("PerdureNoProgress", "Progressing"),
-            ("PerdureSavesFail", "StorageReachable"),
-            ("PerdureCheckpointStale", "CheckpointFresh"),
+        Story(alert, {f'perdure_job_condition{{{OF}, type="{kind}"}}': f"1x4 -1x4 0x{HOURS}"}, silent, fires, JOB)
+        for alert, kind, silent, fires in (
+            ("PerdureNoProgress", "Progressing", 10, 14),
+            ("PerdureSavesFail", "StorageReachable", 18, 22),
+            ("PerdureCheckpointStale", "CheckpointFresh", 10, 14),
         )
     ),
     Story(

@@ -115,7 +115,6 @@ def test_a_members_report_is_what_kubectl_shows_and_every_other_token_is_refused
     assert listening.post(token, report(1, 170)) == 200
     until("the step is shown", lambda: scene.column("STEP") == "170")
     assert (scene.column("EPOCH"), scene.column("SAMPLES/S")) == ("2", "96")
-    until("the next round has said that it trains", lambda: scene.column("WHY") == "Training")
     assert scene.column("LAST SAVE") != ""
     progress = scene.status().progress
     assert progress is not None

@@ -37,15 +37,17 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     "training advances. Unknown if a member has ended while the run was being handed over, and the next run may "
     "have taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
     ConditionType.PROGRESSING: "False while rank 0 reports no new step for longer than its phase may take: 5 minutes "
-    "while it trains, 15 while it saves, an hour while it evaluates, 30 minutes otherwise, or ten usual steps where "
-    "these take longer. Unknown once no report has come for three minutes. Absent for a run that does not report.",
+    "of training (30 before its pace is known), 15 of a save, an hour of an evaluation, 30 minutes otherwise, or ten "
+    "usual steps where these take longer. Unknown once no report has come for three minutes. Absent for a run that "
+    "does not report, and before the second step that is reported.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.HANDING_OVER: "True while a next run is offered to the living members of this one; absent until "
     "that happens for the first time.",
-    ConditionType.CHECKPOINT_FRESH: "False if the newest commit that rank 0 reports is older than three periods of "
-    "checkpoint.everySeconds or everySteps, and than ten minutes. Absent with everyEpochs, and as Progressing is.",
+    ConditionType.CHECKPOINT_FRESH: "False if the newest commit that rank 0 reports is three periods of "
+    "checkpoint.everySteps behind, or three of everySeconds and ten minutes old. Absent with everyEpochs, and without "
+    "reports.",
     ConditionType.STORAGE_REACHABLE: "False while the periodic saves that rank 0 reports fail; the message says since "
-    "when and why. Absent before its first save, and as Progressing is.",
+    "when and why. Absent before its first save, and without reports.",
     ConditionType.SAVED: "How the last run ended. True if it saved or handed over everything. False if it failed, even "
     "if no step was lost; the message gives the number of lost steps.",
     ConditionType.PROTECTED: "True while the job's PodDisruptionBudget, and no other, covers its members; "
@@ -199,8 +201,8 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.RECENT_CHECKPOINT: Explained("A failure now loses no more steps than checkpoint allows."),
     Reason.STALE_CHECKPOINT: Explained(
-        "The newest commit is older than three periods of checkpoint.everySeconds or everySteps. A failure now loses "
-        "the steps since then, unless members are left that have an image.",
+        "The newest commit is three periods of checkpoint behind. A failure now loses the steps since then, unless "
+        "members are left that have an image.",
         "Look at the condition StorageReachable, and at the log of rank 0: it says why a save failed or was left out.",
     ),
     Reason.SAVES_SUCCEED: Explained("The newest periodic save succeeded."),

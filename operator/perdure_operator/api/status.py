@@ -553,8 +553,12 @@ class TrainingProgress(TolerantModel):
     """When rank 0 first reported this step; absent if an older operator did not record it."""
     phase: TrainingPhase | None = None
     """What its trainer is busy with; absent if this operator does not know the word."""
+    phase_time: datetime | None = None
+    """When rank 0 first reported this phase, after another one."""
+    began_time: datetime | None = None
+    """When a step was first reported since the job's members last started anew."""
     seconds_per_step: float | None = None
-    """From one to the next, over the last seconds in which it trained."""
+    """From one to the next, over the last seconds in which it trained; absent before it has made two."""
     samples_per_second: float | None = None
     """Of all ranks together, over the last seconds; absent if there was no step in them."""
     storage_failing_since: datetime | None = None

@@ -7,58 +7,61 @@ Conditions for `summary`; `reports.progress` asks here whether a report changes 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import RunPlan, TrainingJobStatus, TrainingPhase, TrainingProgress
+from perdure_operator.api.status import TrainingJobStatus, TrainingPhase, TrainingProgress
 from perdure_operator.decide.draft import Draft, clock
-from perdure_operator.decide.hearing import is_silent, trained_plans
+from perdure_operator.decide.hearing import is_silent, trained_runs
 
 _STEP_TIMES: Final = 10
 """A step may take this many times what steps took before."""
-_NO_STEP_SECONDS: Final = {
-    TrainingPhase.TRAINING: 300,
-    TrainingPhase.SAVING: 900,
-    TrainingPhase.EVALUATING: 3600,
-}
-"""How long a phase may go on without a new step, at least. Others import, compile or read a checkpoint."""
-_OTHER_SECONDS: Final = 1800
+_TRAINING_SECONDS: Final = 300.0
+_SAVING_SECONDS: Final = 900.0
+_EVALUATING_SECONDS: Final = 3600.0
+_OTHER_SECONDS: Final = 1800.0
+"""How long a phase may go on without a new step, at least. Of training, too, while nobody knows what a step takes: the
+first one may be compiled."""
 _DEFAULT_EVERY_SECONDS: Final = 300
 _SAVES_MISSED: Final = 3
-_STALE_SECONDS: Final = 600
+_STALE_SECONDS: Final = 600.0
 """A commit is recent for as long as so many saves take, and for this time at least."""
 _TYPES: Final = (ConditionType.PROGRESSING, ConditionType.CHECKPOINT_FRESH, ConditionType.STORAGE_REACHABLE)
 
 
 @dataclass(frozen=True)
 class Health:
-    """What the newest report says. None: it does not say that."""
+    """What the newest report says. None: nobody can tell yet."""
 
-    advances: bool
+    advances: bool | None
     saves_succeed: bool | None
     checkpoint_is_fresh: bool | None
+    storage_why: str
 
 
 def health(status: TrainingJobStatus, policy: CheckpointPolicy) -> Health | None:
-    """The judgement at the time of the newest report; None without one."""
+    """The judgement at the time of the newest report; None without one of a run that is on."""
     progress = status.progress
-    if progress is None:
+    if progress is None or progress.run not in trained_runs(status):
         return None
-    stood = progress.observed_at - (progress.step_time or progress.observed_at)
     saves = None
     if progress.storage_failing_since is not None:
         saves = False
     elif status.last_save is not None:
         saves = True
-    return Health(stood < _longest_step(progress), saves, _is_fresh(status, progress, policy))
+    return Health(_advances(progress), saves, _is_fresh(status, progress, policy), progress.storage_why)
+
+
+def is_training(draft: Draft) -> bool:
+    """Whether rank 0 has reported new steps lately."""
+    progress, found = draft.status.progress, health(draft.status, draft.snapshot.spec.checkpoint)
+    return bool(progress and found and found.advances and not is_silent(progress, draft.now))
 
 
 def describe_health(draft: Draft) -> Draft:
     """The conditions of a run that reports. Without one they do not apply."""
-    progress, policy = draft.status.progress, draft.snapshot.spec.checkpoint
-    found = health(draft.status, policy)
+    progress, found = draft.status.progress, health(draft.status, draft.snapshot.spec.checkpoint)
     if progress is None or found is None:
         for kind in _TYPES:
             draft = draft.without(kind)
@@ -69,17 +72,18 @@ def describe_health(draft: Draft) -> Draft:
             if draft.status.find(kind):
                 draft = draft.condition(kind, None, Reason.NOT_HEARD, words)
         return draft
-    return _fresh(_stored(_progressing(draft, progress, found), progress, found), progress, found)
+    return _fresh(_stored(_progressing(draft, progress, found), progress, found), found)
 
 
 def _progressing(draft: Draft, progress: TrainingProgress, found: Health) -> Draft:
+    kind = ConditionType.PROGRESSING
+    if found.advances is None:
+        return draft.without(kind)
     if found.advances:
-        words = "rank 0 reports new steps: see status.progress"
-        return draft.condition(ConditionType.PROGRESSING, True, Reason.STEPS_REPORTED, words)
+        return draft.condition(kind, True, Reason.STEPS_REPORTED, "rank 0 reports new steps: see status.progress")
     since, phase = clock(progress.step_time or progress.observed_at), progress.phase or "unknown"
     words = f"rank 0 reports no new step since {since}: it is at step {progress.step}, in phase {phase}"
-    draft = draft.warn_once(ConditionType.PROGRESSING, Reason.NO_PROGRESS, words)
-    return draft.condition(ConditionType.PROGRESSING, False, Reason.NO_PROGRESS, words)
+    return draft.warn_once(kind, Reason.NO_PROGRESS, words).condition(kind, False, Reason.NO_PROGRESS, words)
 
 
 def _stored(draft: Draft, progress: TrainingProgress, found: Health) -> Draft:
@@ -93,46 +97,52 @@ def _stored(draft: Draft, progress: TrainingProgress, found: Health) -> Draft:
     return draft.warn_once(kind, Reason.SAVES_FAIL, words).condition(kind, False, Reason.SAVES_FAIL, words)
 
 
-def _fresh(draft: Draft, progress: TrainingProgress, found: Health) -> Draft:
+def _fresh(draft: Draft, found: Health) -> Draft:
     kind, save = ConditionType.CHECKPOINT_FRESH, draft.status.last_save
     if found.checkpoint_is_fresh is None:
         return draft.without(kind)
     if found.checkpoint_is_fresh:
         words = "the newest commit is recent: see status.lastSave"
         return draft.condition(kind, True, Reason.RECENT_CHECKPOINT, words)
-    newest = f"the newest commit is of step {save.step}, of {clock(save.time)}" if save else "it has made no commit"
-    words = f"{newest}; rank 0 was at step {progress.step} at {clock(progress.observed_at)}"
-    draft = draft.warn_once(kind, Reason.STALE_CHECKPOINT, words)
-    return draft.condition(kind, False, Reason.STALE_CHECKPOINT, words)
+    words = f"the newest commit is of step {save.step}, of {clock(save.time)}" if save else "it has made no commit"
+    return draft.warn_once(kind, Reason.STALE_CHECKPOINT, words).condition(kind, False, Reason.STALE_CHECKPOINT, words)
 
 
-def _longest_step(progress: TrainingProgress) -> timedelta:
-    least = _OTHER_SECONDS if progress.phase is None else _NO_STEP_SECONDS.get(progress.phase, _OTHER_SECONDS)
-    return timedelta(seconds=max(least, _STEP_TIMES * (progress.seconds_per_step or 0.0)))
+def _advances(progress: TrainingProgress) -> bool | None:
+    """None before the second step that this run reports, unless it takes too long for that."""
+    last = [one for one in (progress.step_time, progress.phase_time) if one]
+    stood = (progress.observed_at - max(last)).total_seconds() if last else 0.0
+    if stood >= _longest_wait(progress):
+        return False
+    return True if progress.step_time != progress.began_time or progress.began_time is None else None
+
+
+def _longest_wait(progress: TrainingProgress) -> float:
+    """Seconds in the present phase without a step."""
+    match progress.phase:
+        case TrainingPhase.TRAINING if progress.seconds_per_step is not None:
+            least = _TRAINING_SECONDS
+        case TrainingPhase.SAVING:
+            least = _SAVING_SECONDS
+        case TrainingPhase.EVALUATING:
+            least = _EVALUATING_SECONDS
+        case TrainingPhase.LEAVING:
+            return float("inf")  # disruption.exitTimeoutSeconds ends it, or the script's end
+        case _:
+            least = _OTHER_SECONDS
+    return max(least, _STEP_TIMES * (progress.seconds_per_step or 0.0))
 
 
 def _is_fresh(status: TrainingJobStatus, progress: TrainingProgress, policy: CheckpointPolicy) -> bool | None:
-    every = _seconds_between_saves(policy, progress)
-    since = max(_times(status, progress), default=None)
-    if every is None or since is None:
-        return None
-    return progress.observed_at - since < timedelta(seconds=max(_STALE_SECONDS, _SAVES_MISSED * every))
-
-
-def _times(status: TrainingJobStatus, progress: TrainingProgress) -> list[datetime]:
-    """When the newest commit was made, and when the run began."""
-    save = [status.last_save.time] if status.last_save else []
-    return [*save, *(plan.assigned_time for plan in _plans(status, progress) if plan.assigned_time)]
-
-
-def _plans(status: TrainingJobStatus, progress: TrainingProgress) -> list[RunPlan]:
-    return [plan for plan in trained_plans(status) if plan.run == progress.run]
-
-
-def _seconds_between_saves(policy: CheckpointPolicy, progress: TrainingProgress) -> float | None:
-    """None where only the script's pace tells."""
-    if policy.every_epochs is not None:
-        return None
+    """By steps where checkpoints are made by steps, by seconds where they are made by seconds."""
+    save = status.last_save
+    saved_step = save.step if save else status.step
+    if saved_step is not None and saved_step >= progress.step:
+        return True
     if policy.every_steps is not None:
-        return progress.seconds_per_step and policy.every_steps * progress.seconds_per_step
-    return float(policy.every_seconds or _DEFAULT_EVERY_SECONDS)
+        return progress.step - (saved_step or 0) < _SAVES_MISSED * policy.every_steps
+    since = [one for one in (save and save.time, progress.began_time) if one]
+    if policy.every_epochs is not None or not since:
+        return None
+    allowed = max(_STALE_SECONDS, _SAVES_MISSED * float(policy.every_seconds or _DEFAULT_EVERY_SECONDS))
+    return (progress.observed_at - max(since)).total_seconds() < allowed

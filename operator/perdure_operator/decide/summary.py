@@ -12,8 +12,8 @@ from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
 from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
-from perdure_operator.decide.health import describe_health, health
-from perdure_operator.decide.hearing import describe_training, is_silent, keep_progress
+from perdure_operator.decide.health import describe_health, is_training
+from perdure_operator.decide.hearing import describe_training, keep_progress
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import grows_later, size_of, wanted_size, warn_of_priority, why_so_many
@@ -80,7 +80,7 @@ def _running(draft: Draft) -> Draft:
     if _all_assigned(draft) and status.current:
         why, message = _disruption(draft), _assigned(draft, status.current)
         if why is None:
-            reason = Reason.TRAINING if _advances(draft) else Reason.ASSIGNED
+            reason = Reason.TRAINING if is_training(draft) else Reason.ASSIGNED
             return draft.condition(ConditionType.RUNNING, True, reason, message)
         if status.current.outcomes and draft.standbys_wait and _offers(draft):
             message = f"{message}; {_awaited(draft.standbys_wait)}"  # the offered run may train, or no run
@@ -91,12 +91,6 @@ def _running(draft: Draft) -> Draft:
     if waiting.reason in _WARNINGS:
         draft = draft.warn_once(ConditionType.RUNNING, waiting.reason, message)
     return draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
-
-
-def _advances(draft: Draft) -> bool:
-    """Whether rank 0 has reported new steps lately."""
-    progress, found = draft.status.progress, health(draft.status, draft.snapshot.spec.checkpoint)
-    return progress is not None and found is not None and found.advances and not is_silent(progress, draft.now)
 
 
 def _awaited(waiting: Waiting) -> str:
@@ -171,6 +165,8 @@ def _handing_over(draft: Draft) -> Draft:
     if upcoming and upcoming.plan and upcoming.plan.handover:
         words = f"run {upcoming.plan.run} is offered to the members of run {upcoming.plan.handover.run}"
         return draft.condition(kind, True, Reason.HANDOVER_OFFERED, words)
+    if draft.current is None:
+        return draft.without(kind)
     if draft.status.find(kind) is None:
         return draft
     return draft.condition(kind, False, Reason.NO_HANDOVER, "no run is offered to the members")

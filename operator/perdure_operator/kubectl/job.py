@@ -161,14 +161,14 @@ def wait(seen: JobSeen) -> Wait | None:
         return Wait(message="an operator has not looked at the newest spec yet: is one running?")
     if running.status != "True":
         return Wait(message=running.message, until=_until(status, running.message))
+    for kind in (ConditionType.STORAGE_REACHABLE, ConditionType.PROGRESSING):
+        found = status.find(kind)
+        if found and found.status == "False":
+            return Wait(message=found.message)
     if disrupted and disrupted.status == "True":
         cause = why_disrupted(status)
         said = disrupted.message.removeprefix(f"{cause.cause}; " if cause else "")
         return Wait(message=said, until=_until(status, said)) if not cause or said != cause.cause else None
-    for kind in (ConditionType.PROGRESSING, ConditionType.STORAGE_REACHABLE):
-        found = status.find(kind)
-        if found and found.status == "False":
-            return Wait(message=found.message)
     sized = status.find(ConditionType.SIZED)
     if sized and sized.status == "False":
         return Wait(message=sized.message, until=_until(status, sized.message))

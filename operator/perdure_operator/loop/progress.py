@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from perdure_operator.cluster.protocol import ApiError, Conflict, Unavailable
@@ -44,6 +45,8 @@ class ProgressWriter:
     monotonic: Callable[[], float] = time.monotonic
     refused: dict[str, float] = field(default_factory=dict)
     """Until when a job is left out, by its uid."""
+    shown: dict[str, datetime] = field(default_factory=dict)
+    """When the report came that was shown last, by the job's uid: a report that a round has dropped stays dropped."""
 
     async def show(self, actor: Actor, queue: Queue) -> None:
         """Look every second, forever."""
@@ -67,21 +70,31 @@ class ProgressWriter:
         self.tokens.forget_ended()
         now = self.monotonic()
         self.refused = {job: until for job, until in self.refused.items() if now < until}
-        for received in self.heard.of_jobs():
+        newest = self.heard.of_jobs()
+        jobs = {one.sender.job_uid for one in newest}
+        self.shown = {job: at for job, at in self.shown.items() if job in jobs}
+        for received in newest:
             if received.sender.job_uid in self.refused:
                 continue
             try:
                 await self._show(received, actor, queue)
             except Unavailable:
                 raise
-            except ApiError as error:
+            except Exception as error:  # also a bug of ours: the other jobs do not wait for it
                 self.refused[received.sender.job_uid] = now + REFUSED_SECONDS
                 job = "/".join(received.sender.job)
-                logger.warning("trainingjob %s: its progress is not shown, tried again in 60 s: %s", job, error)
+                logger.warning(
+                    "trainingjob %s: its progress is not shown, tried again in 60 s: %s",
+                    job,
+                    error,
+                    exc_info=not isinstance(error, ApiError),
+                )
 
     async def _show(self, received: Received, actor: Actor, queue: Queue) -> None:
         job = self.cache.job(received.sender.job)
         if job is None or job.uid != received.sender.job_uid or queue.holds(job.key):
+            return
+        if self.shown.get(job.uid) == received.at:
             return
         if job.status is None or job.spec is None:
             return
@@ -93,5 +106,6 @@ class ProgressWriter:
         except Conflict as error:
             logger.debug("trainingjob %s: it has changed meanwhile, its progress waits: %s", "/".join(job.key), error)
             return
+        self.shown[job.uid] = received.at
         if due.changes_words:
             queue.add(job.key)

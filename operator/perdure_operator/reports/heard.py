@@ -29,6 +29,8 @@ class Received:
     at: datetime
     step_at: datetime | None = None
     """When its pod first reported this step; None: with this report."""
+    phase_at: datetime | None = None
+    """When its pod first reported this phase, after another one; None: with this report."""
 
 
 class ReportBoard:
@@ -47,8 +49,11 @@ class ReportBoard:
         """Keep it in place of the pod's earlier one."""
         uid = received.sender.uid
         known = self._newest.get(uid)
-        if known and (known.report.run, known.report.step) == (received.report.run, received.report.step):
-            received = replace(received, step_at=known.step_at or known.at)
+        if known and known.report.run == received.report.run:
+            if known.report.step == received.report.step:
+                received = replace(received, step_at=known.step_at or known.at)
+            if known.report.phase == received.report.phase:
+                received = replace(received, phase_at=known.phase_at or known.at)
         self._newest[uid] = received
         (self._speakers.add if received.speaks else self._speakers.discard)(uid)
 
@@ -59,9 +64,10 @@ class ReportBoard:
         return max(shortest, min(longest, count / PER_SECOND))
 
     def of_jobs(self) -> list[Received]:
-        """The newest report that speaks for each job, the oldest first."""
+        """The newest report that speaks for each job and has a step, the oldest first."""
         newest: dict[Key, Received] = {}
-        for received in sorted((self._newest[uid] for uid in self._speakers), key=lambda one: one.at):
+        speaking = (self._newest[uid] for uid in self._speakers)
+        for received in sorted((one for one in speaking if one.report.step is not None), key=lambda one: one.at):
             newest.pop(received.sender.job, None)
             newest[received.sender.job] = received
         return list(newest.values())

@@ -43,8 +43,14 @@ def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Receive
         return None
     if old is not None and received.at - old.observed_at < AT_LEAST:
         return None
+    last_save = _last_save(received, status.last_save)
     progress = _progress(received, old, report.run, report.step)
-    new = status.model_copy(update={"progress": progress, "last_save": _saved(received) or status.last_save})
+    saved = last_save is not None and (status.last_save is None or last_save.step != status.last_save.step)
+    if old is not None and not saved and progress.storage_failing_since is None:
+        # another pod may have rank 0 now, and has not tried to save
+        kept = {"storage_failing_since": old.storage_failing_since, "storage_why": old.storage_why}
+        progress = progress.model_copy(update=kept)
+    new = status.model_copy(update={"progress": progress, "last_save": last_save})
     heard_anew = old is None or old.run != report.run or is_silent(old, received.at)
     changes_words = heard_anew or health(status, policy) != health(new, policy)
     if old is not None and received.at - old.observed_at < EVERY and not changes_words:
@@ -53,10 +59,18 @@ def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Receive
 
 
 def _progress(received: Received, old: TrainingProgress | None, run: int, step: int) -> TrainingProgress:
-    report, step_at = received.report, received.step_at or received.at
-    if old is not None and (old.run, old.step) == (run, step):
-        step_at = min(step_at, old.step_time or step_at)  # known to an operator that led before
-    steps_now = received.at - step_at <= timedelta(seconds=max(_RATE_SECONDS, _RATE_STEPS * (report.step_seconds or 0)))
+    report, step_at, phase_at = received.report, received.step_at or received.at, received.phase_at or received.at
+    phase = TrainingPhase.__members__.get(report.phase.name) if report.phase else None
+    pace = _rounded(report.step_seconds) or (old.seconds_per_step if old else None)
+    failing_since = _time(report.store_failing_since, received.at)
+    if old is not None:  # an operator that led before may know of earlier reports
+        if (old.run, old.step) == (run, step):
+            step_at = min(step_at, old.step_time or step_at)
+        if (old.run, old.phase) == (run, phase):
+            phase_at = min(phase_at, old.phase_time or phase_at)
+        if failing_since is not None:
+            failing_since = old.storage_failing_since or failing_since
+    steps_now = (received.at - step_at).total_seconds() <= max(_RATE_SECONDS, _RATE_STEPS * (pace or 0.0))
     rates_count = steps_now and report.phase in _WITH_STEPS
     rate, left = (report.samples_per_second, report.remaining_seconds) if rates_count else (None, None)
     return TrainingProgress(
@@ -64,10 +78,12 @@ def _progress(received: Received, old: TrainingProgress | None, run: int, step: 
         step=step,
         epoch=report.epoch,
         step_time=step_at,
-        phase=TrainingPhase.__members__.get(report.phase.name) if report.phase else None,
-        seconds_per_step=_rounded(report.step_seconds),
+        phase=phase,
+        phase_time=phase_at,
+        began_time=step_at if old is None else old.began_time,
+        seconds_per_step=pace,
         samples_per_second=_rounded(rate),
-        storage_failing_since=_time(report.store_failing_since, received.at),
+        storage_failing_since=failing_since,
         storage_why=report.store_why,
         percent=None if report.progress is None else int(100 * report.progress),
         remaining_seconds=None if left is None else round(left),
@@ -75,9 +91,13 @@ def _progress(received: Received, old: TrainingProgress | None, run: int, step: 
     )
 
 
-def _saved(received: Received) -> LastSave | None:
+def _last_save(received: Received, old: LastSave | None) -> LastSave | None:
+    """The time of one stays as it was first shown: the clocks of a pod and of the operator may differ."""
     step, at = received.report.commit_step, _time(received.report.commit_at, received.at)
-    return None if step is None or at is None else LastSave(step=step, time=at, observed_at=received.at)
+    if step is None or at is None:
+        return old
+    time = old.time if old is not None and old.step == step else at
+    return LastSave(step=step, time=time, observed_at=received.at)
 
 
 def _time(at: float | None, latest: datetime) -> datetime | None:

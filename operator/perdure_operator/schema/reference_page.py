@@ -45,8 +45,8 @@ _STATUS: Final = """The operator's memory of the job. Only the operator writes i
 
 _CONDITIONS: Final = """`kubectl describe ptj NAME` shows them. While a job waits, `Running` says whom it waits for and
 why, until when (or what ends the wait, if there is no time limit), and what to do. `kubectl get ptj` shows the
-reason of `Running` in the column `WHY`, with `--output wide` its message too. The operator learns how far a run came
-only when its members end: `Running` with the reason `Assigned` does not say that training makes progress."""
+reason of `Running` in the column `WHY`, with `--output wide` its message too. `Running` with the reason
+`Assigned` does not say that training makes progress; with `Training` it does, where members [report](reports.md)."""
 
 _REASONS: Final = """A reason belongs to a condition, to an event of the job, or to both."""
 

@@ -17,7 +17,6 @@ from perdure.wire.report import Report, TrainerPhase
 _PHASES = {
     AgentStage.STARTED: TrainerPhase.IMPORTING,
     AgentStage.ATTACHED: TrainerPhase.CONNECTING,
-    AgentStage.OFFERED: TrainerPhase.HANDING_OVER,
     AgentStage.VOTING: TrainerPhase.HANDING_OVER,
 }
 """Those that say it alone; what is missing here is looked at, or leaves."""
@@ -42,7 +41,7 @@ def _phase(state: AgentState) -> TrainerPhase:
     stage = stage_of(state)
     if stage is AgentStage.NONE:
         return TrainerPhase.IMPORTING if state.current else TrainerPhase.STANDBY
-    if stage in (AgentStage.OPENED, AgentStage.STEPPED) and (trainer := state.trainer):
+    if stage in (AgentStage.OPENED, AgentStage.STEPPED, AgentStage.OFFERED) and (trainer := state.trainer):
         restored = trainer.stepped or _beginning(state, trainer) is not None
         return _said(_figures(trainer).phase) if restored else TrainerPhase.RESTORING
     return _PHASES.get(stage, TrainerPhase.LEAVING)

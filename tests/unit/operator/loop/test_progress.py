@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingPhase, TrainingProgress
 from perdure_operator.cluster.protocol import JOBS, Forbidden, Json, Resource, Unavailable
+from perdure_operator.decide.hearing import SILENT
 from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, REFUSED_SECONDS, ProgressWriter
 from perdure_operator.reports.heard import Received, ReportBoard
 from perdure_operator.reports.tokens import Tokens
@@ -50,9 +52,12 @@ class Scene:
         return running.message
 
 
-def at_step(scene: Scene, step: int) -> TrainingProgress:
+def at_step(scene: Scene, step: int, began: float = 0.0) -> TrainingProgress:
+    """Shown now, by a job that began so many seconds ago."""
     now = scene.stage.now
-    return TrainingProgress(run=1, step=step, step_time=now, phase=TrainingPhase.TRAINING, observed_at=now)
+    first = now - timedelta(seconds=began)
+    times: dict[str, Any] = {"step_time": now, "phase_time": first, "began_time": first, "observed_at": now}
+    return TrainingProgress(run=1, step=step, phase=TrainingPhase.TRAINING, **times)
 
 
 def test_a_first_report_is_shown_at_once_and_changes_what_status_says() -> None:
@@ -66,15 +71,16 @@ def test_a_first_report_is_shown_at_once_and_changes_what_status_says() -> None:
 
 def test_new_numbers_are_one_write_and_no_round() -> None:
     scene = Scene()
-    scene.reports(step=7)
-    scene.look()
-    scene.stage.wait(60)
+    for step in (6, 7):
+        scene.reports(step=step)
+        scene.look()
+        scene.stage.wait(60)
     scene.stage.cluster.writes.clear()
     rounds = sum(scene.stage.worker.counts.outcomes.values())
     scene.reports(step=8)
     scene.look()
     scene.stage.settle()
-    assert scene.shown == at_step(scene, 8)
+    assert scene.shown == at_step(scene, 8, began=120)
     assert len(scene.stage.cluster.writes) == 1
     assert sum(scene.stage.worker.counts.outcomes.values()) == rounds
 
@@ -82,16 +88,16 @@ def test_new_numbers_are_one_write_and_no_round() -> None:
 def test_a_training_that_makes_no_step_for_long_is_said_in_conditions_and_so_is_its_next_step() -> None:
     scene = Scene()
 
-    def advances(step: int, after: float) -> tuple[str, str]:
+    def advances(step: int, after: float) -> tuple[str, str] | None:
         scene.stage.wait(after)
-        scene.reports(step=step)
+        scene.reports(step=step, step_seconds=1.0)
         scene.look()
         scene.stage.settle()
         found = scene.stage.status().find(ConditionType.PROGRESSING)
-        assert found
-        return found.status, found.reason
+        return (found.status, found.reason) if found else None
 
-    assert advances(7, 0) == ("True", "StepsReported")
+    assert advances(6, 0) is None
+    assert advances(7, 20) == ("True", "StepsReported")
     for _ in range(4):
         assert advances(7, 70) == ("True", "StepsReported")
     assert advances(7, 20) == ("False", "NoProgress")
@@ -108,6 +114,25 @@ def test_a_job_that_a_worker_holds_is_left_for_the_next_look() -> None:
     scene.stage.queue.done(KEY)
     scene.look()
     assert scene.shown is not None
+
+
+def test_a_report_that_a_round_has_dropped_is_not_shown_again() -> None:
+    """A member resumed at the step of the newest commit, reported that, and was cut off."""
+    scene, shown = Scene(), list[int | None]()
+
+    def look() -> None:
+        scene.look()
+        shown.append(scene.shown.step if scene.shown else None)
+
+    scene.stage.cluster.change(JOBS, *KEY, lambda raw: raw["status"].update(step=7))
+    scene.reports(step=7)
+    look()
+    scene.stage.wait(SILENT.total_seconds())
+    scene.stage.settle()
+    look()
+    scene.reports(step=8)
+    look()
+    assert shown == [7, None, 8]
 
 
 def test_more_writes_than_the_rate_allows_wait_for_a_later_look() -> None:
@@ -163,13 +188,14 @@ class Deaf(MemoryCluster):
         return await super().replace_status(resource, namespace, name, body)
 
 
+@pytest.mark.parametrize("error", [Forbidden("the status is too large"), TypeError("the status is too large")])
 def test_a_job_whose_status_is_refused_is_left_out_for_a_minute_and_holds_up_nobody(
-    caplog: pytest.LogCaptureFixture,
+    error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Deaf()
     scene, now = Scene(cluster=cluster), 0.0
     scene.progress = replace(scene.progress, monotonic=lambda: now)
-    cluster.error = Forbidden("the status is too large")
+    cluster.error = error
     scene.reports()
     for _ in range(3):
         scene.look()
@@ -184,13 +210,12 @@ def test_a_job_whose_status_is_refused_is_left_out_for_a_minute_and_holds_up_nob
     assert scene.shown is not None
 
 
-@pytest.mark.parametrize("error", [Unavailable("overloaded"), TypeError("a fault")], ids=repr)
-def test_a_write_that_fails_is_a_line_and_a_pause_and_ends_nothing(
-    error: Exception, caplog: pytest.LogCaptureFixture
+def test_an_api_server_that_does_not_answer_is_a_line_and_a_pause_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = Deaf()
     scene, slept = Scene(cluster=cluster), list[float]()
-    cluster.error = error
+    cluster.error = Unavailable("overloaded")
     scene.reports()
 
     async def sleep(seconds: float) -> None:

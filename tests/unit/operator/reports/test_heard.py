@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from perdure.wire.report import TrainerPhase
 from perdure_operator.cluster.protocol import PODS
 from perdure_operator.reports.heard import Received, ReportBoard
 from perdure_operator.reports.tokens import ReportingPod
@@ -35,6 +36,23 @@ def test_a_step_is_as_old_as_the_first_report_of_it_in_its_run() -> None:
         (newest,) = heard.of_jobs()
         at.append(newest.step_at)
     assert at == [None, NOW, NOW, None, None, NOW + timedelta(seconds=20)]
+
+
+def test_a_phase_is_as_old_as_the_first_report_of_it_after_another() -> None:
+    heard, at = ReportBoard(), list[datetime | None]()
+    trains, saves = TrainerPhase.TRAINING, TrainerPhase.SAVING
+    for after, run, phase in ((0, 1, trains), (5, 1, trains), (10, 1, saves), (15, 1, saves), (20, 2, saves)):
+        heard.take(received(of(0), after=after, run=run, phase=phase))
+        (newest,) = heard.of_jobs()
+        at.append(newest.phase_at)
+    assert at == [None, NOW, None, NOW + timedelta(seconds=10), None]
+
+
+def test_a_report_without_a_step_hides_no_other_of_its_job() -> None:
+    heard = ReportBoard()
+    heard.take(received(of(0), after=1))
+    heard.take(received(of(1), after=2, step=None))
+    assert [one.sender.name for one in heard.of_jobs()] == ["pod-0"]
 
 
 def test_the_newest_report_of_those_that_speak_for_a_job_is_its_own() -> None:

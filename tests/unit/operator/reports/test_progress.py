@@ -51,6 +51,8 @@ def test_all_that_is_known_is_shown_with_its_time() -> None:
         epoch=3,
         step_time=NOW,
         phase=TrainingPhase.TRAINING,
+        phase_time=NOW,
+        began_time=NOW,
         samples_per_second=1230.0,
         percent=12,
         remaining_seconds=42,
@@ -65,7 +67,13 @@ def test_what_is_not_known_is_absent_and_the_save_before_stays() -> None:
     found = shown(status(last_save=before), heard())
     assert found is not None
     assert found.progress == TrainingProgress(
-        run=1, step=10, step_time=NOW, phase=TrainingPhase.TRAINING, observed_at=NOW
+        run=1,
+        step=10,
+        step_time=NOW,
+        phase=TrainingPhase.TRAINING,
+        phase_time=NOW,
+        began_time=NOW,
+        observed_at=NOW,
     )
     assert found.last_save == before
 
@@ -152,7 +160,16 @@ def test_a_new_leader_knows_from_status_since_when_a_step_stands() -> None:
 
 
 def test_a_training_that_stops_to_make_steps_changes_words_and_so_does_its_next_step() -> None:
-    old = TrainingProgress(run=1, step=10, step_time=NOW, phase=TrainingPhase.TRAINING, observed_at=NOW)
+    old = TrainingProgress(
+        run=1,
+        step=10,
+        step_time=NOW,
+        phase=TrainingPhase.TRAINING,
+        phase_time=NOW,
+        began_time=NOW - timedelta(hours=1),
+        seconds_per_step=1.0,
+        observed_at=NOW,
+    )
     late = old.model_copy(update={"observed_at": NOW + timedelta(seconds=290)})
     assert due(status(late), stands(299.0)) is None
     assert changes_words(status(late), stands(300.0))
@@ -171,4 +188,47 @@ def test_a_store_that_fails_changes_words_at_once_and_so_does_its_return() -> No
     assert found.status.progress
     assert found.status.progress.storage_failing_since == NOW + timedelta(seconds=3)
     assert found.status.progress.storage_why == "503 from the store"
-    assert changes_words(found.status, heard(25.0))
+    assert changes_words(found.status, heard(25.0)) is None, "it has saved nothing since"
+    assert changes_words(found.status, heard(25.0, commit_step=10, commit_at=NOW.timestamp() + 24))
+
+
+def test_another_pod_that_has_not_tried_to_save_does_not_end_what_is_said_of_the_store() -> None:
+    """Rank 0 has moved while the store was down."""
+    saved = LastSave(step=8, time=NOW, observed_at=NOW)
+    old = TrainingProgress(
+        run=1, step=9, step_time=NOW, storage_failing_since=NOW, storage_why="503 from the store", observed_at=NOW
+    )
+    moved = shown(status(old, last_save=saved), heard(MINUTE, commit_step=8, commit_at=NOW.timestamp() + 50))
+    assert moved
+    assert moved.progress
+    assert (moved.progress.storage_failing_since, moved.progress.storage_why) == (NOW, "503 from the store")
+    saves = shown(status(old, last_save=saved), heard(MINUTE, commit_step=10, commit_at=NOW.timestamp() + 50))
+    assert saves
+    assert saves.progress
+    assert saves.progress.storage_failing_since is None
+
+
+def test_times_by_a_pods_clock_are_kept_as_they_were_first_shown() -> None:
+    saved = LastSave(step=8, time=NOW, observed_at=NOW)
+    old = TrainingProgress(run=1, step=9, storage_failing_since=NOW, observed_at=NOW)
+    ahead = NOW.timestamp() + 3600
+    found = shown(
+        status(old, last_save=saved), heard(MINUTE, commit_step=8, commit_at=ahead, store_failing_since=ahead)
+    )
+    assert found
+    assert found.progress
+    assert found.last_save
+    assert (found.last_save.time, found.progress.storage_failing_since) == (NOW, NOW)
+
+
+def test_the_pace_and_the_beginning_stay_known_while_runs_follow_one_another() -> None:
+    old = TrainingProgress(run=0, step=9, began_time=NOW, seconds_per_step=2.0, observed_at=NOW)
+    found = shown(status(old), heard(MINUTE))
+    assert found
+    assert found.progress
+    assert (found.progress.began_time, found.progress.seconds_per_step) == (NOW, 2.0)
+
+
+@pytest.mark.parametrize("seconds", [1e13, 9e15])
+def test_no_pace_that_a_pod_reports_is_too_large_for_a_status(seconds: float) -> None:
+    assert shown(status(), heard(step_seconds=seconds)) is not None

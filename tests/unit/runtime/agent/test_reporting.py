@@ -101,7 +101,7 @@ def held() -> Pod:
         (restored, TrainerPhase.TRAINING, 1),
         (training, TrainerPhase.TRAINING, 1),
         (evaluating, TrainerPhase.EVALUATING, 1),
-        (offered, TrainerPhase.HANDING_OVER, 1),
+        (offered, TrainerPhase.TRAINING, 1),
         (voting, TrainerPhase.HANDING_OVER, 1),
         (leaving, TrainerPhase.LEAVING, 1),
         (ending, TrainerPhase.LEAVING, 1),
