@@ -6,11 +6,13 @@ The evidence is read by torch and safetensors from the objects alone: none of Pe
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +21,19 @@ import torch
 from awscrt.checksums import crc64nvme
 from safetensors.torch import load as read_tensors
 
+from perdure.checkpoint.background import events
+from perdure.checkpoint.background.part import put_index, put_shard
+from perdure.checkpoint.background.rank0 import CommitRequests, CopiedPart
 from perdure.checkpoint.copying import copy
 from perdure.checkpoint.garbage import gc
 from perdure.checkpoint.retention import retire
+from perdure.checkpoint.stage import stage
 from perdure.errors import PerdureError, StorageError
 from perdure.log.writer import Writer
 from perdure.store import Store
 from perdure.store.file import INCOMING, FileStore
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
-from tests.unit.runtime.checkpoint.world import load_solo, opened, save_solo, state
+from tests.unit.runtime.checkpoint.world import load_solo, opened, position, save_solo, state
 
 Objects = Mapping[str, bytes]
 
@@ -93,6 +99,29 @@ def saves(store: Store, log_writer: Writer) -> None:
     save_solo(store, log_writer, 30)
 
 
+class AtOnce(CommitRequests):
+    """Rank 0's requests, in the caller's thread."""
+
+    def beside(self, act: Callable[[], None]) -> str:
+        act()
+        return ""
+
+
+def uploads(store: Store, log_writer: Writer) -> None:
+    """A save in the background: its uploading process, and then rank 0's requests. Another try has the same name."""
+    log_writer.log.store = store
+    folder, at, staged = "data/1/30-00000000000000aa/", position(30), stage(state(30), 0, 1)
+    whole = _crc(b"".join(map(bytes, staged.blocks())))
+    put_index(store, folder, staged, put_shard(store, folder, staged, whole), run=1, position=at)
+    requests = AtOnce(store, log_writer, threading.Lock())
+    requests.prepare("aa", folder, [CopiedPart(staged.size, whole)], 1, at)
+    if requests.answers() != [events.Prepared("aa")]:
+        raise StorageError("rank 0 could not prepare the commit")
+    requests.append("aa", at, final=False, reason="cadence", again=False)
+    if not isinstance(requests.answers()[0], events.Appended):
+        raise StorageError(requests.trouble)
+
+
 def retires(store: Store, log_writer: Writer) -> None:
     log_writer.log.store = store
     retire(store, log_writer, 1, keep_every=10)
@@ -111,7 +140,8 @@ def copies(store: Store, _: Writer) -> None:
     list(copy(store, MemoryStore()))
 
 
-ACTS: Final = {act.__name__: act for act in (saves, retires, collects, restores, copies)}
+ACTS: Final = {act.__name__: act for act in (saves, uploads, retires, collects, restores, copies)}
+COMMITTING: Final = ("saves", "uploads")
 Way = Callable[[Store, int], tuple[Store, Callable[[], None]]]
 
 
@@ -164,15 +194,15 @@ def test_wherever_a_call_to_the_store_ends_the_newest_commit_is_whole(act: str, 
         try:
             ACTS[act](broken, log_writer)
         except Died:
-            told = {20, 30} if act == "saves" else {20}
+            told = {20, 30} if act in COMMITTING else {20}
         except StorageError:
-            assert newest(store.objects) in ({20, 30} if act == "saves" else {20})
+            assert newest(store.objects) in ({20, 30} if act in COMMITTING else {20})
             if act == "saves":
                 retire(store, log_writer, 2)  # of the commit before, which comes in a thread
             ACTS[act](broken, log_writer)
-            told = {30 if act == "saves" else 20}
+            told = {30 if act in COMMITTING else 20}
         else:
-            told = {30 if act == "saves" else 20}
+            told = {30 if act in COMMITTING else 20}
         assert newest(store.objects) in told, f"call {call}"
         land()
         left = newest(store.objects)
@@ -203,6 +233,39 @@ def calls_of(act: Callable[[Store, Writer], None]) -> int:
 # A folder on a disk that loses what was not synced.
 
 
+class WatchedFile(io.FileIO):
+    """One that the disk is asked about at each system call."""
+
+    def __init__(self, path: Path, mode: str, disk: Disk) -> None:
+        super().__init__(path, mode)
+        self._disk = disk
+
+    def write(self, data: Any) -> int:
+        self._disk.before("write")
+        return super().write(data)
+
+    def readinto(self, buffer: Any) -> int:
+        self._disk.before("read")
+        return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        self._disk.before("read")
+        return super().readall()
+
+
+def _opened(path: Path, disk: Disk, mode: str = "r") -> io.BufferedReader | io.BufferedWriter:
+    """As Path.open opens a file of bytes."""
+    disk.before("open")
+    file = WatchedFile(path, mode.replace("b", ""), disk)
+    return io.BufferedReader(file) if mode == "rb" else io.BufferedWriter(file)
+
+
+def bytes_of(path: Path) -> bytes:
+    """Without the disk's notice: for evidence."""
+    with open(path, "rb") as file:  # noqa: PTH123 - Path.open is watched
+        return file.read()
+
+
 class Disk:
     """What of a folder would be left by a loss of power now, as far as its file system promises anything.
 
@@ -219,6 +282,7 @@ class Disk:
         """Called before each change and each sync."""
         for name in ("fsync", "link", "replace", "rename", "unlink", "mkdir", "rmdir"):
             monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+        monkeypatch.setattr(Path, "open", partialmethod(_opened, self))
 
     def _watched(self, name: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -236,7 +300,7 @@ class Disk:
         if path.is_dir():
             self._folders[number] = {one.name: one.stat().st_ino for one in path.iterdir()}
         else:
-            self._files[number] = path.read_bytes()
+            self._files[number] = bytes_of(path)
 
     def left(self) -> dict[str, bytes]:
         """Names and bytes of what was synced."""
@@ -322,7 +386,46 @@ def test_a_disk_that_fails_at_any_call_costs_one_try(tmp_path: Path, disk: Disk,
     raise AssertionError("it never ends")
 
 
+def loads(store: Store, _: Writer) -> int | None:
+    loaded = load_solo(store, opened(store, None, wait_over=True))
+    return loaded.commit.step if loaded else None
+
+
+def deletes(store: Store, log_writer: Writer) -> int | None:
+    retire(store, log_writer, 1)
+    return newest({key: store.get(key) for key in store.list("")})
+
+
+@pytest.mark.parametrize("act", [loads, deletes])
+def test_a_disk_that_fails_at_any_call_makes_no_older_commit_the_newest_one(
+    tmp_path: Path, disk: Disk, act: Callable[[Store, Writer], int | None]
+) -> None:
+    """What cannot be read is not damaged, and no reason to go back."""
+    for call in range(1000):
+        left = call
+
+        def fail(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        store = FileStore(tmp_path / str(call))
+        log_writer = opened(store)
+        for step in (10, 20):
+            save_solo(store, log_writer, step)
+        disk.before = fail
+        with suppress(StorageError):
+            assert act(store, log_writer) == 20, f"call {call}"
+        disk.before = lambda _: None
+        assert newest(objects_of(tmp_path / str(call))) == 20, f"call {call}"
+        if left >= 0:
+            assert call > 10
+            return
+    raise AssertionError("it never ends")
+
+
 def objects_of(root: Path) -> dict[str, bytes]:
     """All files of a folder, but those that are being written."""
     paths = (path for path in root.rglob("*") if path.is_file() and INCOMING not in path.parts)
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    return {path.relative_to(root).as_posix(): bytes_of(path) for path in paths}

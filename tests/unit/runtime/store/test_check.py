@@ -28,6 +28,7 @@ CHECKS = [
     "list",
     "delete",
     "unfinished uploads",
+    "conditional write of a large object",
     "clock",
 ]
 
@@ -57,7 +58,11 @@ def test_a_store_that_lists_in_its_own_order_is_accepted_with_a_remark() -> None
 
 def test_one_that_ignores_conditions_is_found() -> None:
     found = problems(CarelessStore())
-    assert found.keys() == {"conditional write", "one winner among writers at once"}
+    assert found.keys() == {
+        "conditional write",
+        "one winner among writers at once",
+        "conditional write of a large object",
+    }
     assert "If-None-Match: * is ignored" in found["conditional write"]
     assert found["one winner among writers at once"].startswith("8 of 8")
 
@@ -176,17 +181,45 @@ def test_one_that_breaks_a_promise_is_found(store: MemoryStore, broken: str, why
     assert why in found[broken]
 
 
-def test_a_refused_call_is_a_finding_with_the_remedy_and_the_rest_is_tried() -> None:
-    inner = MemoryStore()
+READS = {"write and read", "conditional write", "one winner among writers at once"}
+
+
+@pytest.mark.parametrize(
+    ("refused", "broken"),
+    [
+        ("put", {*CHECKS} - {"unfinished uploads"}),
+        ("get", READS | {"large object"}),
+        ("head", {"checksum", "delete", "clock"}),
+        ("list", {"list", "delete"}),
+        ("delete", {"delete"}),
+        ("sweep", {"unfinished uploads"}),
+    ],
+)
+def test_a_refused_call_is_a_finding_with_the_remedy_and_the_rest_is_tried(refused: str, broken: set[str]) -> None:
+    remedy = f"AccessDenied: allow s3:{refused}"
 
     def around(kind: str, _key: str, act: Callable[[], Any]) -> Any:
-        if kind == "list":
-            raise StorageError("cannot list s3://bucket: AccessDenied: allow s3:ListBucket")
+        if kind == refused:
+            raise StorageError(f"cannot {kind} s3://bucket: {remedy}")
         return act()
 
-    found = list(check(WatchedStore(inner, around)))
-    assert {finding.check for finding in found if finding.problem} == {"list", "delete"}
-    assert all("allow s3:ListBucket" in finding.problem for finding in found if finding.problem)
+    found = list(check(WatchedStore(MemoryStore(), around)))
+    assert [finding.check for finding in found] == CHECKS
+    assert {finding.check for finding in found if finding.problem} == broken
+    assert all(remedy in finding.problem for finding in found if finding.problem)
+
+
+class Heedless(MemoryStore):
+    """Ignores the condition where an upload in parts ends."""
+
+    def put_stream(self, key: str, blocks: Iterable[memoryview], size: int, *, if_absent: bool = False) -> None:  # noqa: ARG002
+        super().put_stream(key, blocks, size)
+
+
+def test_a_condition_that_is_ignored_for_large_objects_is_a_warning() -> None:
+    (found,) = (one for one in check(Heedless()) if one.problem)
+    assert (found.check, found.fatal) == ("conditional write of a large object", False)
+    assert "If-None-Match: * is ignored where an upload in parts ends" in found.problem
 
 
 def test_a_clock_is_no_reason_to_refuse_a_store(
