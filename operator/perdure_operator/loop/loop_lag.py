@@ -1,4 +1,4 @@
-"""Logs how late the event loop runs, and whether the node or our own work delays it: at most one line a minute.
+"""Logs how late the event loop runs, and whether our own work delays it: at most one line a minute.
 
 The Lease, deadlines and health checks all depend on this loop. Knows nothing of the operator. Used by `operator`.
 """
@@ -35,7 +35,7 @@ class LoopLag:
         cause = (
             "its own work took so long"
             if 2 * self._worked >= self._worst
-            else "its node has no CPU time for it, and a larger request of it would help"
+            else "it waited for CPU time of its node, which a larger request gives it, or a call blocked it"
         )
         words = f"the event loop was {self._worst:.1f} s late, and worked for {self._worked:.2f} s of it: {cause}"
         self._worst, self._reported_at = 0.0, now

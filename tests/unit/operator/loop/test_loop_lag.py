@@ -8,7 +8,7 @@ import pytest
 
 from perdure_operator.loop.loop_lag import BEAT_SECONDS, LoopLag, report
 
-STARVED = "its node has no CPU time for it, and a larger request of it would help"
+STARVED = "it waited for CPU time of its node, which a larger request gives it, or a call blocked it"
 
 
 def test_only_what_is_late_is_reported_and_the_worst_of_a_minute_at_its_end() -> None:
