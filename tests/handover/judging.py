@@ -79,8 +79,11 @@ def drawn(said: Iterable[str], *, lost: bool = False) -> set[str]:
     """The ranks whose generators did not keep the state they began with, by the output of each member.
 
     The script draws from none of these, so it is also the state in which a newcomer or a resumed run gets them.
-    `lost`: a rank was lost, and its generators with it. Then each member is judged alone.
+    `lost`: a rank was lost, and its generators with it. Then each member is judged alone, and from a start without a
+    commit on: such a training has numbers of its own.
     """
+    if lost:
+        said = [part for text in said for part in text.split("starting fresh")]
     found = [set(re.findall(r"^GENERATORS of (rank .*): (\w+)$", text, re.MULTILINE)) for text in said]
     states = found if lost else [set().union(*found)]
     assert any(states), "no rank has said it"

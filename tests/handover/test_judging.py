@@ -111,3 +111,6 @@ def test_a_rank_that_finds_its_generators_in_another_state_is_found_whichever_pr
     assert drawn([before, stays, comes], lost=True) == set()
     assert drawn([before, stays + comes], lost=True) == {"rank 1 of 2"}
     assert drawn([before + "GENERATORS of rank 0 of 2: d\n"]) == {"rank 0 of 2"}
+    fresh = f"{before}perdure run 2 rank 0: starting fresh at file:///root, step 0\nGENERATORS of rank 0 of 2: d\n"
+    assert drawn([fresh]) == {"rank 0 of 2"}
+    assert drawn([fresh], lost=True) == set()

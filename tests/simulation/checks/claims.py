@@ -58,8 +58,9 @@ ASSIGNED_SECONDS: Final = 30.0
 STEP_SECONDS: Final = 5.0
 UNCLAIMED_SECONDS: Final = 8.0
 TELLING_SECONDS: Final = 7.0
-UNANSWERED_SECONDS: Final = 45.0
-"""Two requests in a row without an answer take 10 s each, and the Lease may change hands between them."""
+UNANSWERED_SECONDS: Final = 90.0
+"""The API server, or a proxy before it, may refuse everything for a minute (faults.api). Then a round pauses for up to
+10 s, its request may have no answer for as long, and the Lease may change hands."""
 ASKING_SECONDS: Final = 25.0
 """A member that its assignment cannot reach gets SIGTERM."""
 FORMER_SECONDS: Final = 30.0
