@@ -16,7 +16,7 @@ from perdure.wire import ExitKind
 from tests.handover import forking
 from tests.support.uploaders import uploaders
 from tests.unit.runtime.session import killed_saves
-from tests.unit.runtime.session.test_killed_saves import EPOCH_STEPS, REPOSITORY, Ranks, is_stopped
+from tests.unit.runtime.session.test_killed_saves import EPOCH_STEPS, Ranks, is_stopped
 
 EPOCHS = 3
 SAVES = {"PERDURE_BACKGROUND_BYTES": "0", "PERDURE_EVERY_STEPS": "", "PERDURE_EVERY_EPOCHS": "1"}
@@ -26,7 +26,7 @@ SECOND_STANDS = ["after StartUpload", "uploader", str(int(signal.SIGSTOP)), "2"]
 
 def saving(folder: Path, *disturbance: str) -> LocalMembers:
     argv = [sys.executable, str(killed_saves.__file__), str(folder / "root"), str(EPOCHS), *disturbance]
-    return forking.members(argv, folder, {**SAVES, "PYTHONPATH": str(REPOSITORY)})
+    return forking.members(argv, folder, SAVES)
 
 
 def commits(job: LocalMembers) -> list[int]:

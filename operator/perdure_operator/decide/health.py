@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.wire.settings import DEFAULT_EVERY_SECONDS
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import TrainingJobStatus, TrainingPhase, TrainingProgress
@@ -23,7 +24,6 @@ _EVALUATING_SECONDS: Final = 3600.0
 _OTHER_SECONDS: Final = 1800.0
 """How long a phase may go on without a new step, at least. Of training, too, while nobody knows what a step takes: the
 first one may be compiled."""
-_DEFAULT_EVERY_SECONDS: Final = 300
 _SAVES_MISSED: Final = 3
 _STALE_SECONDS: Final = 600.0
 """A commit is recent for as long as so many saves take, and for this time at least."""
@@ -104,7 +104,7 @@ def _fresh(draft: Draft, found: Health) -> Draft:
     if found.checkpoint_is_fresh:
         words = "the newest commit is recent: see status.lastSave"
         return draft.condition(kind, True, Reason.RECENT_CHECKPOINT, words)
-    words = f"the newest commit is of step {save.step}, of {clock(save.time)}" if save else "it has made no commit"
+    words = f"the newest commit is of step {save.step}, of {clock(save.time)}" if save else "rank 0 reports no commit"
     return draft.warn_once(kind, Reason.STALE_CHECKPOINT, words).condition(kind, False, Reason.STALE_CHECKPOINT, words)
 
 
@@ -144,5 +144,5 @@ def _is_fresh(status: TrainingJobStatus, progress: TrainingProgress, policy: Che
     since = [one for one in (save and save.time, progress.began_time) if one]
     if policy.every_epochs is not None or not since:
         return None
-    allowed = max(_STALE_SECONDS, _SAVES_MISSED * float(policy.every_seconds or _DEFAULT_EVERY_SECONDS))
+    allowed = max(_STALE_SECONDS, _SAVES_MISSED * float(policy.every_seconds or DEFAULT_EVERY_SECONDS))
     return (progress.observed_at - max(since)).total_seconds() < allowed

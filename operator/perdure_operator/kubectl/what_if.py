@@ -13,6 +13,7 @@ from typing import Final
 from pydantic import Field
 
 from perdure.wire import Completion, Role
+from perdure.wire.settings import DEFAULT_EVERY_SECONDS
 from perdure_operator.api.model import Model
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import Takeover
@@ -24,8 +25,6 @@ from perdure_operator.state.snapshot import PodView, Snapshot
 
 MOST_SECONDS: Final = 3600
 """A longer warm-up is most likely none: a pod that was not Ready in between shows only since when it is again."""
-DEFAULT_SECONDS: Final = 300
-"""How often a run saves if the spec does not say."""
 NOT_LOOKED_AT: Final = (
     "Not looked at: other pods on these nodes, and their budgets; whether several jobs compete for the same room."
 )
@@ -216,7 +215,7 @@ def cadence(policy: CheckpointPolicy) -> str:
     for number, what in ((policy.every_steps, "steps"), (policy.every_epochs, "epochs")):
         if number is not None:
             return f"one every {number} {what}"
-    return f"one every {policy.every_seconds or DEFAULT_SECONDS} seconds"
+    return f"one every {policy.every_seconds or DEFAULT_EVERY_SECONDS} seconds"
 
 
 def _not_known(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> Iterable[str]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from perdure.checkpoint.tensors import memory
 from perdure.errors import UserError
 
 PROBES: Final = 4
@@ -107,7 +108,7 @@ def _parts(value: Any) -> Iterator[bytes]:
         value = value.detach().cpu()
         yield repr((value.dtype, tuple(value.shape))).encode()
         first = value.reshape(-1)[: _BYTES // value.element_size()].contiguous()
-        yield np.from_dlpack(first.view(torch.uint8)).tobytes()
+        yield bytes(memory(first.view(torch.uint8)))
     elif isinstance(value, np.ndarray):
         yield repr((value.dtype, value.shape)).encode()
         yield value.reshape(-1)[: _BYTES // max(value.itemsize, 1)].tobytes() if not value.dtype.hasobject else b""

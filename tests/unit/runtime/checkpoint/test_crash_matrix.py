@@ -355,23 +355,33 @@ def test_no_loss_of_power_takes_a_commit_that_was_told_or_leaves_half_of_one(tmp
     assert newest(disk.left()) == 30
 
 
+class FailsOnce:
+    """What a disk asks before each of its calls: the `call`-th one, from 0, fails with this error."""
+
+    def __init__(self, call: int, number: int) -> None:
+        self._left = call
+        self._number = number
+
+    def __call__(self, _: str) -> None:
+        self._left -= 1
+        if self._left == -1:
+            raise OSError(self._number, os.strerror(self._number))
+
+    @property
+    def has_failed(self) -> bool:
+        """False where there were fewer calls."""
+        return self._left < 0
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 def test_a_disk_that_fails_at_any_call_costs_one_try(tmp_path: Path, disk: Disk, number: int) -> None:
     failures = 0
     for call in range(1000):
-        left = call
-
-        def fail(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == -1:
-                raise OSError(number, os.strerror(number))
-
-        root = tmp_path / str(call)
+        fails, root = FailsOnce(call, number), tmp_path / str(call)
         store = FileStore(root)
         log_writer = opened(store)
         save_solo(store, log_writer, 10)
-        disk.before = fail
+        disk.before = fails
         for _ in range(2):
             with suppress(StorageError):
                 save_solo(store, log_writer, 20)
@@ -380,7 +390,7 @@ def test_a_disk_that_fails_at_any_call_costs_one_try(tmp_path: Path, disk: Disk,
             assert newest(objects_of(root)) in (10, 20)
         disk.before = lambda _: None
         assert newest(objects_of(root)) == 20, f"call {call}"
-        if left >= 0:
+        if not fails.has_failed:
             assert failures > 10
             return
     raise AssertionError("it never ends")
@@ -402,24 +412,17 @@ def test_a_disk_that_fails_at_any_call_makes_no_older_commit_the_newest_one(
 ) -> None:
     """What cannot be read is not damaged, and no reason to go back."""
     for call in range(1000):
-        left = call
-
-        def fail(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == -1:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        store = FileStore(tmp_path / str(call))
+        fails, root = FailsOnce(call, errno.EIO), tmp_path / str(call)
+        store = FileStore(root)
         log_writer = opened(store)
         for step in (10, 20):
             save_solo(store, log_writer, step)
-        disk.before = fail
+        disk.before = fails
         with suppress(StorageError):
             assert act(store, log_writer) == 20, f"call {call}"
         disk.before = lambda _: None
-        assert newest(objects_of(tmp_path / str(call))) == 20, f"call {call}"
-        if left >= 0:
+        assert newest(objects_of(root)) == 20, f"call {call}"
+        if not fails.has_failed:
             assert call > 10
             return
     raise AssertionError("it never ends")
