@@ -8,10 +8,11 @@ of a commit are damaged; every run sees a damaged entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, combinations
+from itertools import chain, combinations, product
+from typing import NamedTuple
 
 from perdure.log.entry import ImageRef
 from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holder_of
@@ -25,8 +26,7 @@ History = tuple[int, ...]
 Rule = Callable[..., ImageChoice]
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     run: int
     history: History
     rank: int
@@ -40,15 +40,16 @@ class Damage(Enum):
     ENTRY = "entry"
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     run: int
     history: History
 
 
-@dataclass(frozen=True)
-class World:
-    """Between two events. A seat is a place for a pod, and a rank of any run."""
+class World(NamedTuple):
+    """Between two events. A seat is a place for a pod, and a rank of any run.
+
+    A tuple, because tens of thousands of worlds are hashed, compared and copied with changes many times.
+    """
 
     line: tuple[Begun, ...] = (Begun(1),)
     """Opened runs, the newest first."""
@@ -92,7 +93,7 @@ class World:
         """By the newest run."""
         whole = self.commits if self.damage is Damage.NONE else self.commits[1:]
         below = whole[:1] if self.damages else ()  # otherwise no run falls back any more
-        return replace(self, commits=(Commit(self.run, history), *below), damage=Damage.NONE)
+        return self._replace(commits=(Commit(self.run, history), *below), damage=Damage.NONE)
 
     @property
     def members(self) -> list[int]:
@@ -130,7 +131,10 @@ class Beginning:
         return begun[: len(before.committed)] == before.committed and before.front[: len(begun)] == begun and whole
 
 
-def beginnings(rule: Rule = choose, first: World = World()) -> Iterator[Beginning]:
+FIRST = World()
+
+
+def beginnings(rule: Rule = choose, first: World = FIRST) -> Iterator[Beginning]:
     """Each way in which a run begins after another, in every world that can be reached."""
     known, waiting = {first}, [first]
     while waiting:
@@ -152,7 +156,7 @@ def beginnings(rule: Rule = choose, first: World = World()) -> Iterator[Beginnin
 
 def _lives_on(world: World) -> Iterator[World]:
     if world.owed:
-        yield replace(world.with_commit(world.front), owed=False)
+        yield world.with_commit(world.front)._replace(owed=False)
     else:
         if not world.saved:
             yield world.with_commit(world.front)
@@ -160,7 +164,8 @@ def _lives_on(world: World) -> Iterator[World]:
             stepped = (*world.front, world.run)
             yield _some_ahead(world, tuple(range(SEATS)), stepped)
             for ahead in _subsets(world.members):
-                yield from _losses(_some_ahead(world, ahead, stepped))
+                if 0 < len(ahead) < len(world.members):  # of none and of all there is a world without a loss
+                    yield from _losses(_some_ahead(world, ahead, stepped))
         if world.run < world.runs:
             yield from _voted(world)
             yield from _taken_over(world)
@@ -172,7 +177,7 @@ def _some_ahead(world: World, ahead: tuple[int, ...], stepped: History) -> World
     living = tuple(
         stepped if history is not None and seat in ahead else history for seat, history in enumerate(world.living)
     )
-    return replace(world, living=living, front=stepped if ahead else world.front)
+    return world._replace(living=living, front=stepped if ahead else world.front)
 
 
 def _voted(world: World) -> Iterator[World]:
@@ -180,29 +185,28 @@ def _voted(world: World) -> Iterator[World]:
     for seat in world.members:
         images = list(world.images)
         images[seat] = Image(world.run, world.front, seat)
-        yield replace(world, images=tuple(images))
+        yield world._replace(images=tuple(images))
 
 
 def _taken_over(world: World) -> Iterator[World]:
     """Another run takes over between two steps; one of its members may be new, and a lost one may not know."""
     begun = Begun(world.run + 1, world.run, len(world.front))
-    after = replace(world, line=(begun, *world.line))
+    after = world._replace(line=(begun, *world.line))
     for leaver in (None, *world.members):
         here = after if leaver is None else _fresh(after, (leaver,))
-        here = replace(here, living=world.living)
+        here = here._replace(living=world.living)
         yield here
         yield from _losses(here, stamped=world.run)
 
 
 def _losses(world: World, stamped: int | None = None) -> Iterator[World]:
     """Some seats lose their pods, with all that is in them; of the others some leave an image."""
-    for lost in _subsets(world.members):
-        left = [seat for seat in world.members if seat not in lost]
-        for kept in _subsets(() if world.owed else left):
-            images = list(_fresh(world, lost).images)
-            for seat in kept:
-                images[seat] = Image(stamped or world.run, world.living[seat] or (), seat)
-            yield replace(world, living=(None,) * SEATS, images=tuple(images))
+    images: list[Sequence[Image | None]] = [[image] for image in world.images]
+    for seat in world.members:
+        left = [] if world.owed else [Image(stamped or world.run, world.living[seat] or (), seat)]
+        images[seat] = list(dict.fromkeys([None, world.images[seat], *left]))
+    for found in product(*images):
+        yield world._replace(living=(None,) * SEATS, images=found)
 
 
 def _rescued(world: World, rule: Rule) -> Iterator[World]:
@@ -217,32 +221,33 @@ def _damaged(world: World) -> Iterator[World]:
     """At any time: it is not seen before the next run begins."""
     if world.commits and world.damages:
         for damage in (Damage.OBJECTS, Damage.ENTRY):
-            yield replace(world, damage=damage, damages=world.damages - 1)
+            yield world._replace(damage=damage, damages=world.damages - 1)
 
 
 def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:
     """The next run, with any members, any of them new: the others keep their images."""
-    seats = [(seats, new) for seats in _subsets(range(SEATS)) for new in _subsets(seats)]
+    held = {seat for seat, image in enumerate(world.images) if image}
+    seats = [(seats, new) for seats in _subsets(range(SEATS)) for new in _subsets(held.intersection(seats))]
     for members, replaced in seats if world.run < world.runs else ():
         if not members:
             continue
         before = _fresh(world, replaced)
         offers = before.offers(members)
         choice = rule(offers, uid=UID, line=before.line, committed=before.known)
-        begun, held = before.committed, None
+        begun, image = before.committed, None
         if choice.image:
-            held = before.images[holder_of(choice.image, offers)]
-        if held:
-            begun = held.history
+            image = before.images[holder_of(choice.image, offers)]
+        if image:
+            begun = image.history
         line = (Begun(world.run + 1, image=choice.image), *before.line)
         living = tuple(begun if seat in members else None for seat in range(SEATS))
-        after = replace(before, line=line, living=living, front=begun, owed=held is not None)
+        after = before._replace(line=line, living=living, front=begun, owed=image is not None)
         yield Beginning(before, after, members, choice)
 
 
 def _fresh(world: World, seats: tuple[int, ...]) -> World:
     images = tuple(None if seat in seats else image for seat, image in enumerate(world.images))
-    return replace(world, images=images)
+    return world._replace(images=images)
 
 
 def _subsets(seats: Iterable[int]) -> Iterator[tuple[int, ...]]:
