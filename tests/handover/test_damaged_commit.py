@@ -7,21 +7,25 @@ from pathlib import Path
 
 from e2e.harness import evidence
 from e2e.harness.lab import DIGITS
-from e2e.harness.local_members import LocalMembers
+from perdure.agent.linux import descendants
 from perdure.wire import Beginning, Env, ExitKind
+from tests.handover import forking
 
 TRAINERS = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers"
-PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1"}
 EVERY_STEPS = 4
 
 
 def test_the_members_tell_of_the_commit_and_where_their_run_has_begun_instead(tmp_path: Path) -> None:
     script = [sys.executable, str(TRAINERS / "paced.py"), str(DIGITS / "train.py"), "--epochs=1"]
-    with LocalMembers(script, tmp_path, {**PACE, Env.EVERY_STEPS: str(EVERY_STEPS)}) as job:
+    with forking.members(script, tmp_path, {**PACE, Env.EVERY_STEPS: str(EVERY_STEPS)}) as job:
         job.first_run("a", "b", beside="cd")
         job.trains(1, 3 * EVERY_STEPS + 1)
+        trainers = [pid for name in "ab" for pid in descendants(job.members[name].process.pid)]
         for name in "ab":
             job.kill(name)
+        # A trainer dies just after its agent, and may commit once more until then.
+        job.waits("nobody is left", lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers))
         commits = [entry for entry in job.root.entries() if entry.kind == "Committed"]
         newest, older = commits[-1], commits[-2]
         harm(tmp_path, newest)
