@@ -8,6 +8,7 @@ as in what an agent's zygote forks, sets have one order in all of one parent's p
 its exit handlers, without taking its modules down (a second). Tests that look at these execute theirs.
 
 `ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod.
+`forked_ranks` makes `perdure.testing.processes` fork its ranks.
 
 The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
 adopts the one behind.
@@ -30,11 +31,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,7 +86,7 @@ class Executed(subprocess.Popen[str]):
 class Forked(Executed):
     """The same, forked; where there is no subreaper, it is executed."""
 
-    _is_agent = False
+    _is_agent = _is_keeper = False
     _modules: Sequence[str] = MODULES
 
     def _execute_child(self, *given: Any) -> None:
@@ -95,8 +97,9 @@ class Forked(Executed):
         asked = inspect.signature(execute).bind(self, *given).arguments
         request, files = _request(asked)
         try:
-            parent = _Parent.of(asked["args"][0], asked["env"], self._modules)
-            self.pid = parent.child(request | {"agent": self._is_agent}, files)
+            request |= {"agent": self._is_agent, "keeper": self._is_keeper}
+            with _ONE_AT_A_TIME:
+                self.pid = _Parent.of(asked["args"][0], asked["env"], self._modules).child(request, files)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
@@ -123,6 +126,32 @@ class ForkedAgent(Forked):
     _is_agent, _modules = True, (*MODULES, *EXAMPLES)
 
 
+class ForkedKeeper(Forked):
+    """`python -m perdure.testing.keeper ...`, in a session of its own, and the rank that it starts."""
+
+    _is_keeper = True
+
+    @classmethod
+    def start(cls, command: Sequence[str], *, start_new_session: bool, **options: Any) -> ForkedKeeper:
+        """What perdure.testing.processes asks for."""
+        assert start_new_session
+        return cls(command[1:], python=command[0], **options)
+
+
+@contextmanager
+def forked_ranks() -> Iterator[None]:
+    """The ranks of perdure.testing.processes are forked."""
+    module: Any = importlib.import_module("perdure.testing.processes")
+    names = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
+    module.subprocess = types.SimpleNamespace(Popen=ForkedKeeper.start, **names)
+    try:
+        yield
+    finally:
+        module.subprocess = subprocess
+
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Several threads of a test may start processes."""
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
@@ -282,6 +311,22 @@ def _run(command: Sequence[str], end: _End) -> None:
         _show(error)
 
 
+def _call(call: Any, end: _End, command: Sequence[str], *, close_fds: bool, preexec_fn: Callable[[], object]) -> int:
+    """subprocess.call of a rank in its keeper."""
+    assert not close_fds
+    if rank := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    preexec_fn()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    subprocess.call = call
+    sys.path.pop(0)  # the keeper's own
+    with contextlib.suppress(SystemExit):  # it would go through what the keeper does in the end
+        _run(command, end)
+    threading._shutdown()  # type: ignore[attr-defined] # what the interpreter itself calls
+    atexit._run_exitfuncs()
+    raise AssertionError("the last exit handler ends the process")
+
+
 def _zygote(handlers: Sequence[tuple[Any, ...]]) -> types.CodeType | None:
     """Forks a process that waits until the agent starts its zygote, and returns there the command to execute.
 
@@ -378,6 +423,9 @@ def _main() -> None:
     if request["agent"] and (zygote := _zygote(handlers[1:])):
         exec(zygote, {"__name__": "__main__"})  # noqa: S102 - what the agent has asked for
         return
+    if request["keeper"]:
+        os.setsid()
+        subprocess.call = partial(_call, subprocess.call, end)
     _run(request["command"], end)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import nn
 import perdure
 from perdure import Session, StorageRefused, UserError
 from perdure.testing import Ended, processes
+from tests.support.forked import forked_ranks
 
 SCRIPT = Path(__file__).with_name("running_total.py")
 TOTALS = {1: 103, 2: 115, 3: 136, 4: 145}
@@ -34,6 +36,12 @@ class Trained:
     uploads: Path
     ended: Ended
     world: int
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> Iterator[None]:
+    with forked_ranks():
+        yield
 
 
 @pytest.fixture(scope="module")

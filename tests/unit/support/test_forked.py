@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pytest
 from e2e.harness.local_members import LocalMembers
 from e2e.harness.local_run import Start, executed
 from e2e.harness.root import Root
+from perdure.testing import Rank, RanksFailed, processes
 from perdure.wire import Outcome
 from tests.handover.forking import ENVIRON
-from tests.support.forked import Executed, Forked, ForkedAgent
+from tests.support.forked import Executed, Forked, ForkedAgent, forked_ranks
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -176,3 +178,26 @@ def test_a_forked_agent_s_trainer_finds_and_leaves_what_an_executed_one_s_does(t
     assert said == again
     assert "at the end" in said
     assert left == right
+
+
+def of_a_rank(folder: Path, end: str) -> tuple[dict[str, Any], Rank]:
+    """What a rank of perdure.testing.processes has found, and how it has ended."""
+    (folder / "train.py").write_text(f"import atexit, os, sys\n{FOUND}\natexit.register(print, 'at the end')\n{end}\n")
+    with pytest.raises(RanksFailed) as raised:  # it has no session
+        processes(1, "train.py", "--lr", "1", root=folder / "root", folder=folder)
+    (rank,) = raised.value.ended.ranks
+    first, rest = rank.output.split("\n", 1)
+    found = json.loads(first)
+    assert found["session"] == found["parent"] != os.getsid(0), "the keeper leads one"
+    for name in ("parent", "group", "session", "files", "inherited"):
+        del found[name]
+    for name in ("MASTER_PORT", "PERDURE_REPORT_FD"):
+        del found["environ"][name]
+    return found, replace(rank, output=rest)
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('no room')", "sys.exit(3)", "os.kill(os.getpid(), 15)"])
+def test_a_forked_rank_finds_and_leaves_what_an_executed_one_does(tmp_path: Path, end: str) -> None:
+    executed_one = of_a_rank(tmp_path, end)
+    with forked_ranks():
+        assert of_a_rank(tmp_path, end) == executed_one

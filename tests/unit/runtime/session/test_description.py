@@ -22,7 +22,7 @@ from perdure import Session, UserError
 from perdure.cli.main import main
 from perdure.session.description import Handed, Loop, Moment, Registered, StartPoint
 from perdure.testing import processes
-from tests.support.forked import Forked
+from tests.support.forked import Forked, forked_ranks
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training, samples
 
@@ -225,8 +225,9 @@ def test_one_rank_may_ask_alone_before_an_exit_and_after_a_restart_with_another_
     def told(output: str) -> list[Any]:
         return [json.loads(line) for line in output.splitlines() if line.startswith("[")]
 
-    left = processes(2, "train.py", root=tmp_path / "root", folder=tmp_path, exit_at=2)
-    ended = processes(1, "train.py", root=tmp_path / "root", folder=tmp_path)
+    with forked_ranks():
+        left = processes(2, "train.py", root=tmp_path / "root", folder=tmp_path, exit_at=2)
+        ended = processes(1, "train.py", root=tmp_path / "root", folder=tmp_path)
     assert (left.outcome, left.step, ended.outcome, ended.step) == ("checkpointed", 3, "completed", 8)
     assert told(left.ranks[1].output) == [[1, [3, 2], step] for step in (1, 2, 3)]
     assert told(ended.ranks[0].output) == [[0, [5], step] for step in range(4, 9)]
@@ -292,7 +293,7 @@ def cli_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 def train(folder: Path, environ: Mapping[str, str]) -> int:
     """The script's exit status; it is forked."""
-    with Forked(["train.py"], cwd=folder, env={**os.environ, **environ}) as process:
+    with Forked(["train.py"], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", **environ}) as process:
         return process.wait(SECONDS)
 
 

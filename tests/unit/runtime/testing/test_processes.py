@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from perdure.errors import UserError
 from perdure.testing import RanksFailed, processes
+from tests.support.forked import forked_ranks
 from tests.unit.runtime.records import entries
 
 TRAIN = """
@@ -49,6 +51,13 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Imports take more of a rank's time than a training."""
+    with forked_ranks():
+        yield
+
+
 def weights(output: str) -> str:
     return next(line for line in output.splitlines() if line.startswith("weights"))
 
@@ -64,6 +73,7 @@ def left(words: str, besides: int = 0) -> dict[int, str]:
     return found
 
 
+@pytest.mark.usefixtures("forked")
 def test_one_rank_leaves_right_after_any_step_and_the_next_goes_on_to_the_undisturbed_weights(
     script: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +88,7 @@ def test_one_rank_leaves_right_after_any_step_and_the_next_goes_on_to_the_undist
     assert commits == [3, STEPS]
 
 
+@pytest.mark.usefixtures("forked")
 def test_two_ranks_leave_together_and_three_go_on(script: Path, tmp_path: Path) -> None:
     first = processes(2, script, "2", root=tmp_path / "root", exit_at=3)
     assert [(rank.outcome, rank.step) for rank in first.ranks] == [("checkpointed", 4)] * 2
@@ -108,6 +119,7 @@ def test_the_environment_is_that_of_the_test_without_the_run_it_belongs_to(
     assert entries(tmp_path / "root")[0]["run"] == 1
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_rank_that_fails_is_named_with_what_it_printed_and_its_peer_is_not(script: Path, tmp_path: Path) -> None:
     words = "if session.rank == 1 and session.steps_done == 2: raise ValueError('sample 17')"
     with pytest.raises(RanksFailed) as raised:
