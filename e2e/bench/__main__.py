@@ -7,7 +7,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from e2e.bench import elastic, handover, leader, moves, report, runtime, sampling, saves, scale, stall, start, step
+from e2e.bench import (
+    elastic,
+    handover,
+    leader,
+    moves,
+    report,
+    runtime,
+    sampling,
+    saves,
+    scale,
+    stall,
+    start,
+    step,
+    uploads,
+)
 from e2e.cluster import ClusterError
 from e2e.harness.evidence import NoEvidence
 from e2e.harness.kubectl import KubectlError
@@ -30,6 +44,7 @@ TITLES = {
     "runtime": "What an exit save and a restore of 1 GiB cost, one rank, in a folder",
     "saves": "What a save costs by size, length of a step, ranks, sharding and store",
     "stall": "How long a save stops training, one rank, in a folder",
+    "uploads": "What an upload of a rank's part costs, beside boto3's upload_fileobj",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
@@ -39,6 +54,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {', '.join(ORDINARY)} if none is named")
     parser.add_argument("--jobs", type=int, nargs="+", default=scale.JOBS, help="for scale: the numbers of jobs")
+    parser.add_argument("--rows", nargs="+", default=(), help="for saves: only these rows")
+    parser.add_argument("--quick", action="store_true", help="for saves, stall and uploads: fewer rows and rounds")
     arguments = parser.parse_args()
     measures: dict[str, Callable[[Progress], Measured]] = {
         "step": step.measure,
@@ -49,8 +66,9 @@ def main() -> int:
         "handover": handover.measure,
         "start": start.measure,
         "runtime": runtime.measure,
-        "saves": saves.measure,
-        "stall": stall.measure,
+        "saves": lambda progress: saves.measure(progress, keys=arguments.rows, quick=arguments.quick),
+        "stall": lambda progress: stall.measure(progress, quick=arguments.quick),
+        "uploads": lambda progress: uploads.measure(progress, quick=arguments.quick),
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }
     chosen = arguments.bench or ORDINARY

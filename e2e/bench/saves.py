@@ -1,7 +1,8 @@
-"""What a save costs by size, length of a step, ranks, sharding and store, beside dcp.async_save: no cluster needed.
+"""What a save costs by size, length of a step, ranks, sharding and store, beside other ways to save and a control that
+does not save: no cluster needed.
 
-One row is the base, and each other one differs from it in one thing. Both ways train in processes of their own, one
-after the other, and every save has its control in the same process.
+One row is the base, and each other one differs from it in one thing. All ways of a row train in processes of their own,
+in turns, and every save has its control in the same process, too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,17 @@ from e2e.harness.local_s3 import S3Server
 from e2e.prepare import Progress
 
 ROUNDS = 3
-BASELINE = "dcp.async_save, its stager kept"
+OURS, CONTROL, BASELINE = "perdure", "control", "dcp"
+NAMES = {
+    OURS: "Perdure",
+    CONTROL: "no saves",
+    BASELINE: "dcp.async_save, its stager kept",
+    "dcp-process": "dcp.async_save, another process, shared memory, plans kept",
+    "dcp-save": "dcp.save",
+    "torch": "torch.save",
+    "safetensors": "safetensors",
+}
+USUAL = (CONTROL, OURS, BASELINE)
 QUANTITIES = {
     "stall": ("stall per save", "s"),
     "held": ("held at the hand-out", "s"),
@@ -32,73 +43,120 @@ QUANTITIES = {
     "cpu": ("CPU", "s per GiB"),
 }
 IN_MEMORY = Path("/dev/shm")
+AIM_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Row:
     """What is saved, and where."""
 
+    key: str
     name: str
     kind: str = "whole"
     mib: int = 1024
     seconds: float = 0.25
     ranks: int = 1
     store: str = "folder"
+    ways: Sequence[str] = USUAL
     restores: tuple[int, ...] = ()
     """On how many ranks it is loaded again."""
 
 
-BASE = Row("1 GiB, steps of 0.25 s, 1 rank, a folder", restores=(1,))
+BASE = Row("base", "1 GiB, steps of 0.25 s, 1 rank, a folder", ways=tuple(NAMES), restores=(1, 2))
+OTHER = replace(BASE, ways=USUAL, restores=(1,))
+FSDP = replace(OTHER, kind="fsdp2", mib=256)
 ROWS = (
     BASE,
-    replace(BASE, name="256 MiB", mib=256),
-    replace(BASE, name="4 GiB", mib=4096),
-    replace(BASE, name="steps of 0.02 s, all but one layer is frozen", kind="lora", seconds=0.02),
-    replace(BASE, name="steps of 1 s", seconds=1.0, restores=()),
-    replace(BASE, name="2 ranks", ranks=2, restores=(2,)),
-    replace(BASE, name="4 ranks", ranks=4, restores=(4,)),
-    replace(BASE, name="256 MiB, FSDP2, 2 ranks", kind="fsdp2", mib=256, ranks=2, restores=(2, 4, 1)),
-    replace(BASE, name="256 MiB, FSDP2, 4 ranks", kind="fsdp2", mib=256, ranks=4, restores=(4, 2)),
-    replace(BASE, name="a folder in memory", store="memory"),
-    replace(BASE, name="S3", store="s3"),
+    replace(OTHER, key="256", name="256 MiB", mib=256, ways=tuple(NAMES)),
+    replace(OTHER, key="4096", name="4 GiB", mib=4096),
+    replace(OTHER, key="short", name="steps of 0.02 s, AdamW steps all", mib=256, seconds=0.02, restores=()),
+    replace(OTHER, key="lora", name="steps of 0.02 s, all but one layer is frozen", kind="lora", seconds=0.02),
+    replace(OTHER, key="long", name="steps of 1 s", seconds=1.0, restores=()),
+    replace(OTHER, key="ranks-2", name="2 ranks", ranks=2, restores=(2, 1)),
+    replace(OTHER, key="ranks-4", name="4 ranks", ranks=4, restores=(4,)),
+    replace(
+        FSDP, key="fsdp-2", name="256 MiB, FSDP2, 2 ranks", ranks=2, restores=(2, 4, 1), ways=(*USUAL, "dcp-process")
+    ),
+    replace(FSDP, key="fsdp-4", name="256 MiB, FSDP2, 4 ranks", ranks=4, restores=(4, 2)),
+    replace(OTHER, key="memory", name="a folder in memory: nearly a null sink", store="memory"),
+    replace(OTHER, key="s3", name="S3", ways=(CONTROL, OURS), store="s3"),
+    replace(
+        FSDP,
+        key="s3-fsdp-2",
+        name="256 MiB, FSDP2, 2 ranks, S3",
+        ways=(CONTROL, OURS),
+        store="s3",
+        ranks=2,
+        restores=(2, 1),
+    ),
 )
+QUICK = ("256", "short", "fsdp-2")
+QUICK_ROUNDS = 1
 
 
-def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Each row by each way; dcp has no S3 of its own."""
+def measure(
+    progress: Progress, *, keys: Sequence[str] = (), quick: bool = False
+) -> tuple[list[Figure], dict[str, Any]]:
+    """The rows with these keys, else all, each by its ways; dcp has no S3 of its own. `quick`: fewer and shorter."""
+    if unknown := {*keys} - {row.key for row in ROWS}:
+        raise RuntimeError(f"no row {', '.join(unknown)}: choose from {', '.join(row.key for row in ROWS)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    figures: list[Figure] = []
+    rounds, figures = QUICK_ROUNDS if quick else ROUNDS, list[Figure]()
     for row in ROWS:
-        ways = ("perdure",) if row.store == "s3" else ("dcp", "perdure")
-        found = {way: _measured(progress, way, row) for way in ways}
-        figures += _figures(row, found)
-    return figures, {"cores": os.cpu_count(), "rounds": ROUNDS}
+        if row.key in (keys or (QUICK if quick else [row.key])):
+            found = {way: _measured(progress, way, row, rounds) for way in row.ways}
+            figures += _figures(row, found)
+    return figures, {"cores": os.cpu_count(), "rounds": rounds}
 
 
-def _figures(row: Row, found: Mapping[str, tuple[list[dict[str, float]], dict[int, float]]]) -> Iterator[Figure]:
-    costs, restored = found["perdure"]
-    theirs, theirs_restored = found.get("dcp", ([], {}))
-    yield Figure(f"{row.name}: a step without a save", "s", tuple(cost["step"] for cost in costs))
+@dataclass(frozen=True)
+class Found:
+    """The costs of one way."""
+
+    saves: list[dict[str, float]]
+    peak: float
+    """MiB."""
+    copy: float
+    """Seconds of a copy of rank 0's part."""
+    window: float
+    """Seconds of a step until its optimizer steps."""
+    restored: Mapping[int, float]
+    """Seconds by ranks."""
+
+
+def _figures(row: Row, found: Mapping[str, Found]) -> Iterator[Figure]:
+    ours, control, theirs = found[OURS], found[CONTROL], found.get(BASELINE)
+    yield Figure(f"{row.name}: a step where nobody saves", "s", tuple(cost["step"] for cost in control.saves))
+    yield Figure(f"{row.name}: a copy of the part in memory", "s", (control.copy,))
+    aim = max(0.0, control.copy - control.window) + AIM_SECONDS
+    yield Figure(f"{row.name}: aim for the stall", "s", (aim,))
     for quantity, (name, unit) in QUANTITIES.items():
-        baseline = Figure("", unit, tuple(cost[quantity] for cost in theirs)).median if theirs else None
-        samples = tuple(cost[quantity] for cost in costs)
-        yield Figure(f"{row.name}: {name}", unit, samples, baseline, BASELINE if theirs else "")
-    for ranks, seconds in restored.items():
-        yield Figure(f"{row.name}: restore on {ranks}", "s", (seconds,), theirs_restored.get(ranks), "dcp.load")
+        baseline = Figure("", unit, tuple(cost[quantity] for cost in theirs.saves)).median if theirs else None
+        for way, one in found.items():
+            samples = tuple(cost[quantity] for cost in one.saves)
+            told = (baseline, NAMES[BASELINE]) if way == OURS and theirs else (None, "")
+            yield Figure(f"{row.name}: {name}: {NAMES[way]}", unit, samples, *told)
+    for way, one in found.items():
+        if way != CONTROL:
+            aim_mib = row.mib / row.ranks + 256 if way == OURS else None
+            told = (aim_mib, "the part, and 256 MiB") if aim_mib else (None, "")
+            yield Figure(f"{row.name}: memory: {NAMES[way]}", "MiB", (one.peak - control.peak,), *told)
+    for ranks, seconds in ours.restored.items():
+        baseline = theirs.restored.get(ranks) if theirs else None
+        yield Figure(f"{row.name}: restore on {ranks}", "s", (seconds,), baseline, "dcp.load" if theirs else "")
 
 
-def _measured(progress: Progress, way: str, row: Row) -> tuple[list[dict[str, float]], dict[int, float]]:
-    """The costs of each save, and the seconds of each restore."""
+def _measured(progress: Progress, way: str, row: Row, rounds: int) -> Found:
     with _place(row) as (folder, uri, environ):
-        root = uri if way == "perdure" else str(folder)
-        progress.say(f"{row.name}: {ROUNDS} saves by {way}")
+        root = uri if way == OURS else str(folder)
+        progress.say(f"{row.name}: {rounds} saves: {NAMES[way]}")
         what = [way, root, row.kind, str(row.mib)]
-        costs = _run(row.ranks, [*what, str(row.seconds), str(ROUNDS)], environ)
+        costs = _run(row.ranks, [*what, str(row.seconds), str(rounds)], environ)
         restored = {}
-        for ranks in row.restores:
-            progress.say(f"{row.name}: a restore by {way} on {ranks}")
+        for ranks in row.restores if way in (OURS, BASELINE) else ():
+            progress.say(f"{row.name}: a restore on {ranks}: {NAMES[way]}")
             restored[ranks] = float(_run(ranks, [*what, "restore"], environ))
-    return costs, restored
+    return Found(**costs, restored=restored)
 
 
 @contextmanager

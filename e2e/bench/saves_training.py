@@ -3,7 +3,9 @@
     python -m e2e.bench.saves_training WAY ROOT KIND MIB SECONDS ROUNDS
     python -m e2e.bench.saves_training WAY ROOT KIND MIB restore
 
-WAY is `perdure` or `dcp`, ROOT the root's URI or dcp's folder. KIND is `whole`, `lora` (all but one layer is frozen) or
+WAY is `perdure`, `control` (it never saves), `dcp` (async_save with a kept stager), `dcp-process` (the same with
+another process, shared memory and plans that are kept), or one that training waits for: `dcp-save`, `torch`,
+`safetensors`. ROOT is the root's URI, or the others' folder. KIND is `whole`, `lora` (all but one layer is frozen) or
 `fsdp2`. A step takes about SECONDS; that of fsdp2 as long as it takes. Half of the steps between two saves bear the
 save, the other half are the control. With `restore` it loads what was saved, in a new process. Started by
 e2e.bench.saves.
@@ -17,19 +19,23 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import safetensors.torch
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import perdure
-from e2e.bench.stalling import Dcp
+from e2e.bench.stalling import Blocking, Dcp, memory_of
+from perdure.checkpoint import boxes
 from perdure.checkpoint.state import NewCommit
 
 LAYER_MIB: Final = 4
@@ -40,6 +46,8 @@ HALF_SECONDS: Final = 6.0
 """A save of 1 GiB is durable within the half of the steps that bear it."""
 HALF_STEPS: Final = 8
 """At least."""
+PEAK_STEPS: Final = 4
+"""Its memory is looked at after so many steps."""
 
 
 class Training:
@@ -62,6 +70,8 @@ class Training:
             parameter.grad = torch.full_like(parameter, 1e-3)
         self._batch = torch.rand(64, WIDTH)
         self._work, self._scratch = 0, torch.rand(256, 256)
+        self.window = 0.0
+        """Seconds of the last step until its optimizer stepped."""
         if seconds:
             self._calibrate(seconds)
 
@@ -75,12 +85,31 @@ class Training:
         self._work = max(0, int(50 * left / (time.perf_counter() - begun)))
 
     def step(self) -> None:
+        begun = time.perf_counter()
         for _ in range(self._work):
             self._scratch @ self._scratch
         if self.sharded:
             self.optimizer.zero_grad()
             self.model(self._batch).square().mean().backward()
+        self.window = time.perf_counter() - begun
         self.optimizer.step()
+
+    def seconds_of_a_copy(self) -> float:
+        """Of this rank's part of what is trained, into memory that is there; the second of two."""
+        live = [boxes.local(one).detach() for one in self.optimizer.param_groups[0]["params"]]
+        live += [boxes.local(one) for state in self.optimizer.state.values() for one in state.values()]
+        kept = [torch.empty_like(one) for one in live]
+        for _ in range(2):
+            begun = time.perf_counter()
+            for target, one in zip(kept, live, strict=True):
+                target.copy_(one)
+        return time.perf_counter() - begun
+
+    def flat(self) -> dict[str, Tensor]:
+        """As safetensors takes it."""
+        averages = self.optimizer.state_dict()["state"].items()
+        found = {f"{number}.{name}": value for number, values in averages for name, value in values.items()}
+        return dict(self.model.state_dict()) | found
 
     def plain(self) -> dict[str, Any]:
         """As dcp takes it."""
@@ -95,6 +124,8 @@ class Clock:
         self.requested: list[float] = []
         self.stepped: list[float] = []
         self.cpu: list[float] = []
+        self.peak = 0
+        """The most memory in bytes that this process and its children ever had, together at most."""
 
     def begins(self) -> None:
         self.requested.append(time.perf_counter())
@@ -102,13 +133,19 @@ class Clock:
     def ends(self) -> None:
         self.stepped.append(time.perf_counter())
         self.cpu.append(cpu_seconds())
+        if len(self.stepped) % PEAK_STEPS == 0:
+            self.peak = max(self.peak, sum(memory_of("VmHWM", pid) for pid in living()))
+
+
+def living() -> list[int]:
+    """This process and its children."""
+    return [os.getpid(), *map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())]
 
 
 def cpu_seconds() -> float:
     """Of this process and its living children."""
-    pids = [os.getpid(), *map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())]
     ticks = 0
-    for pid in pids:
+    for pid in living():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -116,7 +153,8 @@ def cpu_seconds() -> float:
 
 def half_of(mib: int, seconds: float) -> int:
     """How many steps bear a save, and how many are its control."""
-    return max(HALF_STEPS, math.ceil(HALF_SECONDS * max(1.0, mib / 1024) / seconds)) if seconds else HALF_STEPS
+    half = HALF_SECONDS * max(0.5, mib / 1024)
+    return max(HALF_STEPS, math.ceil(half / seconds)) if seconds else HALF_STEPS
 
 
 def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
@@ -139,12 +177,48 @@ def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[C
     return clock, durable
 
 
-def by_dcp(folder: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
-    """dcp.async_save with a stager that is kept, its cheapest way."""
-    clock, durable = Clock(), list[float]()
+class Never:
+    """The control: it saves nothing."""
+
+    def save(self, number: int) -> None:
+        """Nothing."""
+
+    def awaited(self) -> float:
+        """No time."""
+        return 0.0
+
+
+def other_way(name: str, training: Training, folder: Path) -> Any:
+    """A way to save that is not Perdure's."""
     # A group of its own: it saves beside the collectives of training.
     group: dist.ProcessGroup | None = dist.new_group() if dist.is_initialized() else None  # type: ignore[assignment]
-    way = Dcp(training, Path(folder), kept=True, group=group)
+    single = not dist.is_initialized()
+    match name:
+        case "control":
+            return Never()
+        case "dcp" | "dcp-process":
+            return Dcp(training, folder, kept=True, process=name == "dcp-process", group=group)
+        case "dcp-save":
+            return Blocking(lambda step: dcp_save(training.plain(), checkpoint_id=folder / str(step), no_dist=single))
+        case "torch":
+            return Blocking(lambda step: synced(folder / str(step), lambda to: torch.save(training.plain(), to)))
+        case "safetensors":
+            return Blocking(
+                lambda step: synced(folder / str(step), lambda to: safetensors.torch.save_file(training.flat(), to))
+            )
+    raise ValueError(name)
+
+
+def synced(file: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file, and waits for the disk."""
+    write(file)
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def by_another(way: Any, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
+    """Every so many steps it saves, and nobody else does."""
+    clock, durable = Clock(), list[float]()
     for step in range(2 * half * (rounds + 2)):
         if step and step % (2 * half) == 0:
             durable += [way.awaited()] if step > 2 * half else []
@@ -190,7 +264,7 @@ def restored_by_perdure(root: str, training: Training) -> float:
 
 def restored_by_dcp(folder: str, training: Training) -> float:
     """Seconds of the load into what is there."""
-    newest = max(Path(folder).iterdir(), key=lambda path: int(path.name))
+    newest = max(Path(folder).glob("[0-9]*"), key=lambda path: int(path.name))
     training.step()  # the optimizer's state is there
     state = training.plain()
     begun = time.perf_counter()
@@ -202,7 +276,7 @@ def main() -> None:
     torch.set_num_threads(1)
     way, root, kind, mib, seconds = *sys.argv[1:4], int(sys.argv[4]), sys.argv[5]
     world = int(os.environ["WORLD_SIZE"])
-    if way == "dcp" and world > 1:
+    if way == "dcp-process" or (way != "perdure" and (world > 1 or kind == "fsdp2")):
         dist.init_process_group("gloo")
     if seconds == "restore":
         training = Training(kind, mib, 0.0)
@@ -210,8 +284,13 @@ def main() -> None:
     else:
         rounds, length = int(sys.argv[6]), 0.0 if kind == "fsdp2" else float(seconds)
         training, half = Training(kind, mib, length), half_of(mib, length)
-        clock, durable = (by_perdure if way == "perdure" else by_dcp)(root, training, half, rounds)
-        found = figures(clock, durable, half, rounds, mib / 1024 / world)
+        if way == "perdure":
+            clock, durable = by_perdure(root, training, half, rounds)
+        else:
+            clock, durable = by_another(other_way(way, training, Path(root)), training, half, rounds)
+        copied, window = training.seconds_of_a_copy(), training.window
+        saves = figures(clock, durable, half, rounds, mib / 1024 / world)
+        found = {"saves": saves, "peak": clock.peak / 2**20, "copy": copied, "window": window}
     if os.environ["RANK"] == "0":
         print(json.dumps({"found": found}), flush=True)
 

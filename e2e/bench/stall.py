@@ -19,6 +19,7 @@ from e2e.prepare import Progress
 
 SIZES = {256: 7, 1024: 5}
 """MiB of state, and how many rounds."""
+QUICK = {256: 3}
 BASELINE = "dcp.async_save"
 SESSION = "Perdure, a Session"
 AT_ONCE = "Perdure, a Session that waits for its copies"
@@ -31,11 +32,12 @@ QUANTITIES = {
 }
 
 
-def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
-    """Every size in a process of its own; there all ways in turn, several rounds."""
+def measure(progress: Progress, *, quick: bool = False) -> tuple[list[Figure], dict[str, Any]]:
+    """Every size in a process of its own; there all ways in turn, several rounds. `quick`: the small size alone."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     figures: list[Figure] = []
-    for mib, rounds in SIZES.items():
+    sizes = QUICK if quick else SIZES
+    for mib, rounds in sizes.items():
         progress.say(f"{mib} MiB, {rounds} rounds of all ways")
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:  # on a disk: /tmp may be memory
             found = _measured("stalling", Path(folder, "ways"), mib, rounds)
@@ -44,7 +46,7 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
                 into = Path(folder, f"session{len(more)}")
                 found["ways"][way] = _measured("session_stalling", into, mib, rounds, *more)["saves"]
             figures += _figures(mib, found)
-    return figures, {"cores": os.cpu_count(), "rounds": SIZES}
+    return figures, {"cores": os.cpu_count(), "rounds": sizes}
 
 
 def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:

@@ -22,8 +22,9 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 from torch.nn import functional
 
 from e2e.bench.saving import MIB, State
@@ -102,21 +103,37 @@ class Blocking:
     def durable(self) -> float | None:
         return self._took
 
+    def awaited(self) -> float:
+        """The seconds that the last save took."""
+        return self._took or 0.0
+
     def memory(self) -> int:
         return 0
 
 
 class Dcp:
-    """dcp.async_save, with its own stager each time or a reused one; over the ranks of a group if there is one."""
+    """dcp.async_save, with its own stager each time or a reused one; over the ranks of a group if there is one.
 
-    def __init__(self, state: Plain, folder: Path, *, kept: bool, group: ProcessGroup | None = None) -> None:
+    `process`: by another process, which needs a group, from shared memory, pinned if there is a device; plans are kept.
+    """
+
+    def __init__(
+        self, state: Plain, folder: Path, *, kept: bool, process: bool = False, group: ProcessGroup | None = None
+    ) -> None:
         self._state, self._folder = state, folder
         self._options: dict[str, Any] = {"process_group": group, "no_dist": group is None}
         if kept:
+            pinned = process and torch.cuda.is_available()
             options = StagingOptions(
-                use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+                use_pinned_memory=pinned,
+                use_shared_memory=process,
+                use_async_staging=False,
+                use_non_blocking_copy=pinned,
             )
             self._options["async_stager"] = DefaultStager(options)
+        if process:
+            self._options["async_checkpointer_type"] = AsyncCheckpointerType.PROCESS
+            self._options["planner"] = DefaultSavePlanner(enable_plan_caching=True)
         self._future: Future[Any] | None = None
         self._ended: float | None = None
         self._timed = threading.Event()

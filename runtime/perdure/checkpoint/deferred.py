@@ -30,23 +30,23 @@ def defer(live: LiveBytes, stepped: Collection[int], most: int) -> Deferred | No
     """Copies what is not in memory that begins at one of `stepped`; None if the shard has more than `most` bytes of it,
     or less of anything else."""
     memories = [piece.memory for piece in live.pieces]
-    waits = [_may_wait(memory, stepped) for memory in memories]
+    waiting = [_may_wait(memory, stepped) for memory in memories]
     sizes = [tensors.size_of(memory) for memory in memories]
-    at_once = sum(size for size, one in zip(sizes, waits, strict=True) if not one)
+    at_once = sum(size for size, view in zip(sizes, waiting, strict=True) if view is None)
     if at_once > most or 2 * at_once > sum(sizes):
         return None
     views = [memoryview(live.header)]
-    for memory, one in zip(memories, waits, strict=True):
-        views += bytes_of(memory) if one else map(_copy, bytes_of(memory))
+    for memory, view in zip(memories, waiting, strict=True):
+        views += map(_copy, bytes_of(memory)) if view is None else [view]
     total = 0
     for view in views:
         total = crc64nvme(view, total)
     return Deferred(views, f"{total:016x}")
 
 
-def _may_wait(memory: Tensor, stepped: Collection[int]) -> bool:
+def _may_wait(memory: Tensor, stepped: Collection[int]) -> memoryview | None:
     """Only what lies in order in the memory of the CPU: anything else is rearranged first."""
-    return tensors.writable(memory) is not None and tensors.address(memory) in stepped
+    return tensors.writable(memory) if tensors.address(memory) in stepped else None
 
 
 def _copy(view: memoryview) -> memoryview:

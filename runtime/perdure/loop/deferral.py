@@ -11,6 +11,7 @@ Called by perdure.loop.save_effects.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,10 @@ from perdure.state.registry import Registry
 
 MOST_AT_ONCE_BYTES: Final = 64 * 2**20
 """What forward may change is copied twice, so a copy waits for nobody only if there is no more of it."""
+LARGE_BYTES: Final = 32 * 2**20
+"""Of a smaller part, nobody notices how long training waits."""
+PLAIN_COPIES: Final = 15
+"""So many copies are made at once after one beside training did not pay. Then it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,17 @@ class _Copy(threading.Thread):
 class Deferral:
     """For one process. Called in the main thread, but for `steps`."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
+        self._clock = clock
         self.refused = False
         """Whether training waits for all further copies of this process."""
         self._hook: Any = None
         self._copy: _Copy | None = None
+        self._pays_at = 0.0
+        """When the copy has gone on beside training for as long as training stood for its checksum."""
+        self._plain = 0
+        """How many further copies are made at once."""
 
     @property
     def copies(self) -> bool:
@@ -105,15 +115,18 @@ class Deferral:
 
     def copy(self, staged: Staged, fill: Fill, *, trains: bool) -> Filled | NoCopy | CopyBegun:
         """Copies, or begins to. `trains`: the script is about to train a batch, and does nothing else first."""
-        live, parted = staged.pieces, None
-        if trains and not self.refused and isinstance(live, LiveBytes):
+        live, parted, begun = staged.pieces, None, self._clock()
+        if trains and not self.refused and not self._plain and isinstance(live, LiveBytes):
             with suppress(MemoryError):
                 parted = defer(live, self._registry.stepped(), MOST_AT_ONCE_BYTES)
         if parted is None:
+            self._plain = max(self._plain - 1, 0)
             part = fill(staged)
             return NoCopy(part) if isinstance(part, str) else part
         if self._hook is None:
-            self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
+            self._hook = _placed_first(register_optimizer_step_pre_hook(_hook(weakref.ref(self))))
+        now = self._clock()
+        self._pays_at = 2 * now - begun if staged.size >= LARGE_BYTES else now
         self._copy = _Copy(partial(_copied, staged, parted, fill))
         self._copy.begin()
         return CopyBegun(staged.size, parted.checksum)
@@ -128,6 +141,8 @@ class Deferral:
     def settle(self) -> None:
         """The session acts, or the script might: waits until nothing is copied any more."""
         if copy := self._copy:
+            if copy.is_alive() and self._clock() < self._pays_at:
+                self._plain = PLAIN_COPIES
             copy.await_end()
 
     def refuse(self) -> None:
@@ -168,6 +183,12 @@ def _copied(staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
         return NoCopy(f"it could not be copied: {in_words(error)}")
     return NoCopy(part) if isinstance(part, str) else part
+
+
+def _placed_first(hook: Any) -> Any:
+    """Whoever looks at steps sees one begin once it waits no longer: until then an image of the state is possible."""
+    hook.hooks_dict_ref().move_to_end(hook.id, last=False)
+    return hook
 
 
 def _hook(mine: weakref.ref[Deferral]) -> Callable[..., None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,26 @@ def test_a_world_of_any_size_restores_what_any_other_saved(store: Store, before:
             assert torch.equal(loaded.state.rank["rng"], torch.tensor([10, rank], dtype=torch.uint8))
         else:
             assert loaded.state.rank is None
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_each_rank_reads_every_block_of_a_whole_model_once(
+    store: Store, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 067 says why none reads for the others."""
+    monkeypatch.setattr(upload, "BLOCK_BYTES", 256)
+    log_writer = opened(store)
+    save_by(store, 2, log_writer, 10)
+    sizes = {key: info.size for key in store.list("data/") if key.endswith("safetensors") and (info := store.head(key))}
+    asked = list[str]()
+
+    def around(verb: str, key: str, act: Callable[[], Any]) -> Any:
+        found = act()
+        asked.extend([key] * found if verb == "get" and key in sizes else [])
+        return found
+
+    load_by(WatchedStore(store, around), world, log_writer)
+    assert Counter(asked) == {key: world * size for key, size in sizes.items()}
 
 
 def test_nothing_saved_is_nothing_to_load(store: Store) -> None:

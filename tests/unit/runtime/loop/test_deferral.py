@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset
 
 from perdure import Session
@@ -34,7 +35,7 @@ from perdure.log.entry import checksum
 from perdure.log.position import Position
 from perdure.loop import deferral as deferral_module
 from perdure.loop import save_effects
-from perdure.loop.deferral import CopyBegun, Deferral, NoCopy
+from perdure.loop.deferral import PLAIN_COPIES, CopyBegun, Deferral, NoCopy
 from perdure.loop.save_effects import SaveEffects
 from perdure.state.registry import Registry
 from perdure.wire import CommitSelector
@@ -606,6 +607,18 @@ def test_an_error_at_the_hand_out_leaves_no_thread_that_copies(tmp_path: Path) -
     assert copies == [True, False]
 
 
+class Clock:
+    """Each look at it takes a second, unless it stands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.goes = True
+
+    def __call__(self) -> float:
+        self.now += self.goes
+        return self.now
+
+
 class Halting:
     """Fills an arena, and stops once half of it is copied, until it may go on."""
 
@@ -640,6 +653,7 @@ class Halted:
     deferral: Deferral
     fill: Halting
     expected: bytes = field(repr=False)
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -661,14 +675,15 @@ def halted() -> Iterator[Halted]:
     for one in net.parameters():
         one.grad = torch.rand_like(one)
     optimizer.step()
-    deferral, fill = Deferral(registry), Halting()
+    deferral, fill = Deferral(registry, clock := Clock()), Halting()
     staged = stage.stage(registry.state(None), 0, 1)
     expected = b"".join(map(bytes, staged.blocks()))
     begun = deferral.copy(staged, fill, trains=True)
     assert begun == CopyBegun(len(expected), checksum(expected))
+    clock.now += 1.0
     del staged
     assert fill.half.wait(60)
-    yield Halted(net, optimizer, deferral, fill, expected)
+    yield Halted(net, optimizer, deferral, fill, expected, clock)
     fill.on.set()
     deferral.end()
     fill.arena.close()
@@ -702,6 +717,68 @@ def test_an_optimizer_that_steps_waits_for_the_copy(halted: Halted) -> None:
     assert not any(map(torch.equal, before, halted.weights))
     assert isinstance(found(halted), Filled)
     assert not halted.deferral.refused
+
+
+def test_nobody_is_told_of_a_step_that_waits_for_a_copy(halted: Halted) -> None:
+    """Until the state changes, a rank that loses a peer can leave an image of it."""
+    found(halted)
+    told, waits = threading.Event(), threading.Event()
+    told_of_steps = register_optimizer_step_pre_hook(lambda *_: told.set())
+    deferral, fill = Deferral(halted.deferral._registry), Halting()
+    settle = deferral.settle
+
+    def noted() -> None:
+        waits.set()
+        settle()
+
+    vars(deferral)["settle"] = noted
+    try:
+        deferral.copy(stage.stage(halted.deferral._registry.state(None), 0, 1), fill, trains=True)
+        assert fill.half.wait(60)
+        stepping = threading.Thread(target=halted.optimizer.step)
+        stepping.start()
+        assert waits.wait(60)
+        assert not told.is_set()
+        fill.on.set()
+        stepping.join(60)
+        assert told.is_set()
+    finally:
+        fill.on.set()
+        deferral.end()
+        told_of_steps.remove()
+        fill.arena.close()
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_step_that_comes_before_a_copy_beside_it_pays_has_further_ones_made_at_once_for_a_while(
+    halted: Halted, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """The checksum, and what is left of the copy, take longer than a copy while training waits."""
+    found(halted)
+    if not large:
+        monkeypatch.setattr(deferral_module, "LARGE_BYTES", len(halted.expected) + 1)
+    staged = stage.stage(halted.deferral._registry.state(None), 0, 1)
+    fill = Halting()
+    assert isinstance(halted.deferral.copy(staged, fill, trains=True), CopyBegun)
+    assert fill.half.wait(60)
+    copy = halted.deferral._copy
+    assert copy
+    await_end = copy.await_end
+
+    def awaited() -> None:
+        fill.on.set()
+        await_end()
+
+    vars(copy)["await_end"] = awaited
+    halted.clock.goes = False
+    halted.deferral.settle()
+    halted.clock.goes = True
+    assert isinstance(halted.deferral.found(), Filled)
+    copies = [type(halted.deferral.copy(staged, fill, trains=True)) for _ in range(PLAIN_COPIES if large else 0)]
+    assert copies == [Filled] * len(copies)
+    assert isinstance(halted.deferral.copy(staged, fill, trains=True), CopyBegun)
+    assert isinstance(halted.deferral.found(), Filled)
+    fill.arena.close()
 
 
 def clamp(halted: Halted) -> None:
