@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
-from perdure.checkpoint import boxes
+from perdure.checkpoint import boxes, tensors
 from perdure.session.functions import restore
 from perdure.session.session import Session
 from tests.support.memory_limit import MemoryGroup
@@ -97,7 +97,8 @@ def background(session: Session, trained: Trained, group: MemoryGroup, part: int
             session.step()
             uploads.wait()
         held = copies._arena.held if copies._arena else 0
-    return f"{told} {held >= part}"
+    own = sum(tensors.size_of(tensor) for _, tensor in trained.values())
+    return f"{told} {held > own}"
 
 
 def main() -> None:
