@@ -41,6 +41,7 @@ NOTHING_REGISTERED: Final = (
 def resume(run: Run, *, seed: int) -> None:
     """Opens the run and restores. Collective. `seed` is for random states that cannot be resumed."""
     run.seed, settings = seed, run.settings
+    run.registry.modes.begin()
     inheritance = Inheritance(run.peers, settings.held_image)
     opening = open_run(settings, run.store, run.peers, lambda: give_up(run), inheritance.offers)
     _begin(run, opening)
@@ -88,6 +89,7 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     None if the newer run begins in place instead.
     """
     run.seed = seed
+    run.registry.modes.begin()
     newcomer = Newcomer(run)
     stage_together(run.peers, run.state())  # refuse what cannot be saved before other ranks stop and wait for it
     with run.timings.part("rendezvous"):

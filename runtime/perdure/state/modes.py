@@ -1,22 +1,53 @@
-"""The modes of registered modules, as `train()` and `eval()` set them.
+"""The modes of registered modules, as `train()` and `eval()` set them, and which of their parameters are frozen.
 
-A script may set a mode once, or forget to set it back after an evaluation, and trains on in it. So modes are part of
-the state, and follow the script's code as the random generators do: they are restored after the code that a resumed
-run executes again, right before what comes next. Rank 0's are saved. Owned by the registry.
+A script may set a mode once, or forget to set it back after an evaluation, and trains on in it; it may unfreeze a layer
+in one epoch, and train it in all later ones. So modes are part of the state, and follow the script's code as the random
+generators do: they are restored after the code that a resumed run executes again, right before what comes next. Rank
+0's are saved. Owned by the registry.
+
+Scripts freeze parameters before they train, and people change that between two runs. So a checkpoint also says which
+were frozen when its run began, and a parameter of which the resumed run's script says something else stays as that
+script has made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
-Modes = Mapping[str, bool]
-"""Whether a part is in training mode, by its path; "" is the whole. Only of parts that differ from the one around them,
-and of the whole if it is not in training mode."""
+MODES: Final = "modes"
+"""The part of a checkpoint's entry for a module with the modes of its parts."""
+TRAINED: Final = "trained"
+"""... and with what its parameters are."""
+
+
+class Modes(NamedTuple):
+    """Those of one module."""
+
+    parts: Mapping[str, bool]
+    """Whether a part is in training mode, by its path; "" is the whole. Only of parts that differ from the one around
+    them, and of the whole if it is not in training mode."""
+    trained: Mapping[str, Sequence[bool | None]] | None
+    """The `requires_grad` of a parameter, by its path: now, and when the run began, None if it was not there. Only of
+    parameters that are or were frozen. None in a checkpoint of an older version, which does not say."""
+
+    def saved(self) -> dict[str, Any]:
+        """The parts of a checkpoint's entry."""
+        trained = {} if self.trained is None else {TRAINED: {path: list(both) for path, both in self.trained.items()}}
+        return {MODES: dict(self.parts), **trained}
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Modes:
+        """Those in a checkpoint's entry with modes."""
+        return cls(saved[MODES], saved.get(TRAINED))
 
 
 class HasModes(Protocol):
     """A registered module."""
+
+    def begin(self) -> None:
+        """The run begins: the script's own choice of what is frozen is that of now."""
+        ...
 
     def modes(self) -> Modes:
         """The present ones."""
@@ -37,6 +68,11 @@ class ModesByName:
         """Those before code that a resumed run would execute again."""
         self._resumed: Mapping[str, Modes] = {}
         """Those in the commit, until training continues from it."""
+
+    def begin(self) -> None:
+        """The run begins, and has restored nothing yet."""
+        for module in self._modules.values():
+            module.begin()
 
     def state(self) -> dict[str, Modes]:
         """What a save made now would hold."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,13 @@ from perdure.checkpoint.state import TwinRef
 from perdure.checkpoint.tree import join, refs, split
 from perdure.errors import UserError
 from perdure.state import fully_sharded
-from perdure.state.modes import Modes
+from perdure.state.modes import MODES, TRAINED, Modes
 from perdure.state.outline import Outline
 from perdure.state.shards import is_tensor_parallel, sharded_parts
 from perdure.state.wrapping import Replica
 
 COMPILED = "_orig_mod"
 """The attribute in which torch.compile keeps the module."""
-MODES: Final = "modes"
-"""The part of a checkpoint's entry for a module with the modes of its parts."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -42,7 +40,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def is_module(saved: Any) -> bool:
     """Whether this is a checkpoint's entry for a module: only that has these parts. Older ones have no modes."""
-    return isinstance(saved, Mapping) and {"extra", "grown"} <= saved.keys() <= {"extra", "grown", MODES}
+    return isinstance(saved, Mapping) and {"extra", "grown"} <= saved.keys() <= {"extra", "grown", MODES, TRAINED}
 
 
 def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -78,8 +76,12 @@ class Module:
         """All parts by path, each before its own parts."""
         self._listed: list[nn.Module] | None = None
         """The same without paths."""
-        self._modes: tuple[list[bool], Modes] = [], {}
-        """Each part's mode, and the `Modes` made of them."""
+        self._named: list[tuple[str, nn.Parameter]] = []
+        """All parameters by path, each once."""
+        self._trained_at_first: Mapping[str, bool] = {}
+        """The `requires_grad` of each parameter when the run began."""
+        self._modes: tuple[list[bool], Modes] | None = None
+        """What each part and parameter is, and the `Modes` made of that."""
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters by full name; a tied one has each of its names."""
@@ -152,28 +154,45 @@ class Module:
 
     def modes(self) -> Modes:
         """The present modes of its parts; of these, as of the last call of `parameters` of the outline."""
-        now = [part.training for _, part in self._listed_parts()]
-        if now != self._modes[0]:
-            found = dict(zip((path for path, _ in self._parts), now, strict=True))
-            self._modes = now, {path: mode for path, mode in found.items() if mode != _around(path, found)}
+        now = [part.training for _, part in self._listed_parts()] + [one.requires_grad for _, one in self._named]
+        if self._modes is None or now != self._modes[0]:
+            found = {path: part.training for path, part in self._parts}
+            parts = {path: mode for path, mode in found.items() if mode != _around(path, found)}
+            flags = {path: (one.requires_grad, self._trained_at_first.get(path)) for path, one in self._named}
+            self._modes = now, Modes(parts, {path: both for path, both in flags.items() if False in both})
         return self._modes[1]
 
+    def begin(self) -> None:
+        """The run begins, or the module is registered in it."""
+        self.outline.parameters()
+        self._listed_parts()
+        self._trained_at_first, self._modes = {path: one.requires_grad for path, one in self._named}, None
+
     def set_modes(self, modes: Modes) -> None:
-        """Restores them. Parts that were made since have that of the part around them. Nothing of the script's is
-        called, because a train() of its own may leave some parts as they are."""
+        """Restores them. Parts that were made since have that of the part around them, and parameters that began as
+        something else than in the checkpoint's run stay as they are. Nothing of the script's is called, because a
+        train() of its own may leave some parts as they are."""
         self.outline.parameters()
         found: dict[str, bool] = {}
         for path, part in self._listed_parts():
-            found[path] = modes.get(path, _around(path, found))
+            found[path] = modes.parts.get(path, _around(path, found))
             part.training = found[path]
         for wrapper in self._wrappers:
             for one in (wrapper, *(wrapper.inside if isinstance(wrapper, Replica) else ())):
                 one.training = found[""]
+        if modes.trained is None:
+            return
+        for path, one in self._named:
+            own = self._trained_at_first.get(path)
+            trained, at_first = modes.trained.get(path, (True, None if own is None else True))
+            if at_first == own:
+                one.requires_grad_(bool(trained))
 
     def _listed_parts(self) -> list[tuple[str, nn.Module]]:
         if self._listed is not self.outline.parts():
-            self._listed, plain, self._modes = self.outline.parts(), self._plain_names(), ([], {})
+            self._listed, plain, self._modes = self.outline.parts(), self._plain_names(), None
             self._parts = [(plain(path), part) for path, part in self._module.named_modules()]
+            self._named = [(plain(path), parameter) for path, parameter in self._module.named_parameters()]
         return self._parts
 
     def read(self, shared: dict[str, Tensor], replicated: dict[str, Tensor]) -> dict[str, Any]:
@@ -315,7 +334,7 @@ def _wrappers(module: nn.Module) -> list[nn.Module]:
     return [found for part in _hidden(module) for found in (module, *_wrappers(module.get_submodule(part)))]
 
 
-def _around(path: str, modes: Modes) -> bool:
+def _around(path: str, modes: Mapping[str, bool]) -> bool:
     """The mode of the part around this one."""
     return modes[path.rpartition(".")[0]] if path else True
 

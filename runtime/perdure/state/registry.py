@@ -31,8 +31,8 @@ from perdure.state import fully_sharded
 from perdure.state.copies import copied
 from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
-from perdure.state.modes import Modes, ModesByName
-from perdure.state.modules import MODES, Module
+from perdure.state.modes import MODES, Modes, ModesByName
+from perdure.state.modules import Module
 from perdure.state.optimizers import Home, Optim
 from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
@@ -157,6 +157,8 @@ class Registry:
             self._merges[name] = merge
         if late:
             self._late.add(name)
+            if isinstance(thing, nn.Module):
+                self._modules[name].begin()
         for path, one in inner.items():
             self.add(path, one, keeps=keeps, begins=begins, late=late)
             self._implied.add(path)
@@ -253,7 +255,8 @@ class Registry:
         self.parameters()  # modes are those of the parts that were there then
         modes = small.modes if small else self.modes.state()
         for name, module in self._modules.items():
-            objects[name] = {**module.read(shared, replicated), MODES: dict(modes.get(name, {}))}
+            saved = modes[name] if name in modes else module.modes()
+            objects[name] = {**module.read(shared, replicated), **saved.saved()}
         loose = self._loose.union(
             name
             for module in self._modules.values()
@@ -609,7 +612,7 @@ class Registry:
     def _modes_in(self, objects: Mapping[str, Any]) -> dict[str, Modes]:
         """The modules' modes in a checkpoint; one of an older version holds none."""
         held = ((name, objects[name]) for name, _ in self._held(self._modules, objects))
-        return {name: saved[MODES] for name, saved in held if MODES in saved}
+        return {name: Modes.of(saved) for name, saved in held if MODES in saved}
 
     @staticmethod
     def _held(things: Mapping[str, T], names: Collection[str]) -> Iterator[tuple[str, T]]:

@@ -202,6 +202,25 @@ def rising_dropout() -> Held:
         return {"model": net, "numbers": [net[3].p, criterion.label_smoothing]}
 
 
+def dropping_once() -> Held:
+    """Dropout that rises in one epoch, and stays so: found in the next look."""
+    net = network()
+    with perdure.Session.from_env() as session:
+        model = session.wrap(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        session.register(model=model, optimizer=optimizer)
+        batches = session.loader(labelled(), batch_size=8)
+        for epoch in session.epochs(4):
+            if epoch == 2:
+                net[3].p = 0.5
+            for x, y in batches:
+                optimizer.zero_grad()
+                session.weighted(cross_entropy(model(x), y)).backward()
+                optimizer.step()
+                session.step()
+        return {"model": net, "dropout": net[3].p}
+
+
 def rising_smoothing() -> Held:
     """Label smoothing alone, in a criterion that has no tensor at all."""
     net = network()
@@ -225,15 +244,16 @@ def thawed(from_then_on: bool) -> Held:
     net = network()
     with perdure.Session.from_env() as session:
         net[0].requires_grad_(False)
+        model = session.wrap(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-        session.register(model=net, optimizer=optimizer)
+        session.register(model=model, optimizer=optimizer)
         batches = session.loader(labelled(), batch_size=8)
         for epoch in session.epochs(4):
             if epoch == 1 or (from_then_on and epoch > 1):
                 net[0].requires_grad_(True)
             for x, y in batches:
                 optimizer.zero_grad()
-                cross_entropy(net(x), y).backward()
+                session.weighted(cross_entropy(model(x), y)).backward()
                 optimizer.step()
                 session.step()
         return {"model": net, "optimizer": optimizer}
@@ -245,5 +265,5 @@ def thawed_from_then_on() -> Held:
 
 
 def thawed_once() -> Held:
-    """The same by `==`, and a resumed run leaves it frozen (decision 044)."""
+    """The same by `==`: what is thawed stays so in a resumed run."""
     return thawed(from_then_on=False)

@@ -1,4 +1,7 @@
-"""A module trains on in the mode in which it was: scripts call train() and eval() once, or forget to undo them."""
+"""A module trains on in the mode in which it was: scripts call train() and eval() once, or forget to undo them.
+
+So do its parameters, frozen or not.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from torch.nn.parallel import DataParallel
 
 import perdure
 from perdure import Session
+from perdure.checkpoint.state import RankState
 from perdure.loop.leaving import Exit
-from perdure.state.modules import MODES
+from perdure.state.modes import MODES, TRAINED
 from perdure.state.registry import Registry
 from tests.unit.runtime.session.training import Join, samples
 
@@ -57,7 +61,8 @@ class Moody:
                     within(self, session.steps_done)
                 below(self, epoch)
         state = [value.tolist() for value in self.net.state_dict().values()]
-        return [state, [part.training for part in (self.model, *self.net.modules())]]
+        modes = [part.training for part in (self.model, *self.net.modules())]
+        return [state, modes, [parameter.requires_grad for parameter in self.net.parameters()]]
 
 
 def trains(moody: Moody, _: int) -> None:
@@ -102,6 +107,24 @@ def freezes_in_the_fourth_step(moody: Moody, step: int) -> None:
         moody.net[1].eval()
 
 
+def thaws_in_the_second_epoch(moody: Moody, epoch: int) -> None:
+    if epoch == 1:
+        moody.net[0].requires_grad_(True)
+
+
+def thaws_it_for_a_part_of_an_epoch(moody: Moody, step: int) -> None:
+    moody.net[0].requires_grad_(step % 4 == 2)
+
+
+def built_with_a_frozen_layer(moody: Moody, _: int) -> None:
+    moody.net[0].requires_grad_(False)
+
+
+def freezes_in_the_second_epoch(moody: Moody, epoch: int) -> None:
+    if epoch == 1:
+        moody.net[3].requires_grad_(False)
+
+
 WAYS: dict[str, tuple[Way, Way, Way, Way]] = {
     "forgets to train on": (trains, nothing, nothing, scores_and_stays_in_evaluation),
     "forgets it within the epoch": (nothing, trains, scores_every_third_step, nothing),
@@ -109,6 +132,9 @@ WAYS: dict[str, tuple[Way, Way, Way, Way]] = {
     "freezes once within": (nothing, nothing, freezes_in_the_fourth_step, nothing),
     "freezes once below": (nothing, nothing, nothing, freezes_statistics_once),
     "thaws once": (built_for_evaluation, trains_from_the_second_epoch_on, nothing, scores_and_trains_on),
+    "thaws a layer once": (built_with_a_frozen_layer, thaws_in_the_second_epoch, nothing, nothing),
+    "freezes a layer once": (nothing, freezes_in_the_second_epoch, nothing, nothing),
+    "thaws within": (nothing, built_with_a_frozen_layer, thaws_it_for_a_part_of_an_epoch, nothing),
 }
 
 
@@ -169,6 +195,115 @@ def test_an_image_has_the_modes_of_the_place_where_it_was_taken() -> None:
     net.eval()
     assert registry.state(None, small).objects["net"][MODES] == {"1": False, "1.0": True}
     assert registry.state(None).objects["net"][MODES] == {"": False}
+
+
+def test_an_image_has_the_parameters_that_were_frozen_where_it_was_taken() -> None:
+    registry, net = Registry(), nn.Linear(2, 2)
+    net.bias.requires_grad_(False)
+    registry.add("net", net)
+    registry.modes.begin()
+    small = registry.small()
+    net.requires_grad_(True)
+    net.weight.requires_grad_(False)
+    assert registry.state(None, small).objects["net"][TRAINED] == {"bias": [False, False]}
+    assert registry.state(None).objects["net"][TRAINED] == {"weight": [False, True], "bias": [True, False]}
+
+
+def trained_after(begins: str, then: str, resumed: str, by_now: str, *, old: bool = False) -> str:
+    """A run begins with so many frozen of four parameters (f) and trains the others (t), and is saved `then`; a resumed
+    run begins as `resumed`, and stands `by_now` where training goes on. Returns how it does."""
+    state, found = RankState({}, {}, {}, None), ""
+    for first, later in ((begins, then), (resumed, by_now)):
+        registry, net = Registry(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        registry.add("net", net)
+        sets(net, first)
+        registry.modes.begin()
+        if state.objects:
+            registry.load(state)
+        sets(net, later)
+        registry.modes.take()
+        found = "".join("ft"[parameter.requires_grad] for parameter in net.parameters())
+        state = registry.state(None)
+        if old:
+            state = replace(state, objects={"net": {k: v for k, v in state.objects["net"].items() if k != TRAINED}})
+    return found
+
+
+def sets(net: nn.Module, flags: str) -> None:
+    for parameter, flag in zip(net.parameters(), flags, strict=True):
+        parameter.requires_grad_(flag == "t")
+
+
+def test_what_a_script_has_frozen_since_its_run_began_is_frozen_again_and_what_it_thawed_is_trained() -> None:
+    assert trained_after("fftt", "ftft", "fftt", "fftt") == "ftft"
+    assert trained_after("tttt", "tttt", "tttt", "fttt") == "tttt", "the code above the batch loop runs again"
+
+
+def test_a_script_that_was_changed_to_freeze_others_has_its_way_where_it_was_changed() -> None:
+    assert trained_after("fftt", "fftt", "tttf", "tttf") == "tttf"
+    assert trained_after("fftt", "tftt", "fttt", "fttt") == "tttt"
+
+
+def test_a_script_that_was_changed_to_train_all_does_so_from_the_next_batch_on(join: Join, tmp_path: Path) -> None:
+    with pytest.raises(Exit):
+        Moody(join(ROOT=(root := f"file://{tmp_path}"))).run(
+            built_with_a_frozen_layer, nothing, nothing, nothing, stop=7
+        )
+    (_, _, trained) = Moody(join(ROOT=root)).run(nothing, nothing, nothing, nothing)
+    assert isinstance(trained, list)
+    assert all(trained)
+
+
+def test_a_checkpoint_of_a_version_that_did_not_say_which_are_frozen_leaves_them_as_the_script_has_them() -> None:
+    assert trained_after("fftt", "ttff", "fftt", "ftft", old=True) == "ftft"
+
+
+def test_a_frozen_parameter_is_known_by_its_new_name() -> None:
+    registry, net = Registry(), nn.Sequential(nn.Linear(2, 2))
+    registry.add("net", net)
+    registry.modes.begin()
+    net[0].bias.requires_grad_(False)
+    other, fresh = Registry(), nn.Sequential()
+    fresh.add_module("first", nn.Linear(2, 2))
+    other.rename({"net": "model", "net.0": "model.first"})
+    other.add("model", fresh)
+    other.modes.begin()
+    other.load(registry.state(None))
+    other.modes.take()
+    assert [parameter.requires_grad for parameter in fresh.parameters()] == [True, False]
+
+
+def test_one_that_is_registered_late_begins_there() -> None:
+    registry, late = Registry(), nn.Linear(2, 2).requires_grad_(False)
+    registry.modes.begin()
+    registry.add("late", late, late=True)
+    late.bias.requires_grad_(True)
+    assert registry.state(None).objects["late"][TRAINED] == {"weight": [False, False], "bias": [True, False]}
+
+
+def test_a_module_that_was_registered_late_has_the_parameters_frozen_that_were(join: Join, tmp_path: Path) -> None:
+    def trained(stop: int | None, root: str) -> list[bool]:
+        moody, found = Moody(join(ROOT=f"file://{tmp_path}/{root}")), []
+        late: list[nn.Module] = []
+
+        def above(_: Moody, epoch: int) -> None:
+            if epoch >= 1 and not late:
+                late.append(nn.Linear(2, 2).requires_grad_(False))
+                moody.session.register(late=late[0])
+
+        def within(_: Moody, step: int) -> None:
+            if step == 8:
+                late[0].requires_grad_(True)
+            found.append(bool(late) and next(late[0].parameters()).requires_grad)
+
+        moody.run(nothing, above, within, nothing, stop)
+        return found
+
+    whole = trained(None, "whole")
+    for stop in (9, 12):
+        with pytest.raises(Exit):
+            trained(stop, f"{stop}")
+        assert trained(None, f"{stop}") == whole[stop:]
 
 
 def test_what_is_around_a_module_has_its_mode_too_and_no_train_of_the_scripts_is_called() -> None:
