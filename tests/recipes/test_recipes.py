@@ -27,6 +27,7 @@ EXACT = {
         "rewards",
         "carried_state",
         "switched_adapters",
+        "distilled",
     ),
     "generative": ("dcgan", "critics", "diffusion", "annealing", "codebook"),
     "selfsupervised": ("queue", "queue_of_all_ranks", "dino"),

@@ -207,6 +207,43 @@ def switched_adapters() -> Held:
         return {"model": net, "optimizer": optimizer, "scores": session.state["scores"]}
 
 
+def distilled() -> Held:
+    """torchtune's knowledge_distillation_single_device: a student with LoRA on its attention learns from a frozen
+    teacher's chances, by forward KL over the tokens that count, and from the text; accumulated and clipped, with a
+    cosine schedule after a warm-up."""
+    torch.manual_seed(8)
+    teacher = GPT().requires_grad_(False).eval()
+    net, ratio, accumulated = GPT(), 0.5, 2
+    block = net.requires_grad_(False).blocks[0]
+    block.queries_keys_values, block.out = Adapted(block.queries_keys_values), Adapted(block.out)
+    samples = text(64)
+    counts = torch.arange(CONTEXT + 1) > torch.arange(64)[:, None] % 5  # the prompt is masked
+    with perdure.Session.from_env() as session:
+        model = session.wrap(net)
+        trained = [weight for weight in net.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.01)
+        rate = lambda step: min(1.0, step / 2) * 0.5 * (1 + math.cos(math.pi * max(0, step - 2) / 6))  # noqa: E731
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        batches = session.loader(TensorDataset(samples, counts), batch_size=8)
+        for _ in session.epochs(2):
+            for number, (x, counted) in enumerate(batches, batches.batch_index + 1):
+                said, labels = model(x[:, :-1]), x[:, 1:].masked_fill(~counted[:, 1:], -100)
+                with torch.no_grad():
+                    chances = teacher(x[:, :-1]).softmax(-1)
+                apart = -(chances * said.log_softmax(-1)).sum(-1)[labels != -100].mean()
+                loss = cross_entropy(said.flatten(0, 1), labels.flatten(), ignore_index=-100)
+                both = (1 - ratio) * loss + ratio * apart
+                session.weighted(both, (labels != -100).sum()).div(accumulated).backward()
+                if number % accumulated == 0:
+                    clip_grad_norm_(trained, 1.0)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                    scheduler.step()
+                    session.step()
+        return {"student": net, "teacher": teacher, "optimizer": optimizer, "scheduler": scheduler}
+
+
 def log_probability(model: nn.Module, x: Tensor) -> Tensor:
     return model(x[:, :-1]).log_softmax(-1).gather(2, x[:, 1:, None]).sum((1, 2))
 
