@@ -7,20 +7,26 @@ from typing import Final
 import pytest
 
 from tests.simulation.faults import FAULTS
-from tests.simulation.history import History, Request, planned
+from tests.simulation.history import History, Request, Result, planned
 
 SEEDS: Final = 6
 """The arrangement occurs within so many histories."""
 ALONE: Final = [name for name, fault in FAULTS.items() if fault.alone]
+UNARRANGED: Final = {"file-missed", "image-pull"}
+"""What any history may count, whatever it arranges."""
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_what_is_arranged_is_borne(name: str) -> None:
     results = [History(Request(seed, only=(name,))).play() for seed in range(2)]
-    while len(results) < SEEDS and not any(result.fired for result in results):
+    while len(results) < SEEDS and not any(arranged(result) for result in results):
         results.append(History(Request(len(results), only=(name,))).play())
     assert [str(result.violation) for result in results if result.violation] == []
-    assert any(result.fired for result in results)
+    assert any(arranged(result) for result in results)
+
+
+def arranged(result: Result) -> bool:
+    return bool(set(result.fired) - UNARRANGED)
 
 
 def test_no_swarm_draws_what_is_arranged() -> None:

@@ -69,4 +69,5 @@ def test_buffers_that_differ_are_named_once_unless_the_forward_pass_spreads_them
     said, words = played[kind], WRAPS[kind][1]
     assert len(said[0]) == bool(words), said
     assert all(f"between rank 0 and rank 1 these differ: {words}" in line for line in said[0])
+    assert all("by a broadcast from rank 0; on GPUs SyncBatchNorm" in line for line in said[0])
     assert said[1] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -171,3 +172,19 @@ def test_a_session_has_name_servers_asked_again_soon_unless_the_user_has_set_how
         monkeypatch.delenv("RES_OPTIONS")
     with Session.from_env(tmp_path.as_uri()):
         assert os.environ["RES_OPTIONS"] == options
+
+
+def test_the_page_for_a_laptop_names_known_variables_and_their_defaults() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "environment.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    without = {name: row[2] for row in rows for name in re.findall(r"`(PERDURE_\w+)[`=]", row[1])}
+    default, torchrun = read_settings({}), read_settings({"TORCHELASTIC_USE_AGENT_STORE": "True"})
+    assert not unknown(dict.fromkeys(without, "1"))
+    assert without[Env.ROOT] == "`./checkpoints`"
+    assert default.root.endswith("/checkpoints")
+    assert without[Env.EVERY_SECONDS] == without[Env.EVERY_EPOCHS] == f"every {default.cadence.seconds} seconds"
+    assert default.cadence == Cadence(seconds=default.cadence.seconds)
+    assert without[Env.BACKGROUND_BYTES] == f"{default.background_bytes} ({default.background_bytes // 2**20} MiB)"
+    assert without[Env.KEEP] == f"{default.keep}"
+    assert (without[Env.KEEP_EVERY_STEPS], default.keep_every) == ("none", None)
+    assert without[Env.GRACE_SECONDS] == f"{default.grace:.0f}, under torchrun {torchrun.grace:.0f}"
