@@ -164,7 +164,7 @@ def _start_operator(where: Plane) -> int:
     server.kubectl("apply", "--server-side", "-f", REPOSITORY / "crds")
     jobset.wait_for_crd(server.kubectl, "trainingjobs.perdure.dev", "TrainingJob")
     create(server, namespaces())
-    argv = [sys.executable, "-m", "perdure_operator.cli", "run", "--all-namespaces", "--lease-namespace=default"]
+    argv = [sys.executable, "-m", "perdure_operator.cli.main", "run", "--all-namespaces", "--lease-namespace=default"]
     argv += [f"--kubeconfig={where.identity(OPERATOR)}", "--health-port=0", "--log-format=text"]
     pid = server.run(OPERATOR, argv, {"POD_NAME": OPERATOR})
     log = server.folder / f"{OPERATOR}.log"

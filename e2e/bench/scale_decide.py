@@ -54,7 +54,14 @@ def _is_running(seen: dict[str, Any], name: str) -> bool:
 
 
 def _recorded(where: Plane, job: str) -> Snapshot:
-    argv = [sys.executable, "-m", "perdure_operator.cli", "snapshot", job, f"--kubeconfig={where.server.kubeconfig}"]
+    argv = [
+        sys.executable,
+        "-m",
+        "perdure_operator.cli.main",
+        "snapshot",
+        job,
+        f"--kubeconfig={where.server.kubeconfig}",
+    ]
     done = subprocess.run(argv, env=where.server.env, capture_output=True, text=True, check=True)
     return Snapshot.model_validate(json.loads(done.stdout))
 

@@ -26,7 +26,7 @@ class OperatorProcess:
     lease_namespace: str = "perdure-system"
 
     def __enter__(self) -> Self:
-        argv = [sys.executable, "-m", "perdure_operator.cli", "run", "--all-namespaces"]
+        argv = [sys.executable, "-m", "perdure_operator.cli.main", "run", "--all-namespaces"]
         argv += [f"--kubeconfig={self.kubeconfig}", f"--lease-namespace={self.lease_namespace}", "--health-port=0"]
         argv += [f"--lease-seconds={self.lease_seconds}", "--log-format=text", "--log-level=info"]
         argv += self.more

@@ -17,12 +17,12 @@ import yaml
 
 from e2e.prepare.debian import PROMETHEUS
 from e2e.prepare.requirements import missing_for_prometheus
-from perdure_operator.metrics import exposition, jobs
-from perdure_operator.metrics.counted import Frozen
+from perdure_operator.serving.metrics import exposition, jobs
+from perdure_operator.serving.metrics.counted import Frozen
 from tests.api.conftest import REPOSITORY
 from tests.support.full_status import FULL
-from tests.unit.operator.metrics.test_jobs import record
-from tests.unit.operator.metrics.test_operator import FACTS
+from tests.unit.operator.serving.metrics.test_jobs import record
+from tests.unit.operator.serving.metrics.test_operator import FACTS
 
 ALERTS = REPOSITORY / "helm" / "perdure" / "alerts.yaml"
 RULES: list[dict[str, Any]] = [

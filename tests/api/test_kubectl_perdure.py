@@ -18,7 +18,7 @@ import yaml
 
 from e2e.cluster.apiserver import ApiServer
 from e2e.cluster.commands import clean_environment
-from perdure_operator.kubectl import command
+from perdure_operator.cli.kubectl import command
 from tests.api.conftest import REPOSITORY
 from tests.api.rbac import audit_rbac
 from tests.api.scene import Scene, starts, until

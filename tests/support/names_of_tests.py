@@ -21,8 +21,8 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 """Where a package is, and where its tests are."""
 TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/handover/test_images.py": ["perdure/agent/rescuer"],
-    "tests/api/test_kubectl_perdure.py": ["perdure_operator/kubectl/reading", "perdure_operator/kubectl/start"],
-    "tests/unit/operator/kubectl/test_status_page.py": ["perdure_operator/kubectl/job"],
+    "tests/api/test_kubectl_perdure.py": ["perdure_operator/cli/kubectl/reading", "perdure_operator/cli/kubectl/start"],
+    "tests/unit/operator/cli/kubectl/test_status_page.py": ["perdure_operator/cli/kubectl/job"],
     "tests/unit/operator/cluster/read/test_cache.py": [
         "perdure_operator/cluster/read/deleted_objects",
         "perdure_operator/cluster/read/records",
@@ -60,10 +60,10 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/operator/decide/test_reactions.py": ["perdure_operator/decide/disruptions"],
     "tests/unit/operator/decide/test_root_problem.py": ["perdure_operator/api/reasons"],
     "tests/unit/operator/decide/test_steps_lost.py": ["perdure_operator/decide/ending"],
-    "tests/unit/operator/metrics/test_server.py": ["perdure_operator/serving/connections"],
-    "tests/unit/operator/metrics/test_access.py": ["perdure_operator/serving/reviews"],
+    "tests/unit/operator/serving/metrics/test_server.py": ["perdure_operator/serving/connections"],
+    "tests/unit/operator/serving/metrics/test_access.py": ["perdure_operator/serving/reviews"],
     "tests/unit/operator/loop/test_watch.py": ["perdure_operator/loop/affected_jobs"],
-    "tests/api/test_operator_process.py": ["perdure_operator/loop/operator", "perdure_operator/start"],
+    "tests/api/test_operator_process.py": ["perdure_operator/loop/operator", "perdure_operator/cli/start"],
     "tests/unit/operator/schema/test_crd.py": [
         "perdure_operator/api/cel",
         "perdure_operator/api/model",
@@ -76,8 +76,8 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/operator/schema/test_pod.py": ["perdure_operator/schema/template"],
     "tests/unit/operator/state/test_signal_table.py": ["perdure_operator/api/signals"],
     "tests/unit/operator/test_announcements.py": ["perdure_operator/api/default_signals"],
-    "tests/unit/operator/test_cli.py": ["perdure_operator/loop/logs"],
-    "tests/unit/operator/test_configured.py": ["perdure_operator/explain_signals"],
+    "tests/unit/operator/cli/test_main.py": ["perdure_operator/loop/logs"],
+    "tests/unit/operator/api/test_configured.py": ["perdure_operator/cli/explain_signals"],
     "tests/unit/operator/test_vanished_pool.py": ["perdure_operator/cluster/batching"],
     "tests/unit/compat/test_status.py": ["perdure_operator/api/status"],
     "tests/unit/runtime/adapters/test_hf.py": [
@@ -156,7 +156,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure/log/members",
     ],
     "tests/unit/runtime/live/test_failing.py": ["perdure/live/joining", "perdure/live/newcomer"],
-    "tests/unit/runtime/live/test_live.py": ["perdure/group/old_groups", "perdure/host/collector"],
+    "tests/unit/runtime/live/test_live.py": ["perdure/group/old_groups", "perdure/live/collector"],
     "tests/unit/runtime/log/test_takeover.py": ["perdure/log/verdict"],
     "tests/unit/runtime/log/test_writer.py": ["perdure/log/reader"],
     "tests/unit/runtime/loop/data/test_fingerprint.py": ["perdure/loop/position/datasets"],

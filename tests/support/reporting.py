@@ -12,7 +12,7 @@ from perdure_operator.api import names
 from perdure_operator.cluster.protocol import Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import JobRecord, PodRecord
-from perdure_operator.reports.tokens import ReportingPod
+from perdure_operator.serving.reports.tokens import ReportingPod
 from perdure_operator.serving.reviews import TOKEN_REVIEWS
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.stage import KEY, Stage

@@ -28,7 +28,7 @@ def test_every_module_has_a_test_file_of_its_name_or_stands_in_the_table() -> No
             {},
             [
                 "perdure/live/handover.py has no tests/unit/runtime/live/test_handover.py: write it, or name the file "
-                "with its tests in TESTED_IN"
+                "file with its tests in TESTED_IN"
             ],
         ),
         ([KEYS], {TEST: ["perdure/live/keys"]}, [f"TESTED_IN names {TEST}, which does not exist"]),
@@ -41,11 +41,11 @@ def test_every_module_has_a_test_file_of_its_name_or_stands_in_the_table() -> No
         ),
         (["runtime/perdure/live/__init__.py"], {}, []),
         (
-            ["operator/perdure_operator/start.py", "tests/unit/runtime/test_start.py"],
+            ["operator/perdure_operator/cli/start.py", "tests/unit/runtime/test_start.py"],
             {},
             [
-                "perdure_operator/start.py has no tests/unit/operator/test_start.py: write it, or name the file with "
-                "its tests in TESTED_IN"
+                "perdure_operator/cli/start.py has no tests/unit/operator/cli/test_start.py: write it, or name the "
+                "file with its tests in TESTED_IN"
             ],
         ),
     ],

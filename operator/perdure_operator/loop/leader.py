@@ -27,7 +27,7 @@ from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
-from perdure_operator.metrics.counted import Echoes, Frozen, OperatorFacts
+from perdure_operator.serving.metrics.counted import Echoes, Frozen, OperatorFacts
 
 logger = logging.getLogger(__name__)
 

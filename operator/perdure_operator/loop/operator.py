@@ -108,8 +108,8 @@ async def run(options: OperatorOptions) -> bool:
 def _metrics(api: KubeApi, leader: Leader, port: int, folder: Path | None) -> SideWork:
     """What serves metrics. Raises UserError if the port or the certificate cannot be used."""
     # Prometheus' client and cryptography take a tenth of a second and 10 MB: only where they are wanted.
-    from perdure_operator.metrics import access, exposition, server  # noqa: PLC0415
     from perdure_operator.serving import certificate, connections  # noqa: PLC0415
+    from perdure_operator.serving.metrics import access, exposition, server  # noqa: PLC0415
 
     contexts = certificate.FromFiles(folder) if folder else certificate.SelfMade([socket.gethostname(), "localhost"])
     collect = exposition.collector(lambda: leader.freeze(api.requests))
@@ -131,8 +131,8 @@ def _reports(api: KubeApi, cache: Cache, options: ReportOptions) -> _Reports:
     """What takes and shows reports. Raises UserError if the port or the certificate cannot be used."""
     # cryptography takes time and memory: only where it is wanted.
     from perdure_operator.loop import progress  # noqa: PLC0415
-    from perdure_operator.reports import channel, endpoint, heard, tokens  # noqa: PLC0415
     from perdure_operator.serving import certificate, connections  # noqa: PLC0415
+    from perdure_operator.serving.reports import channel, endpoint, heard, tokens  # noqa: PLC0415
 
     channels = channel.Channels(options.url, options.certificate)
     contexts = certificate.FromFiles(options.certificate)

@@ -18,10 +18,10 @@ from perdure_operator.cluster.protocol import ApiError, Conflict, Unavailable
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.queue import Queue
-from perdure_operator.reports.heard import Received, ReportBoard
-from perdure_operator.reports.progress import shown
-from perdure_operator.reports.tokens import Tokens
 from perdure_operator.serving.pacing import BoundedRate
+from perdure_operator.serving.reports.heard import Received, ReportBoard
+from perdure_operator.serving.reports.progress import shown
+from perdure_operator.serving.reports.tokens import Tokens
 
 WRITES_PER_SECOND: Final = 20.0
 LOOK_SECONDS: Final = 1.0

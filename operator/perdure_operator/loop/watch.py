@@ -17,7 +17,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import key_of, version_of
 from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.queue import Queue
-from perdure_operator.metrics.counted import Echoes
+from perdure_operator.serving.metrics.counted import Echoes
 
 SELECTOR_KEY: Final = ("v1", "pods")
 """The documented string form 'v1/pods' silently selects nothing in kopf 1.45.2."""

@@ -21,7 +21,7 @@ from perdure_operator.cluster.write.act import Actor
 from perdure_operator.decide import decide
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
-from perdure_operator.metrics.counted import RoundCounts, RoundOutcome
+from perdure_operator.serving.metrics.counted import RoundCounts, RoundOutcome
 from perdure_operator.state.decision import Decision, DeletePod
 from perdure_operator.state.snapshot import Snapshot
 

@@ -10,6 +10,7 @@ effects     carries out the machine's actions
 bridge      the connections of one attempt
 keys        the attempt's key-value store at the decider
 transfer    moves the state to newcomers
+collector   pauses Python's garbage collector in the stop
 summing     checksums that compare the old ranks' state
 protocol    the pure state machines
 """

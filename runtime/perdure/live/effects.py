@@ -22,10 +22,10 @@ from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError, UserError, in_words
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
-from perdure.host.collector import CollectorPause
 from perdure.layout.box import Box
 from perdure.layout.elastic import ElasticMesh, write_placements
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
+from perdure.live.collector import CollectorPause
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import perdure
 from perdure.adapters.hf.batches import Collate, Placeholder, TrainerBatches
 from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
 from perdure.adapters.hf.losses import Losses
 from perdure.console import say
 from perdure.errors import UserError
+from perdure.session.loading import load
 from perdure.session.session import Session
 
 BEST = "best"
@@ -166,7 +166,7 @@ class WithSession:
         trainer: Any = self
         wanted = trainer.state.best_global_step
         try:
-            found = perdure.load(self._at_work.root, ["model"], pin=BEST)
+            found = load(self._at_work.root, ["model"], pin=BEST)
         except UserError as error:
             self._say(f"the best model, of step {wanted}, is not in the store, so the last one stays: {error}")
             return

@@ -15,9 +15,9 @@ from perdure_operator.api.status import TrainingPhase, TrainingProgress
 from perdure_operator.cluster.protocol import JOBS, Forbidden, Json, Resource, Unavailable
 from perdure_operator.decide.hearing import SILENT
 from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, REFUSED_SECONDS, ProgressWriter
-from perdure_operator.reports.heard import Received, ReportBoard
-from perdure_operator.reports.tokens import Tokens
 from perdure_operator.serving.pacing import BoundedRate
+from perdure_operator.serving.reports.heard import Received, ReportBoard
+from perdure_operator.serving.reports.tokens import Tokens
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.reporting import Reviews, report, sender, trains
 from tests.support.stage import KEY, Stage

@@ -14,7 +14,7 @@ from perdure.wire import LABEL_JOB
 from perdure_operator.cluster.protocol import JOBS, PODS, Json, Resource, Unavailable
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.worker import RESYNC_SECONDS
-from perdure_operator.metrics.counted import RoundOutcome
+from perdure_operator.serving.metrics.counted import RoundOutcome
 from perdure_operator.state.decision import CheckTemplate, Decision, DeletePod
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.stage import KEY, Stage

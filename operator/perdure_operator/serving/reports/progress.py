@@ -1,0 +1,110 @@
+"""What status shows of reports, and when. Pure. Called by `loop.progress`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from perdure.wire.report import TrainerPhase
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
+from perdure_operator.decide.health import health
+from perdure_operator.decide.hearing import is_silent, trained_runs
+from perdure_operator.serving.reports.heard import Received
+
+EVERY: Final = timedelta(seconds=60)
+"""Status shows the numbers of a job this often at most, unless what it says of the job changes with them."""
+
+AT_LEAST: Final = timedelta(seconds=10)
+"""No sooner in any case: two runs' rank 0 may both report while one takes over, and each change starts a round."""
+
+_RATE_SECONDS: Final = 10
+_RATE_STEPS: Final = 3
+"""Rates count for so long after a step, or for so many steps' time: an agent repeats them while its trainer stands."""
+_WITH_STEPS: Final = frozenset({TrainerPhase.TRAINING, TrainerPhase.SAVING})
+"""Phases in which steps are made."""
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A status with a report."""
+
+    status: TrainingJobStatus
+    changes_words: bool
+    """Whether it says something else about the job than before: the next round has to say it in a condition."""
+
+
+def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Received) -> Shown | None:
+    """The status with what the job's rank 0 reports; None if nothing is due."""
+    report, old = received.report, status.progress
+    if report.run is None or report.step is None or report.run not in trained_runs(status):
+        return None
+    if old is not None and received.at - old.observed_at < AT_LEAST:
+        return None
+    last_save = _last_save(received, status.last_save)
+    progress = _progress(received, old, report.run, report.step)
+    saved = last_save is not None and (status.last_save is None or last_save.step != status.last_save.step)
+    if old is not None and not saved and progress.storage_failing_since is None:
+        # another pod may have rank 0 now, and has not tried to save
+        kept = {"storage_failing_since": old.storage_failing_since, "storage_why": old.storage_why}
+        progress = progress.model_copy(update=kept)
+    new = status.model_copy(update={"progress": progress, "last_save": last_save})
+    heard_anew = old is None or old.run != report.run or is_silent(old, received.at)
+    changes_words = heard_anew or health(status, policy) != health(new, policy)
+    if old is not None and received.at - old.observed_at < EVERY and not changes_words:
+        return None
+    return Shown(new, changes_words)
+
+
+def _progress(received: Received, old: TrainingProgress | None, run: int, step: int) -> TrainingProgress:
+    report, step_at, phase_at = received.report, received.step_at or received.at, received.phase_at or received.at
+    phase = TrainingPhase.__members__.get(report.phase.name) if report.phase else None
+    pace = _rounded(report.step_seconds) or (old.seconds_per_step if old else None)
+    failing_since = _time(report.store_failing_since, received.at)
+    if old is not None:  # an operator that led before may know of earlier reports
+        if (old.run, old.step) == (run, step):
+            step_at = min(step_at, old.step_time or step_at)
+        if (old.run, old.phase) == (run, phase):
+            phase_at = min(phase_at, old.phase_time or phase_at)
+        if failing_since is not None:
+            failing_since = old.storage_failing_since or failing_since
+    steps_now = (received.at - step_at).total_seconds() <= max(_RATE_SECONDS, _RATE_STEPS * (pace or 0.0))
+    rates_count = steps_now and report.phase in _WITH_STEPS
+    rate, left = (report.samples_per_second, report.remaining_seconds) if rates_count else (None, None)
+    return TrainingProgress(
+        run=run,
+        step=step,
+        epoch=report.epoch,
+        step_time=step_at,
+        phase=phase,
+        phase_time=phase_at,
+        began_time=step_at if old is None else old.began_time,
+        seconds_per_step=pace,
+        samples_per_second=_rounded(rate),
+        storage_failing_since=failing_since,
+        storage_why=report.store_why,
+        percent=None if report.progress is None else int(100 * report.progress),
+        remaining_seconds=None if left is None else round(left),
+        observed_at=received.at,
+    )
+
+
+def _last_save(received: Received, old: LastSave | None) -> LastSave | None:
+    """The time of one stays as it was first shown: the clocks of a pod and of the operator may differ."""
+    step, at = received.report.commit_step, _time(received.report.commit_at, received.at)
+    if step is None or at is None:
+        return old
+    time = old.time if old is not None and old.step == step else at
+    return LastSave(step=step, time=time, observed_at=received.at)
+
+
+def _time(at: float | None, latest: datetime) -> datetime | None:
+    """A pod's clock may be ahead."""
+    return None if at is None else min(latest, datetime.fromtimestamp(min(at, _LATEST), UTC))
+
+
+def _rounded(rate: float | None) -> float | None:
+    """Three digits: more is noise."""
+    return None if rate is None else float(f"{rate:.3g}")

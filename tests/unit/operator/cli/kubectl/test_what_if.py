@@ -1,0 +1,192 @@
+"""`kubectl perdure what-if drain` tells what holds evictions, until when, what is at risk, and what nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from datetime import timedelta
+
+from hypothesis import HealthCheck, given, settings
+
+from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
+from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.cli.kubectl import reading
+from perdure_operator.cli.kubectl.forward import How
+from perdure_operator.cli.kubectl.page import Table
+from perdure_operator.cli.kubectl.screen import draw
+from perdure_operator.cli.kubectl.what_if import (
+    Drain,
+    DrainOfJob,
+    DrainSeen,
+    Rules,
+    Unseen,
+    cadence,
+    page,
+    table_of_each,
+    what_if,
+)
+from perdure_operator.cluster.protocol import PODS
+from perdure_operator.state.snapshot import Budget, Snapshot
+from tests.support.raw import NOW
+from tests.support.stage import KEY, Stage
+from tests.unit.operator.cli.kubectl.seen import moved, training
+from tests.unit.operator.decide.test_total import SNAPSHOTS
+
+RULES = Rules("the shipped ones alone", "1.2", "1.2")
+
+
+def snapshot(stage: Stage) -> Snapshot:
+    seen = asyncio.run(stage.observer.observe(KEY))
+    assert seen is not None
+    return seen
+
+
+def asked(stage: Stage, *nodes: str, warm_ups: tuple[float, ...] = ()) -> DrainOfJob:
+    (job,) = what_if([DrainSeen(snapshot(stage), warm_ups)], nodes, stage.now, RULES).jobs
+    return job
+
+
+def text(told: Drain) -> str:
+    out = io.StringIO()
+    draw(page(told), out)
+    return " ".join(out.getvalue().split())
+
+
+def test_evictions_are_refused_until_the_members_there_have_ended() -> None:
+    stage = moved()
+    told = asked(stage, "n3", warm_ups=(4.2, 5.0))
+    assert told.members == (stage.names()[1],)
+    assert told.evictions.refused
+    assert told.evictions.first_after == 6.0  # the quiet second, and the longest time until a pod was Ready
+    assert told.evictions.at_latest == stage.now + timedelta(seconds=1 + 30 + 600)
+    assert asked(stage, "n3").evictions.first_after is None
+    assert "how long they take to be Ready" in asked(stage, "n3").not_known
+
+
+def test_a_member_that_is_not_ready_and_one_without_a_budget_are_evicted_at_once() -> None:
+    stage = training()
+    stage.cluster.change(PODS, "ns", stage.names()[1], _not_ready)
+    assert not asked(stage, "n2").evictions.refused
+    assert asked(stage, "n1").evictions.refused
+    bare = snapshot(training()).model_copy(update={"budget": None})
+    told = what_if([DrainSeen(bare)], ["n1"], NOW, RULES)
+    (job,) = told.jobs
+    assert not job.evictions.refused
+    assert job.evictions.unprotected == job.members
+    assert "with 120 s to save" in job.evictions.why
+    assert job.at_risk.startswith("the steps since its last commit")
+    assert "1 at once, unprotected" in text(told)
+    assert job.with_room.how is not How.LIVE  # a member that has two minutes is not waited for
+
+
+def test_new_members_that_take_longer_than_they_are_awaited_are_told_of() -> None:
+    quick = what_if([DrainSeen(snapshot(moved()), (5.0,))], ["n3"], moved().now, RULES)
+    slow = what_if([DrainSeen(snapshot(moved()), (31.0,))], ["n3"], moved().now, RULES)
+    assert "its pods took up to 5s to be Ready Evictions" in text(quick)
+    assert "its pods took up to 31s to be Ready: new ones are awaited until 31s after the cordon alone" in text(slow)
+
+
+def test_a_budget_that_leaves_room_for_one_eviction_admits_it() -> None:
+    loose = snapshot(training())
+    loose = loose.model_copy(update={"budget": Budget(min_available=1, uid="u")})
+    (told,) = what_if([DrainSeen(loose)], ["n1"], NOW, RULES).jobs
+    assert (told.evictions.refused, told.evictions.unprotected) == (False, told.members)
+    (both,) = what_if([DrainSeen(loose)], ["n1", "n2"], NOW, RULES).jobs
+    assert (both.evictions.refused, both.evictions.unprotected) == (True, both.members[:1])
+    assert "the first 1 of 2 members there are evicted at once" in both.evictions.why
+
+
+def test_pods_that_have_ended_hold_no_drain() -> None:
+    stage = training()
+    ended = write_outcome(Outcome(ExitKind.COMPLETED, 1, 1, 9, commit=CommitRef(seq=3, step=9), opened=1))
+    stage.end_pod(stage.names()[1], ended)
+    assert what_if([DrainSeen(snapshot(stage))], ["n2"], NOW, RULES).jobs == ()
+    assert len(what_if([DrainSeen(snapshot(stage))], ["n1"], NOW, RULES).jobs) == 1
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SNAPSHOTS)
+def test_every_job_gets_an_answer_in_whatever_state_it_is(seen: Snapshot) -> None:
+    told = what_if([DrainSeen(seen)], [node.name for node in seen.nodes], seen.now, RULES)
+    assert Drain.model_validate_json(told.model_dump_json()) == told
+    assert text(told)
+
+
+def _not_ready(pod: dict[str, object]) -> None:
+    status = pod["status"]
+    assert isinstance(status, dict)
+    status["conditions"] = [{"type": "Ready", "status": "False"}]
+
+
+def test_a_second_budget_is_named_as_it_refuses_every_eviction() -> None:
+    two = snapshot(training()).model_copy(update={"foreign_budgets": ("theirs",)})
+    (told,) = what_if([DrainSeen(two)], ["n1"], NOW, RULES).jobs
+    assert told.evictions.refused
+    assert told.evictions.why.endswith("theirs")
+
+
+def test_a_drain_that_never_ends_is_told_so() -> None:
+    told = what_if([DrainSeen(snapshot(training(disruption={"signals": {"cordon": "Ignore"}})))], ["n1"], NOW, RULES)
+    assert "without room that is never" in text(told)
+    assert "its reaction to a cordoned node is Ignore" in text(told)
+
+
+def test_steps_at_risk_are_those_since_the_last_commit() -> None:
+    assert asked(moved(), "n3").at_risk.startswith("none; if a member dies meanwhile")
+    assert "of step 450" in asked(moved(), "n3").at_risk
+    assert "one every 50 steps" in asked(training(checkpoint=EVERY_FIFTY), "n1").at_risk
+    assert "has not saved" in asked(training(completion="ExitCode"), "n1").at_risk
+    assert cadence(CheckpointPolicy(uri="s3://b/c", every_epochs=2)) == "one every 2 epochs"
+    assert cadence(CheckpointPolicy(uri="s3://b/c")) == "one every 300 seconds"
+
+
+EVERY_FIFTY = {"uri": "s3://bucket/digits", "everySteps": 50}
+
+
+def test_what_nobody_knows_before_is_said() -> None:
+    first = asked(training(), "n2").not_known
+    assert any("room for 1 new member" in one for one in first)
+    assert any("handed over live" in one for one in first)
+    assert not any("handed over live" in one for one in asked(moved(), "n3").not_known)
+    assert any("take to save" in one for one in asked(training(completion="ExitCode"), "n1").not_known)
+
+
+def test_a_job_that_cannot_be_read_is_named_and_nothing_is_said_of_it() -> None:
+    told = what_if([Unseen("ns", "new", "field replicas: too new")], ["n1"], NOW, RULES)
+    assert text(told).startswith("ns/new: cannot be read, so nothing is said of it: field replicas: too new")
+    assert text(what_if([], ["n1", "n2"], NOW, RULES)) == "No training job has a pod on n1, n2."
+    many = what_if([], [f"n{number}" for number in range(200)], NOW, Rules("", "", "", "team"))
+    assert text(many) == "No training job in namespace team has a pod on these 200 nodes."
+
+
+def test_a_page_says_whose_jobs_were_looked_at_and_by_which_rules() -> None:
+    told = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("those of rows.yaml", "1.2", "1.2", "ns"))
+    assert "If n1 were drained now: jobs in namespace ns" in text(told)
+    assert "Played as Perdure 1.2 decides. Rows of the table of signals: those of rows.yaml." in text(told)
+    other = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2", "1.3"))
+    assert "1.2 decides; the operator's chart is of version 1.3, and another version may decide other" in text(other)
+    unknown = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2"))
+    assert "1.2 decides; the operator's is not known, and another version may decide otherwise" in text(unknown)
+
+
+def test_nodes_that_are_drained_one_by_one_have_a_row_each() -> None:
+    seen = snapshot(training())
+    drains = [what_if([DrainSeen(seen)], [node], NOW, RULES) for node in ("n1", "n2", "n3")]
+    (table, idle, *_) = table_of_each(drains)
+    assert isinstance(table, Table)
+    assert [row[:4] for row in table.rows] == [("n1", "ns", "digits", "1"), ("n2", "ns", "digits", "1")]
+    assert idle == "No training job has a pod on n3."
+
+
+def test_a_pod_that_was_not_ready_in_between_tells_no_warm_up() -> None:
+    stage = training()
+    seen = snapshot(stage)
+    assert seen.status.current is not None
+    planned = seen.status.current.plan.assigned_time
+    assert planned is not None
+    raw = stage.pods()[0]
+    raw["metadata"]["creationTimestamp"] = (planned - timedelta(seconds=9)).isoformat()
+    for since, known in ((planned - timedelta(seconds=2), 7.0), (planned + timedelta(days=3), None)):
+        raw["status"]["conditions"] = [{"type": "Ready", "status": "True", "lastTransitionTime": since.isoformat()}]
+        assert reading.warm_up(raw, seen) == known
+    assert asked(stage, "n2", warm_ups=(5.0, 86400.0)).warm_up is None
