@@ -42,13 +42,17 @@ def _agent(command: Sequence[str], **options: Any) -> ForkedAgent:
     return ForkedAgent(command[1:], **options)
 
 
-def in_other_orders(folder: Path) -> Path:
-    """The same script, with weights by channels and by columns, and a fused optimizer: that one goes through memory."""
+KERNELS = {"fused": "fused=True", "foreach": "foreach=True", "loop": "foreach=False"}
+
+
+def in_other_orders(folder: Path, kernel: str) -> Path:
+    """The same script, with weights by channels and by columns, and an optimizer with this kernel: a fused one goes
+    through memory."""
     text = SCRIPT.read_text()
     for plain, other in {
         "net = network()": "net = network().to(memory_format=torch.channels_last)\n"
         "    net[-1].weight = nn.Parameter(net[-1].weight.detach().t().contiguous().t())",
-        "lr=2e-3)": "lr=2e-3, fused=True)",
+        "lr=2e-3)": f"lr=2e-3, {KERNELS[kernel]})",
     }.items():
         assert text.count(plain) == 1
         text = text.replace(plain, other)

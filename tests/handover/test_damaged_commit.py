@@ -10,6 +10,7 @@ from e2e.harness.lab import DIGITS
 from perdure.agent.linux import descendants
 from perdure.wire import Beginning, Env, ExitKind
 from tests.handover import forking
+from tests.handover.judging import drawn
 
 TRAINERS = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers"
 PACE = {"PACE_SECONDS": "0.05", "PACED_RUNS": "1"}
@@ -41,6 +42,7 @@ def test_the_members_tell_of_the_commit_and_where_their_run_has_begun_instead(tm
         assert (skipped.run, skipped.steps) == (2, newest.body["step"] - began)
         assert skipped.why.startswith(f"commit {newest.seq} of step {newest.body['step']}: data/1/")
     assert evidence.steps_lost(entries, steps) == reached - began
+    assert drawn((member.said for member in job.members.values()), lost=True) == set()
 
 
 def harm(folder: Path, commit: evidence.Entry) -> None:

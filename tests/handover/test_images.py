@@ -119,8 +119,11 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
     assert job.root.weight_hash() == two.weights
 
 
-def test_weights_and_moments_of_other_memory_orders_come_back_from_an_image(tmp_path: Path) -> None:
-    script = forking.in_other_orders(tmp_path)
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(kernel, marks=() if kernel == "fused" else LONGER) for kernel in forking.KERNELS]
+)
+def test_weights_and_moments_of_other_memory_orders_come_back_from_an_image(tmp_path: Path, kernel: str) -> None:
+    script = forking.in_other_orders(tmp_path, kernel)
     with digits(tmp_path, dies=f"1,{KILLED_AT},optimizer", trains=script) as job:
         job.first_run("a", "b", beside="c")
         assert job.members["b"].outcome().step == KILLED_AT

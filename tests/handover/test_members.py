@@ -93,8 +93,13 @@ def test_a_newcomer_that_gets_no_hand_over_begins_in_place_when_the_older_run_ha
     assert job.root.weight_hash() == undisturbed.weights
 
 
-def test_weights_and_moments_of_other_memory_orders_come_back_in_a_run_that_begins_in_place(tmp_path: Path) -> None:
-    script = forking.in_other_orders(tmp_path)
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(kernel, marks=() if kernel == "fused" else LONGER) for kernel in forking.KERNELS]
+)
+def test_weights_and_moments_of_other_memory_orders_come_back_in_a_run_that_begins_in_place(
+    tmp_path: Path, kernel: str
+) -> None:
+    script = forking.in_other_orders(tmp_path, kernel)
     with digits(tmp_path, script, PERDURE_LIVE="no") as job:
         job.first_run("a", "b", beside="c")
         job.trains(1, 10)

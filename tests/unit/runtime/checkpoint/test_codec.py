@@ -99,7 +99,7 @@ def test_a_numpy_scalar_comes_back_as_one(scalar: Any) -> None:
 )
 def test_a_small_tensor_comes_back_bit_for_bit(tensor: torch.Tensor) -> None:
     back = through_json(tensor)
-    assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+    assert (back.dtype, back.shape, back.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
     assert encode(back) == encode(tensor)
 
 

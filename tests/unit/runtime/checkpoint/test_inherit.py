@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from perdure.checkpoint import checkpointer, stage
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -20,6 +23,7 @@ from perdure.group.peers import Peers
 from perdure.log.images import Stamp
 from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import NoTrace
+from perdure.state.registry import Registry
 from perdure.store import Store
 from perdure.wire.settings import Settings
 from tests.support.store import MemoryStore, WatchedStore
@@ -81,6 +85,41 @@ def test_every_rank_resumes_where_the_survivor_stood(tmp_path: Path, store: Stor
     assert [one.state.rank for one in found][1 - survivor] == OF_LOST
     assert found[survivor].state.rank["rank"] == survivor
     assert story(store) == ["Opened 1", "Opened 2", f"Committed 2 @{STEP}"]
+
+
+class Kept:
+    """State of a script's own."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+def test_what_a_script_keeps_itself_lies_as_it_lay(tmp_path: Path, store: Store) -> None:
+    cube = np.asfortranarray(np.arange(720.0).reshape(8, 9, 10))
+    kept: dict[str, Any] = {
+        "columns": torch.arange(2000.0).reshape(40, 50).t(),
+        "few": torch.ones(2, 3).t(),
+        "fortran": cube,
+        "small": np.asfortranarray(cube[:2, :2, :2]),
+    }
+    registry, path = Registry(), tmp_path / "image"
+    registry.add("kept", Kept(kept))
+    path.touch()
+    label = Label(Stamp(UID, 1, STEP, 1, 2), position(STEP), "a", ("torch",), OF_LOST, ())
+    assert write_image(path, label, stage.stage(registry.state(None), 0, 1), lambda: True)
+    for one in begins(store, [None, path]):
+        into, found = Registry(), Kept({})
+        into.add("kept", found)
+        into.load(replace(one.state, rank=None))
+        for name, value in kept.items():
+            assert np.array_equal(found.values[name], value)
+            assert np.asarray(found.values[name]).strides == np.asarray(value).strides, name
 
 
 def test_each_survivor_goes_on_with_its_own(tmp_path: Path, store: Store) -> None:

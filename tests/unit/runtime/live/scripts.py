@@ -28,6 +28,12 @@ from perdure.session.session import Session
 from perdure.wire.channel import HandoverEnded, TookOver
 from tests.support.undrawn import Script
 
+KERNELS: Mapping[str, dict[str, Any]] = {
+    "": {},
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "loop": {"foreach": False},
+}
 SAMPLES = 102
 BATCH = 16
 
@@ -80,13 +86,14 @@ def train(
     data: int = 5,
     leaves_at: int | None = None,
     amsgrad: bool = False,
+    kernel: str = "",
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
     with `wait_for_end` until it has come to nothing; at step `leaves_at` until it has to leave for it.
 
     With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
     offers, and the steps at which they come. In the runs `count_in` threads and files are counted. `data` is the
-    seed of the samples.
+    seed of the samples. `kernel` is the optimizer's: fused, foreach, loop, or torch's choice.
     """
     torch.set_num_threads(1)
     dies(die, "cold")
@@ -100,8 +107,7 @@ def train(
         net = network(model)
         torch.manual_seed(session.rank)  # dropout of its own on every rank
         wrapped = session.wrap(net, **(options or {}))
-        fused = model == "turned" or None
-        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, fused=fused, amsgrad=amsgrad)
+        optimizer = torch.optim.Adam(wrapped.parameters(), lr=1e-2, amsgrad=amsgrad, **KERNELS[kernel])
         scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 14], 0.1)
         session.register(model=wrapped, optimizer=optimizer, scheduler=scheduler)
         session.on("resumed", lambda commit: told.append(f"resumed {commit.step}"))

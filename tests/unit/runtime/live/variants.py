@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -126,6 +127,8 @@ def train(
                     kit.step()
                     if kind == "own values":
                         seen = session.state["seen"] = [*session.state.get("seen", []), torch.rand(1).item()][-3:]
+                    if kind == "own orders" and session.steps_done == 0:
+                        session.state.update(in_own_orders(session.steps_done))
                     if kind == "asked by one rank" and (session.rank, session.steps_done) == (1, 2):
                         session.stop("enough")
                     take_part(session, wait_at, {} if kind == "evaluated" else offers)
@@ -144,7 +147,23 @@ def train(
             "rate": [kit.scaler.get_scale(), (seen, session.state.get("score")) if session.rank == 0 else None],
             "random": torch.rand(1).item(),
             "compilations": kit.compilations,
+            "orders": {name: strides_of(kept) for name, kept in session.state.items() if hasattr(kept, "dtype")},
         }
+
+
+def in_own_orders(step: int) -> dict[str, Any]:
+    """What a script keeps itself, column by column: what lies with the tensors, and what is small."""
+    cube = np.arange(8 * 9 * 10, dtype=np.float32).reshape(8, 9, 10) + step
+    return {
+        "columns": (torch.arange(2000.0) + step).reshape(40, 50).t(),
+        "few columns": (torch.arange(6.0) + step).reshape(2, 3).t(),
+        "fortran": np.asfortranarray(cube),
+        "small fortran": np.asfortranarray(cube[:2, :2, :2]),
+    }
+
+
+def strides_of(kept: Any) -> tuple[int, ...]:
+    return kept.stride() if isinstance(kept, Tensor) else kept.strides
 
 
 def plain(kit: Kit) -> Iterator[None]:
