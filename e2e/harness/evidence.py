@@ -46,6 +46,9 @@ class TracedStep:
     time: float
     """Seconds since the epoch: all members share this machine's clock."""
     ids: tuple[int, ...]
+    alone: bool = False
+    """Whether the rank had lost another one, so that it is no finished step of the run unless a next run begins behind
+    it."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ def _first_traced(opened: Entry, trace: Sequence[TracedStep]) -> int:
 
 
 def _last_traced(turn: Turn, trace: Sequence[TracedStep]) -> int:
-    return max((step.step for step in trace if (step.uid, step.run) == (turn.uid, turn.run)), default=0)
+    own = (step for step in trace if (step.uid, step.run) == (turn.uid, turn.run) and not step.alone)
+    return max((step.step for step in own), default=0)
 
 
 def counted(entries: Sequence[Entry], trace: Sequence[TracedStep]) -> list[TracedStep]:

@@ -151,7 +151,8 @@ def read_tensors(path: Path) -> Iterator[Tensor]:
 
 def _step(line: dict[str, Any]) -> TracedStep:
     run, rank, step, epoch = (int(line[name]) for name in ("run", "rank", "step", "epoch"))
-    return TracedStep(line["uid"], run, rank, step, epoch, float(line["t"]), tuple(line["ids"]))
+    at, ids, alone = float(line["t"]), tuple(line["ids"]), bool(line.get("alone"))
+    return TracedStep(line["uid"], run, rank, step, epoch, at, ids, alone)
 
 
 def _mark(line: dict[str, Any]) -> Mark:

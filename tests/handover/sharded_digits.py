@@ -1,4 +1,5 @@
-"""examples/digits with the model sharded over all ranks: the script of test_fsdp, with the same arguments."""
+"""examples/digits with the model sharded over all ranks: the script of test_fsdp, with the same arguments. With
+`--shards=2` there are so many shards, and the other ranks hold replicas of them."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--shards", type=int)
     parser.add_argument("--deterministic", action="store_true")
     args = parser.parse_args()
     digits = runpy.run_path(str(DIGITS))
@@ -29,7 +31,11 @@ def main() -> None:
     net = digits["network"]()
 
     with perdure.Session.from_env(deterministic=args.deterministic) as session:
-        mesh = init_device_mesh("cpu", (session.world,))
+        if args.shards:
+            shape, names = (session.world // args.shards, args.shards), ("replicate", "shard")
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        else:
+            mesh = init_device_mesh("cpu", (session.world,))
         for part in (*(part for part in net if list(part.parameters())), net):
             fully_shard(part, mesh=mesh)
         optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)

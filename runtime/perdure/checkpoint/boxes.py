@@ -6,7 +6,7 @@ allocates the whole tensor. Called by tensors, stage, load and the state's room;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,6 +105,18 @@ def view(memory: Tensor, box: Box) -> Tensor:
 def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
     """Each box of a sharded tensor, and the ranks that hold it. Equal on all ranks."""
     return _layout(tensor).holders()
+
+
+def parts(tensors: Iterable[Tensor], world: int) -> tuple[int, ...]:
+    """For each rank of the world the number of its part: ranks that hold the same boxes of all these tensors have the
+    same one. All 0 if no tensor is sharded. Equal on all ranks."""
+    held: list[list[tuple[int, Box]]] = [[] for _ in range(world)]
+    for number, tensor in enumerate(filter(is_sharded, tensors)):
+        for box, ranks in holders(tensor).items():
+            for rank in ranks:
+                held[rank].append((number, box))
+    kinds = {boxes: number for number, boxes in enumerate(dict.fromkeys(map(frozenset, held)))}
+    return tuple(kinds[frozenset(boxes)] for boxes in held)
 
 
 def described(tensor: Tensor) -> str:

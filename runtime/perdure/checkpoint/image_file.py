@@ -1,10 +1,10 @@
-"""An image as bytes: a whole state in one file, laid out like a shard, with a commit's text beside it.
+"""An image as bytes: a state, or a part of one, in a file, laid out like a shard, with a commit's text beside it.
 
     magic (8) · FORMAT (8) · size of the body (8) · size of the header (8) · checksum of the header (8) · body ·
     header (JSON)
 
-The magic is written last, so a file that begins with it is complete. Knows no tensors. Written by a session that has
-lost a peer, read by the next one.
+The magic is written last, so a file that begins with it is complete. A second image may follow behind the first, of the
+next step (perdure.loop.last_step). Knows no tensors. Written by a session that has lost a peer, read by the next one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +25,11 @@ from perdure.checkpoint.manifest import read_item
 from perdure.checkpoint.upload import BLOCK_BYTES, Staged
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
-from perdure.log.images import Stamp
+from perdure.log.images import ImageOffer, Stamp
 from perdure.log.position import Position
 from perdure.wire.channel import IMAGE_MAGIC
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """An agent outlives its trainers, and the next one may be of another version."""
 
 _NUMBERS: Final = struct.Struct("<QQQQ")
@@ -42,38 +43,45 @@ class Label:
     stamp: Stamp
     position: Position
     crc: str
-    """Checksum of what is equal on all ranks."""
+    """Checksum of what is equal on all ranks that hold the same part."""
     alike: tuple[str, ...]
     """Random generators that drew the same numbers on all ranks at the beginning."""
     of_lost: Any
     """What a rank continues with whose own state is lost, as far as this rank knows; encoded."""
     ranks: tuple[Any, ...] = ()
     """Each rank's own state, encoded, if the ranks had exchanged it at that place: then none of it is lost."""
+    part: int = 0
+    """Which part of the state it is: perdure.log.images.ImageOffer."""
+    parts: int = 1
+    """How many there are."""
+    layout: str = ""
+    """Checksum of how the whole state is laid out."""
 
 
-def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
-    """Writes a complete state to the path, replacing its content. OSError if there is no room.
+def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool], begin: int = 0) -> int:
+    """Writes an image to the path, replacing its content from `begin` on: 0, or where another image ends. Returns where
+    this one ends; 0 if it is not left. OSError if there is no room.
 
-    Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left. The file is never
+    Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left. The image is never
     complete before that, because the writer may be killed at any moment.
     """
     file = os.open(path, os.O_RDWR)
     try:
-        os.ftruncate(file, 0)
-        at, sums = _BODY, []
+        os.ftruncate(file, begin)
+        at, sums = begin + _BODY, []
         for block in staged.blocks():
             sums.append(checksum(block))
             at = _put(file, block, at)
         body = {**asdict(label), "items": [asdict(item) for item in staged.items], "blocks": sums}
         header = json.dumps({**body, "objects": staged.objects, "state": staged.state}).encode()
-        _put(file, memoryview(header), at)
+        end = _put(file, memoryview(header), at)
         numbers = _NUMBERS.pack(FORMAT, staged.size, len(header), crc64nvme(header))
-        _put(file, memoryview(numbers), len(IMAGE_MAGIC))
+        _put(file, memoryview(numbers), begin + len(IMAGE_MAGIC))
         if not stands():
-            os.ftruncate(file, 0)
-            return False
-        _put(file, memoryview(IMAGE_MAGIC), 0)
-        return True
+            os.ftruncate(file, begin)
+            return 0
+        _put(file, memoryview(IMAGE_MAGIC), begin)
+        return end
     finally:
         os.close(file)
 
@@ -81,11 +89,12 @@ def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], b
 class Image:
     """An image that was left, verified."""
 
-    def __init__(self, path: Path) -> None:
-        """Corrupt if it was changed, is incomplete, or has another format; OSError if it cannot be read."""
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        """It begins there in the file. Corrupt if it was changed, is incomplete, or has another format; OSError if it
+        cannot be read."""
         file = os.open(path, os.O_RDONLY)
         try:
-            self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))
+            self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))[begin:]
         except ValueError:
             raise Corrupt(f"the image at {path} is empty") from None
         finally:
@@ -100,20 +109,38 @@ class Image:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")
         body = json.loads(bytes(header))
         stamp, position, ranks = Stamp(**body["stamp"]), Position(**body["position"]), tuple(body["ranks"])
-        self.label = Label(stamp, position, body["crc"], tuple(body["alike"]), body["of_lost"], ranks)
+        whose = body["part"], body["parts"], body["layout"]
+        self.label = Label(stamp, position, body["crc"], tuple(body["alike"]), body["of_lost"], ranks, *whose)
         self.items = tuple(map(read_item, body["items"]))
         self.objects: Any = body["objects"]
         """Encoded."""
         self.state: Any = body["state"]
         """The own state of the image's rank, encoded."""
+        self.end = begin + _BODY + self.size + length
+        """Where it ends in the file."""
         if [checksum(block) for block in self.blocks()] != body["blocks"]:
             raise Corrupt(f"the image at {path} was changed after it was written")
+
+    def offer(self, holder: int) -> ImageOffer:
+        """The image as the next run's choice sees it."""
+        label = self.label
+        return ImageOffer(holder, label.stamp, label.crc, label.part, label.parts, label.layout)
 
     def blocks(self) -> Iterator[memoryview]:
         """The body, as a shard's blocks."""
         end = _BODY + self.size
         for at in range(_BODY, end, BLOCK_BYTES):
             yield self._bytes[at : min(at + BLOCK_BYTES, end)]
+
+
+def read_images(path: Path) -> Iterator[Image]:
+    """The images that a process has left there: one, or two of different steps. Corrupt and OSError as above, at the
+    first one; whatever follows counts only if it is complete."""
+    image = Image(path)
+    yield image
+    if path.stat().st_size > image.end:
+        with suppress(Corrupt):
+            yield Image(path, image.end)
 
 
 def _put(file: int, data: memoryview, at: int) -> int:

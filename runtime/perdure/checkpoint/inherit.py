@@ -1,24 +1,26 @@
 """Begins a run from a lost run's image: the image becomes this run's first commit, which the run then resumes.
 
-Each rank offers the image that its pod kept; opening the run chooses among them (perdure.log.images). One rank writes
-the tensors, and every rank with an image its own state. After that it is an ordinary commit. Called by the session's
-`restore`.
+Each rank offers what its pod kept; opening the run chooses among them (perdure.log.images). One rank writes the
+tensors; of a sharded model one rank for each part of them. Every rank with an image writes its own state. After that it
+is an ordinary commit. Called by the session's `restore`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.image_file import Image
+from perdure.checkpoint.image_file import Image, read_images
 from perdure.checkpoint.upload import Staged, without_tensors
 from perdure.console import say
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
 from perdure.log.entry import ImageRef
-from perdure.log.images import ImageOffer, Stamp, holder_of
+from perdure.log.images import ImageOffer, Stamp, holders_of
 from perdure.log.position import Position
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
@@ -30,13 +32,12 @@ class Inheritance:
     """The images that the ranks of a new run have of an earlier run."""
 
     def __init__(self, peers: Peers, held: Path | None) -> None:
-        """Collective. `held` is the file of this rank's image, if its agent kept one."""
+        """Collective. `held` is the file of this rank's images, if its agent kept one."""
         self._peers = peers
-        self._image = _read(held) if held else None
-        label = self._image.label if self._image else None
-        labels = peers.gather("offers an image", {"stamp": vars(label.stamp), "crc": label.crc} if label else None)
+        self._images = _read(held) if held else []
+        offered = peers.gather("offers an image", [asdict(image.offer(peers.rank)) for image in self._images])
         self.offers: Sequence[ImageOffer] = [
-            ImageOffer(rank, Stamp(**found["stamp"]), found["crc"]) for rank, found in enumerate(labels) if found
+            ImageOffer(**{**offer, "stamp": Stamp(**offer["stamp"])}) for offer in chain.from_iterable(offered)
         ]
 
     def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> int:
@@ -49,26 +50,27 @@ class Inheritance:
         checkpointer.commit_first(staged, position, f"image of run {image.run}", seconds)
         if self._peers.rank == 0:
             say(f"goes on from the image that run {image.run} has left, step {position.step}")
-        self._image = None  # its memory is needed
+        self._images = []  # their memory is needed
         return next(offer.stamp.world for offer in self.offers if offer.stamp.run == image.run)
 
     def _staged(self, image: ImageRef, of_lost: OfLost) -> tuple[Staged, Position]:
         """This rank's part of the commit, and its position. Collective."""
-        peers, own = self._peers, self._image
-        mine = own if own and (own.label.stamp.run, own.label.stamp.step) == (image.run, image.step) else None
-        holder = holder_of(image, self.offers)
+        peers = self._peers
+        mine = next((own for own in self._images if own.label.stamp.place == (image.run, image.step)), None)
+        holders = holders_of(image, self.offers)
+        holder = holders[0]
         found = peers.gather("tells of an image", _described(mine, tensors=peers.rank == holder))
         same_world = found[holder]["stamp"]["world"] == peers.world
         state = _own_state(found, peers.rank if same_world else None, found[holder]["ranks"], of_lost)
         objects = found[holder]["objects"] if peers.rank == 0 else None
         position = Position(**found[holder]["position"])
-        if mine and peers.rank == holder:
+        if mine and peers.rank in holders:
             return Staged(peers.rank, peers.world, mine.size, mine.items, state, objects, mine.blocks), position
         return without_tensors(peers.rank, peers.world, state, objects), position
 
 
 def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
-    """One rank's image for all ranks; `tensors`: its tensors are the ones to commit."""
+    """One rank's image for all ranks; `tensors`: what is equal on all ranks is taken from it."""
     if image is None:
         return None
     label = image.label
@@ -89,9 +91,9 @@ def _own_state(images: Sequence[dict[str, Any] | None], rank: int | None, known:
     return of_lost([found["state"] for found in left.values()], names)
 
 
-def _read(held: Path) -> Image | None:
+def _read(held: Path) -> list[Image]:
     try:
-        return Image(held)
+        return list(read_images(held))
     except (Corrupt, OSError) as error:
         say(f"the newest commit counts: {error}")
-        return None
+        return []

@@ -9,6 +9,8 @@ trainer.
 The newest run may be another lost one at the same place: it had taken the older one over, or had begun from this image,
 and has written nothing since. Then the commit is that run's last entry.
 
+Of a sharded model a pod commits nothing unless its ranks have left images of all parts.
+
 This is a process of its own, because the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED
 SUCCESSOR FILE...` prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an
 image is bytes.
@@ -26,12 +28,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from perdure.checkpoint.image_file import Image
+from perdure.checkpoint.image_file import Image, read_images
 from perdure.checkpoint.upload import Staged, put_manifest, put_part, without_tensors
 from perdure.console import Trouble, say
 from perdure.errors import Corrupt, Fenced, PerdureError, StorageError, StorageRefused
 from perdure.log.entry import Committed, Entry, ImageRef, Opened
-from perdure.log.images import Begun, CommitStamp, ImageOffer, choose, holder_of
+from perdure.log.images import Begun, CommitStamp, ImageOffer, choose, holders_of, whole_steps
 from perdure.log.reader import Commits, Head, Log
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
@@ -54,21 +56,25 @@ def rescue(
     No run up to `aborted` opens after it. If `successor` has begun there and is lost too, the commit is that run's.
     Superfluous if the log or the images do not allow it. After a StorageError the same call may be made again.
     """
-    log = Log(store)
+    log, offers = Log(store), [image.offer(number) for number, image in enumerate(images)]
+    newest = max(whole_steps(offers), default=None)
+    if newest is None:
+        raise Superfluous("this pod has no image of some parts of the model")
     while True:
         head = log.head() or Head(0, "", None)
         own = log.last_of(uid, head.entry)
-        newest = max(image.label.stamp.step for image in images)
         if known := _committed(own, {run, successor}, newest):
             return known  # by another rank of it, or by an earlier call whose answer was lost
         ends = successor if has_begun_there(own, successor, ImageRef(run, newest)) else run
         _check(uid, ends, head, own)
-        image = _chosen(images, uid, run, next(Commits(log, own.newest_commit if own else None).stamps, None))
+        holders = _chosen(offers, uid, run, next(Commits(log, own.newest_commit if own else None).stamps, None))
+        image = images[holders[0]]
         writer = Writer(log, uid=uid, run=ends)
         writer.stand_in(head, own)
         writer.never_opens(aborted)
         label, folder = image.label, f"data/{ends}/{image.label.stamp.step}-{os.urandom(8).hex()}/"
-        indexes = [put_part(store, folder, part, ends, label.position) for part in _parts(image, images)]
+        parts = _parts([images[holder] for holder in holders], images)
+        indexes = [put_part(store, folder, part, ends, label.position) for part in parts]
         manifest = put_manifest(store, folder, indexes, ends, label.position)
         with suppress(Fenced):  # another process has written meanwhile: look again what is allowed
             return writer.commit(label.position, manifest, final=True, reason=REASON)
@@ -100,37 +106,33 @@ def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
         raise Superfluous(f"run {run} has ended with an entry of its own")
 
 
-def _chosen(images: Sequence[Image], uid: str, run: int, committed: CommitStamp | None) -> Image:
-    """The image to commit. Superfluous if there is none."""
-    offers = [ImageOffer(number, image.label.stamp, image.label.crc) for number, image in enumerate(images)]
+def _chosen(offers: Sequence[ImageOffer], uid: str, run: int, committed: CommitStamp | None) -> list[int]:
+    """The numbers of the images to commit, one for each part. Superfluous if there are none."""
     choice = choose(offers, uid=uid, line=[Begun(run)], committed=committed)
     if choice.image is None:
         raise Superfluous(choice.why)
-    return images[holder_of(choice.image, offers)]
+    return holders_of(choice.image, offers)
 
 
-def _parts(image: Image, images: Sequence[Image]) -> Iterator[Staged]:
-    """What each rank of the lost run would have written, with the tensors of this image and its knowledge of the
-    others."""
-    stamp = image.label.stamp
-    of_rank = {one.label.stamp.rank: one.state for one in images if _same_place(one, image)}
-    for rank in range(stamp.world):
-        lost = image.label.ranks[rank] if image.label.ranks else image.label.of_lost
-        state, objects = of_rank.get(rank, lost), image.objects if rank == 0 else None
-        if rank == stamp.rank:
-            yield Staged(rank, stamp.world, image.size, image.items, state, objects, image.blocks)
+def _parts(chosen: Sequence[Image], images: Sequence[Image]) -> Iterator[Staged]:
+    """What each rank of the lost run would have written, with the tensors of the chosen images, and what the first of
+    them knows of the other ranks."""
+    label, objects = chosen[0].label, chosen[0].objects
+    of_rank = {one.label.stamp.rank: one.state for one in images if one.label.stamp.place == label.stamp.place}
+    with_tensors, world = {one.label.stamp.rank: one for one in chosen}, label.stamp.world
+    for rank in range(world):
+        lost = label.ranks[rank] if label.ranks else label.of_lost
+        state, others = of_rank.get(rank, lost), objects if rank == 0 else None
+        if found := with_tensors.get(rank):
+            yield Staged(rank, world, found.size, found.items, state, others, found.blocks)
         else:
-            yield without_tensors(rank, stamp.world, state, objects)
-
-
-def _same_place(one: Image, other: Image) -> bool:
-    return (one.label.stamp.run, one.label.stamp.step) == (other.label.stamp.run, other.label.stamp.step)
+            yield without_tensors(rank, world, state, others)
 
 
 def _read(paths: Sequence[str]) -> Iterator[Image]:
     for path in paths:
         try:
-            yield Image(Path(path))
+            yield from read_images(Path(path))
         except (Corrupt, OSError) as error:
             say(f"an image is left out: {error}")
 

@@ -61,12 +61,15 @@ class LiveBytes:
             yield from bytes_of(piece.memory)
 
 
-def stage(state: RankState, rank: int, world: int) -> Staged:
-    """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy."""
+def stage(state: RankState, rank: int, world: int, parts: Sequence[int] = ()) -> Staged:
+    """This rank's part of a commit of `state`. Raises UserError with what cannot be saved and the remedy.
+
+    With `parts` it is what part `rank` of `world` holds of the state; `parts` is each rank's (boxes.parts).
+    """
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)
     held = {name: boxes.held(tensor) for name, tensor in state.shared.items() if boxes.is_sharded(tensor)}
-    pieces = [_piece(name, state.shared[name], box, held) for name, box in share_out(state.shared, world)[rank]]
+    pieces = [_piece(name, state.shared[name], box, held) for name, box in share_out(state.shared, world, parts)[rank]]
     if rank == 0:
         pieces += [Piece(REPLICATED, name, tensor, tensor) for name, tensor in state.replicated.items()]
     pieces.sort(key=lambda piece: (-piece.memory.element_size(), piece.part, piece.name, piece.box or _ALL))
@@ -77,19 +80,21 @@ def stage(state: RankState, rank: int, world: int) -> Staged:
     return Staged(rank, world, size, items, own, None if rank else objects, LiveBytes(header, pieces))
 
 
-def share_out(named: Mapping[str, Tensor], world: int) -> list[list[tuple[str, Box]]]:
+def share_out(named: Mapping[str, Tensor], world: int, parts: Sequence[int] = ()) -> list[list[tuple[str, Box]]]:
     """Which rank writes which boxes of which tensors, of those that it holds: the largest first, to the rank with the
     least so far. Equal on all ranks."""
     written: list[list[tuple[str, Box]]] = [[] for _ in range(world)]
-    for move in plan(_wanted(name, tensor, world) for name, tensor in named.items()):
+    for move in plan(_wanted(name, tensor, world, parts) for name, tensor in named.items()):
         written[move.source].append((move.name, move.box))
     return written
 
 
-def _wanted(name: str, tensor: Tensor, world: int) -> TensorDemand:
+def _wanted(name: str, tensor: Tensor, world: int, parts: Sequence[int]) -> TensorDemand:
     if not boxes.is_sharded(tensor):
         return TensorDemand.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
     holders = boxes.holders(tensor)
+    if parts:
+        holders = {box: tuple(sorted({parts[rank] for rank in ranks})) for box, ranks in holders.items()}
     return TensorDemand(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
 
 

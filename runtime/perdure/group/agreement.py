@@ -7,14 +7,17 @@ world of one nothing is sent and nothing lags.
 
 Not every call is a check (perdure.group.pace); votes at other calls wait for the next check.
 
-Called by the session at every `step()` and `poll()`. It knows neither the reasons nor the effects of a vote.
+Called by the session at every `step()` and `poll()`. It knows neither the reasons nor the effects of a vote. Ranks of a
+sharded model also meet before their optimizers step (`Agreement.meet`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -22,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from perdure.errors import UserError
-from perdure.group.gloo import lost
+from perdure.group.gloo import lost, peer_lost
 from perdure.group.pace import Pace
 from perdure.group.world import Group
 from perdure.wire.settings import DEFAULT_CHECK_SECONDS
@@ -41,6 +44,7 @@ class CheckpointCall(IntEnum):
     PIN = 5
 
 
+_MEETING: Final = "all ranks were to meet before their optimizers step"
 _KINDS: Final = len(CheckpointCall)
 _CALLS = {
     CheckpointCall.STEP: "step()",
@@ -115,6 +119,37 @@ class GlooMaximum:
         return most
 
 
+class Meeting:
+    """All ranks come to the same place, each at its own time. Nothing is changed before all have."""
+
+    def __init__(self, group: Group, step: int) -> None:
+        """This rank comes, after so many steps. PeerLost if another one is gone."""
+        self._own = torch.full((group.size(),), step, dtype=torch.int64, device="cpu")
+        self._all = torch.empty_like(self._own)
+        with peer_lost(_MEETING):
+            self._work = group.alltoall_base(self._all, self._own, [], [], dist.AllToAllOptions())
+
+    def is_over(self, seconds: float) -> bool:
+        """Whether all have come, within so many seconds. PeerLost if one is gone; UserError if one comes from another
+        step."""
+        if not self._has_ended(seconds):
+            return False
+        with peer_lost(_MEETING):
+            self._work.wait()
+        steps = set(self._all.tolist())
+        if len(steps) > 1:
+            raise UserError(
+                f"the ranks step their optimizers unequally often: this one has done {int(self._own[0])} steps, others "
+                f"{min(steps)} to {max(steps)}: call optimizer.step() and session.step() equally often on every rank"
+            )
+        return True
+
+    def _has_ended(self, seconds: float) -> bool:
+        with suppress(RuntimeError):  # of this wait, or of the meeting itself
+            self._work.wait(timedelta(seconds=seconds))
+        return bool(self._work.is_completed())
+
+
 class Beside(Protocol):
     """Other values that travel with every vote."""
 
@@ -157,7 +192,10 @@ class Agreement:
         """
         self._hint = hint
         self._beside = beside or NothingBeside()
-        self._maximum = group if group is None or isinstance(group, Maximum) else GlooMaximum(group)
+        self._group = None if group is None or isinstance(group, Maximum) else group
+        self._maximum: Maximum | None = group if isinstance(group, Maximum) else None
+        if self._group is not None:
+            self._maximum = GlooMaximum(self._group)
         self._pace = Pace(interval, now)
         self.unsaid = unsaid
         """Votes at calls without a check, not sent yet."""
@@ -195,6 +233,12 @@ class Agreement:
             return before
         self._send()
         return before | self._read()
+
+    def meet(self, step: int) -> Meeting:
+        """This rank comes to the meeting before its optimizers step. Collective, in the same order as the checks."""
+        if self._group is None:
+            raise RuntimeError("one rank meets nobody")
+        return Meeting(self._group, step)
 
     def collect(self) -> Votes:
         """Read the reduce in flight, if any."""

@@ -100,6 +100,8 @@ class Header:
     alone: Any = None
     """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
     newcomer may be the last process that has it."""
+    all_able: bool = False
+    """Whether all ranks could leave images when they began."""
 
     def write(self) -> dict[str, Any]:
         """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""
@@ -674,6 +676,7 @@ class Effects:
             mesh.shape if mesh else (),
             run.registry.sharding_options(),
             self._alone,
+            run.images.all_able,
         )
         return header.write()
 

@@ -171,7 +171,7 @@ class Newcomer:
         run.requests.on_request(self._listener)
         driver.abandoned = None  # breaks a reference cycle
         run.joining = False
-        run.images.join(self.header.alike)
+        run.images.join(self.header.alike, all_able=self.header.all_able)
         run.schedule.take_over(run.rank, self.header.age)
         run.tell(took_over(effects))
         effects.end()

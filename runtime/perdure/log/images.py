@@ -8,6 +8,10 @@ state of the run that opened last.
 A lower step does not make an image older either: a run that could not use the newest commit has begun behind it. So a
 commit counts against the images of its own run and of earlier ones. Every later run that could use it stands beyond it.
 
+The image of a rank of a sharded model holds a part of the state. It counts only together with images of all other parts
+at the same step. A rank that lost another one just before its optimizer stepped has left two images
+(perdure.loop.last_step), so the newest step of which all parts are there counts.
+
 Called by perdure.log.writer while it opens a run. The choice is recorded in its Opened entry for the run after it.
 That is also why a run with a recorded image commits it before it trains, or ends.
 """
@@ -32,6 +36,11 @@ class Stamp:
     world: int
     """That run's number of ranks."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its run and step."""
+        return self.run, self.step
+
 
 @dataclass(frozen=True)
 class CommitStamp:
@@ -50,7 +59,18 @@ class ImageOffer:
     """That rank."""
     stamp: Stamp
     crc: str
-    """Checksum of what is equal on all ranks of a run at one step."""
+    """Checksum of what is equal on all ranks that hold the same part at one step."""
+    part: int = 0
+    """Which part of the state it holds. Ranks that hold the same shards have the same part."""
+    parts: int = 1
+    """How many parts there are; 1 if each rank holds the whole state."""
+    layout: str = ""
+    """Checksum of which shards of which tensors there are, equal on all ranks at one step."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its run and step."""
+        return self.stamp.place
 
 
 @dataclass(frozen=True)
@@ -86,17 +106,44 @@ def choose(
     good = [offer for offer in offers if admissible(offer.stamp, uid=uid, line=line, committed=committed)]
     if not good:
         return ImageChoice(why=_why_none(offers, uid=uid, line=line, committed=committed))
-    best = max((offer.stamp.run, offer.stamp.step) for offer in good)
-    sums = {offer.crc for offer in good if (offer.stamp.run, offer.stamp.step) == best}
-    if len(sums) > 1:
+    places = sorted({offer.place for offer in good}, reverse=True)
+    best = next((place for place in places if not _missing(good, place)), None)
+    if best is None:
+        return ImageChoice(why=_why_not_whole(good, places[0]))
+    there = [offer for offer in good if offer.place == best]
+    sums, kinds = {(offer.part, offer.crc) for offer in there}, {(offer.parts, offer.layout) for offer in there}
+    if len(sums) > there[0].parts or len(kinds) > 1:
         return ImageChoice(why=f"the ranks of run {best[0]} have come apart: their images of step {best[1]} differ")
     return ImageChoice(ImageRef(*best))
 
 
-def holder_of(image: ImageRef, offers: Sequence[ImageOffer]) -> int:
-    """The rank that commits the image: the lowest of the lost run, because unequal state is taken from rank 0."""
-    found = [offer for offer in offers if (offer.stamp.run, offer.stamp.step) == (image.run, image.step)]
-    return min(found, key=lambda offer: offer.stamp.rank).holder
+def whole_steps(offers: Sequence[ImageOffer]) -> set[int]:
+    """The steps of which all parts are offered."""
+    return {place[1] for place in {offer.place for offer in offers} if not _missing(offers, place)}
+
+
+def _missing(offers: Sequence[ImageOffer], place: tuple[int, int]) -> int:
+    """How many parts of the state of this run and step no offer holds."""
+    there = [offer for offer in offers if offer.place == place]
+    return max(offer.parts for offer in there) - len({offer.part for offer in there})
+
+
+def _why_not_whole(offers: Sequence[ImageOffer], place: tuple[int, int]) -> str:
+    (run, step), missing = place, _missing(offers, place)
+    parts = next(offer.parts for offer in offers if offer.place == place)
+    return f"of {parts} parts of the image of run {run}, step {step} no member has {missing}"
+
+
+def holders_of(image: ImageRef, offers: Sequence[ImageOffer]) -> list[int]:
+    """The ranks that commit the image, by part: the lowest of the lost run each, because unequal state is taken from
+    rank 0."""
+    found = sorted((offer for offer in offers if offer.place == (image.run, image.step)), key=_rank, reverse=True)
+    holders = {offer.part: offer.holder for offer in found}
+    return [holders[part] for part in range(found[0].parts)]
+
+
+def _rank(offer: ImageOffer) -> int:
+    return offer.stamp.rank
 
 
 def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: CommitStamp | None) -> bool:

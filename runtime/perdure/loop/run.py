@@ -263,5 +263,11 @@ class Run:
         commit = self.opened_checkpointer.commit if self.opened_checkpointer else None
         seconds: dict[str, Any] = dict(self.timings.seconds)
         return Exiting(
-            outcome, self.progress.step, commit, opened, seconds, epoch=self.progress.epochs_done, attempt=self.attempt
+            outcome,
+            self.progress.step - self.images.alone,
+            commit,
+            opened,
+            seconds,
+            epoch=self.progress.epochs_done,
+            attempt=self.attempt,
         )

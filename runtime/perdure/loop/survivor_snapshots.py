@@ -6,6 +6,11 @@ the run may stop, if it is small. The image is of the last such place, if no opt
 thread writes it when a lost peer has ended the training by an exception. If the main thread hangs in a collective,
 another thread writes it, and an optimizer that would step meanwhile waits.
 
+Of a sharded model an image holds this rank's shards, or a part of what it shares with ranks that hold the same. There
+all ranks meet before their optimizers step, and a rank that loses another one in the meeting leaves two images
+(perdure.loop.last_step). Without another rank that holds the same, a lost rank's shards are lost with it, and there are
+no images.
+
 If an image is not possible without harm, none is left. Then the newest commit counts, and a line says why. Owned by the
 session's Run; perdure.session.boundary reports the places.
 """
@@ -20,18 +25,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from perdure.checkpoint import stage, tensors
+from perdure.checkpoint import boxes, stage, tensors
 from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.state import RankState
 from perdure.console import say
-from perdure.errors import PerdureError
+from perdure.errors import PeerLost, PerdureError
+from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
+from perdure.group.world import collectives_so_far
 from perdure.host.memory import free_memory
+from perdure.log.entry import checksum
 from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
+from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
 from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.reporting import Reporter
 from perdure.loop.telemetry.events import Event
@@ -49,6 +58,9 @@ MARGIN_BYTES: Final = 64 * 2**20
 """Memory that has to be left over beside an image."""
 PATIENCE_SECONDS: Final = 4.0
 """How long an image waits for the end of the current step: less than the agent waits for the image."""
+LOOK_SECONDS: Final = 0.25
+"""How often a rank that waits for the others looks whether its agent wants an image."""
+GIVEN_UP: Final = "this run is lost, and this rank has left its image: it trains no more"
 TOO_LONG: Final = "copying what changes between two steps takes too long at present"
 
 
@@ -72,6 +84,7 @@ class SnapshotSource(Protocol):
     progress: ProgressTracker
     registry: Registry
     peers: Peers
+    agreement: Agreement
     reporter: Reporter
     driven_by: str
     joining: bool
@@ -96,7 +109,7 @@ class SnapshotSource(Protocol):
 
 
 class SurvivorSnapshots:
-    """The snapshots of one process. It leaves one image at most."""
+    """The snapshots of one process. It leaves one image at most, or two of a sharded model."""
 
     def __init__(self, run: SnapshotSource) -> None:
         self._run = run
@@ -129,28 +142,62 @@ class SurvivorSnapshots:
         """Held while an image is written, and by whatever changes its content."""
         self._changed = threading.Condition(self._lock)
         self._awaited = False
-        """True while a thread waits for a change."""
-        self._hook: Any = None
+        """True once a thread waits for a change."""
+        self._asked = False
+        """True once the agent has asked for an image, and got it or an answer."""
+        self._hooks: list[Any] = []
+        self._machine = LastStep()
+        self._lone = ""
+        """Why a lost rank's shards would be lost with it; empty if they are not."""
+        self.all_able = False
+        """Whether all ranks could leave images at the beginning. Equal on all ranks."""
+        self.lost: PeerLost | None = None
+        """The loss of a peer that this rank has noticed before its optimizer stepped: the script finishes that step."""
+        self._lost_at = 0
+        """The steps done by then."""
+        self._first: int | None = None
+        """The step of the image that it has left of the place before."""
+        self._end = 0
+        """Where that image ends in the file."""
+        self._collectives = 0
+        """How many there were before the optimizer's step."""
 
     @property
     def wanted(self) -> bool:
         """Whether this rank would leave an image if it lost a peer."""
         # In a world of one, a process that dies leaves nobody behind to write an image.
         several = self._run.world > 1 or self._run.joining or self._last
-        able = self._run.settings.image_file is not None and several and not self._never
+        able = self._run.settings.image_file is not None and several and not self._never and not self._lone
         return able and not self._allowance.pauses(time.monotonic())
 
     def begin(self) -> None:
         """Everything is restored: from now on there may be images, unless something prevents them. Collective."""
         run = self._run
-        drawn = run.peers.gather("begins with what is restored", sums(run.progress.generators.state()))
-        self._alike, self._world = () if run.joining else alike(drawn), run.world
-        if run.settings.image_file is None:
+        has_file = run.settings.image_file is not None
+        self._never = self._obstacle() if has_file else "its agent has no file for one"
+        told = [sums(run.progress.generators.state()), not self._never]
+        found = run.peers.gather("begins with what is restored", told)
+        self._alike, self._world = () if run.joining else alike([drawn for drawn, _ in found]), run.world
+        self.all_able = all(able for _, able in found)
+        self._look_at_shards()
+        if self._never and not run.joining:
             return
-        self._never = self._obstacle()
-        if self._never:
-            return
-        self._hook = register_optimizer_step_pre_hook(_hook(weakref.ref(self)))
+        mine = weakref.ref(self)
+        self._hooks = [
+            register_optimizer_step_pre_hook(_before(mine)),
+            register_optimizer_step_post_hook(_behind(mine)),
+        ]
+
+    def _look_at_shards(self) -> None:
+        """The ranks, or what they hold, may be others: whether another one holds the same, and whether all meet before
+        they step. Equal on all ranks."""
+        run = self._run
+        parts = boxes.parts(run.registry.parameters(), run.world) if run.registry.sharded else (0,)
+        alone = [rank for rank, part in enumerate(parts) if parts.count(part) == 1]
+        self._lone = ""
+        if run.registry.sharded and (alone or run.world == 1):
+            self._lone = f"{run.registry.sharded} is sharded, and no other rank holds what a lost one did"
+        self._machine = LastStep(meets=self.all_able and not self._lone and len(set(parts)) > 1)
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -158,9 +205,11 @@ class SurvivorSnapshots:
         since."""
         return self._alike if self._run.world == self._world else ()
 
-    def join(self, alike: tuple[str, ...]) -> None:
-        """This process is now a rank of a world in which these generators are alike."""
+    def join(self, alike: tuple[str, ...], *, all_able: bool | None = None) -> None:
+        """This process is now a rank of a world in which these generators are alike. `all_able`: what the other ranks
+        have found at the beginning."""
         self._alike, self._world = alike, self._run.world
+        self.all_able = self.all_able if all_able is None else all_able
 
     def know(self, ranks: tuple[Any, ...]) -> None:
         """Sets each rank's own state, encoded, at the present place."""
@@ -176,7 +225,7 @@ class SurvivorSnapshots:
         `own` is that rank's own state, if it was the only rank and this process does not continue with it.
         """
         self._look_again()
-        if not self.wanted or self._left:
+        if not self.wanted or self._left or self._run.registry.sharded:
             return
         with self._lock:
             self.join(alike)
@@ -202,16 +251,14 @@ class SurvivorSnapshots:
 
     def end(self) -> None:
         """Stops watching optimizers."""
-        if self._hook:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self._eye.forget()
 
     def _obstacle(self) -> str:
         registry = self._run.registry
         if self._run.driven_by:
             return f"{self._run.driven_by} keeps states of its own, which the ranks put together where they save"
-        if name := registry.sharded:
-            return f"{name} is sharded: no rank holds all of it"
         if registry.by_rank:
             return f"each rank has its own state of {', '.join(registry.by_rank)}: the lost rank's is lost with it"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):
@@ -228,6 +275,10 @@ class SurvivorSnapshots:
         `after_takeover`: another run has taken over at this place. `behind_epoch`: once an epoch, the script may change
         parameters before its next batch.
         """
+        if after_takeover:
+            self._look_at_shards()
+        with self._lock:
+            self._feed(StepEvent.STOOD)
         self._look_again()
         if not self.wanted or self._left:
             return
@@ -276,10 +327,79 @@ class SurvivorSnapshots:
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
 
-    def steps(self) -> None:
-        """An optimizer is about to step."""
+    def steps(self, optimizer: Any = None) -> None:
+        """An optimizer is about to step. Collective for one that is registered, where ranks meet.
+
+        PeerLost if this rank has left its image because its agent wanted one.
+        """
+        registered = any(optimizer is one for one in self._run.registry.things)
         with self._lock:
+            actions = self._feed(StepEvent.WILL_STEP) if registered else ()
+            if StepAction.RAISE in actions and self._asked:
+                raise PeerLost(GIVEN_UP)
+            self._touched = self._touched or StepAction.MEET not in actions
+        if StepAction.MEET in actions:
+            self._meet()
+        self._collectives = collectives_so_far() if self._machine.meets else 0
+
+    def _meet(self) -> None:
+        try:
+            moment = self._await_others()
+        except BaseException:
+            with self._lock:
+                self._machine = replace(self._machine, phase=StepPhase.STANDS)
+            raise
+        finally:
+            self._run.agreement.waits = ""
+        with self._lock:
+            if self._asked and self._machine.phase is StepPhase.ENDED:
+                raise PeerLost(GIVEN_UP)
+            if StepAction.KEEP in self._feed(moment):
+                self._keep()
             self._touched = True
+
+    def _await_others(self) -> StepEvent:
+        agreement, position = self._run.agreement, self._run.progress
+        agreement.waits = "waits for the others before its optimizer steps"
+        try:
+            meeting = agreement.meet(position.step)
+            while not meeting.is_over(LOOK_SECONDS):
+                if self._awaited:
+                    self._lose(PeerLost(GIVEN_UP))
+                    return StepEvent.ASKED
+        except PeerLost as error:
+            self._lose(error)
+            return StepEvent.SILENCE
+        return StepEvent.MET
+
+    def _lose(self, why: PeerLost) -> None:
+        self.lost, self._lost_at = why, self._run.progress.step
+
+    @property
+    def alone(self) -> int:
+        """How many steps this rank has done since it lost a peer; other ranks may not have done them."""
+        return self._run.progress.step - self._lost_at if self.lost else 0
+
+    def _keep(self) -> None:
+        """Leaves an image of the place before the step that this rank now finishes alone."""
+        step, why = self._tried()
+        if step is None:
+            say(f"this rank leaves no image of the place before its last step: {why}")
+        else:
+            self._first = step
+            say(f"rank {self._run.rank} leaves an image of step {step}, and finishes the next one")
+
+    def _feed(self, moment: StepEvent) -> tuple[StepAction, ...]:
+        self._machine, actions = react(self._machine, moment)
+        return actions
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped. If it has exchanged values with other ranks meanwhile, no rank can finish a step
+        alone, and the newest commit counts."""
+        if self._machine.meets and not self._never and collectives_so_far() != self._collectives:
+            self._never = f"{type(optimizer).__name__} exchanges values with other ranks while it steps"
+            if self._run.rank == 0:
+                say(f"{self._never}: if a rank dies, the newest commit counts")
 
     def leave(self, patience: float = 0.0) -> None:
         """Leaves the image, or says why there is none. Only the first call does. From any thread.
@@ -290,28 +410,42 @@ class SurvivorSnapshots:
             return
         with self._lock:
             self._awaited = True
-            self._changed.wait_for(lambda: self._left or not self._touched or not self.wanted, patience)
+            beside = threading.current_thread() is not threading.main_thread()
+            finishes = beside and (self.lost or self._machine.phase is StepPhase.MEETS)
+            rests = max(patience, PATIENCE_SECONDS) if finishes else patience
+            self._changed.wait_for(lambda: self._left or self._rests or not self.wanted, rests)
             if self._left:
                 return
-            self._left = True
-            try:
-                step, why = self._written()
-            except (PerdureError, OSError) as error:
-                step, why = None, str(error)
-            except Exception as error:  # noqa: BLE001 - of a script's own object: an end is still to be reported
-                step, why = None, f"what is registered cannot be read: {error!r}"
+            self._left, self._asked = True, patience > 0
+            step, why = self._tried()
+            for moment in (StepEvent.ASKED, StepEvent.LATE):
+                self._feed(moment)
+            step = self._first if step is None else step
             of = self._standing.stamp.run if self._standing and step is not None else 0
-            self._run.tell(Imaged(step, why, of))
+            self._run.tell(Imaged(step, why if step is None else "", of))
         if step is None:
             say(f"this rank leaves no image: {why}")
         else:
             say(f"rank {self._run.rank} leaves an image of step {step}")
 
+    @property
+    def _rests(self) -> bool:
+        """Whether no optimizer has begun a step since the last place, or is about to."""
+        return not self._touched and self._machine.phase is not StepPhase.MEETS
+
+    def _tried(self) -> tuple[int | None, str]:
+        try:
+            return self._written()
+        except (PerdureError, OSError) as error:
+            return None, str(error)
+        except Exception as error:  # noqa: BLE001 - of a script's own object: an end is still to be reported
+            return None, f"what is registered cannot be read: {error!r}"
+
     def _written(self) -> tuple[int | None, str]:
         """The image's step, or why there is none."""
         run, standing, path = self._run, self._standing, self._run.settings.image_file
-        if self._never:
-            return None, self._never
+        if self._never or self._lone:
+            return None, self._never or self._lone
         if not self.wanted:
             return None, TOO_LONG
         if self._unseen:
@@ -325,15 +459,21 @@ class SurvivorSnapshots:
         if standing.open:
             return None, f"what the lost rank added to accumulators is lost with it: {', '.join(standing.open)}"
         state = run.registry.state(standing.rank, standing.small)
-        staged = stage.stage(state, 0, 1)
+        parts = boxes.parts(state.shared.values(), standing.stamp.world)
+        part, several = parts[standing.stamp.rank], max(parts) + 1
+        staged = stage.stage(state, part, several, parts)
         run.tell(Imaging(staged.size))
         room = free_memory()
         if room is not None and staged.size + MARGIN_BYTES > room:
             return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
         of_lost = of_lost_rank([staged.state], self._alike)
-        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost, self._ranks)
-        if not write_image(path, label, staged, self._stands):
+        layout = checksum(repr([stage.layout(state.shared), parts]).encode()) if several > 1 else ""
+        whose = part, several, layout
+        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost, self._ranks, *whose)
+        end = write_image(path, label, staged, self._stands, self._end)
+        if not end:
             return None, "training went on while the image was written"
+        self._end = end
         return standing.stamp.step, ""
 
     def _stands(self) -> bool:
@@ -341,16 +481,33 @@ class SurvivorSnapshots:
         return not self._touched and (self._seen is None or self._seen == self._glance())
 
 
-def _hook(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
+def _before(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
     """Before each optimizer's step. Traced by a compiler it is nothing at all."""
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any, *_: Any) -> None:
         if not torch.compiler.is_compiling() and (images := mine()):
-            images.steps()
+            images.steps(optimizer)
 
     return before
 
 
+def _behind(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
+    """Behind each optimizer's step, in the same way."""
+
+    def behind(optimizer: Any, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and (images := mine()):
+            images.stepped(optimizer)
+
+    return behind
+
+
 def _sum_of(state: RankState) -> str:
-    """A checksum of what is equal on all ranks."""
-    return f"{tensors.digest({name: tensors.checksum(tensor) for name, tensor in state.shared.items()}):016x}"
+    """A checksum of what is equal on all ranks that hold the same."""
+    sums_of: dict[str, int] = {}
+    for name, tensor in state.shared.items():
+        held = boxes.held(tensor) if boxes.is_sharded(tensor) else None
+        if held is None:
+            sums_of[name] = tensors.checksum(tensor)
+        else:
+            sums_of |= {f"{name}{one.box}": tensors.checksum(one.memory) for one in held}
+    return f"{tensors.digest(sums_of):016x}"

@@ -75,9 +75,8 @@ class Boundary:
         """The weights after an epoch's last step, while the rest of its body runs."""
         self._said_other = False
         self._repeated = Repeated(run)
-        self._lost: PeerLost | None = None
-        """A peer that was lost during a step. It is raised at the next request for a batch, because what the script
-        does after the step still belongs to it."""
+        self._unheard: PeerLost | None = None
+        """A peer that was lost in the vote at a step."""
 
     # Called by the sources.
 
@@ -230,7 +229,7 @@ class Boundary:
         self._stood = None
         if not self._stepped:
             self._has_begun()
-        run.tell(Stepped(progress.step, progress.epochs_done, ids))
+        run.tell(Stepped(progress.step, progress.epochs_done, ids, alone=run.images.lost is not None))
         run.pulse.stepped()
         if progress.step == run.settings.exit_at_step:
             run.requests.ask(f"{Env.EXIT_AT_STEP}={progress.step}")
@@ -357,7 +356,7 @@ class Boundary:
             except PeerLost as error:
                 if not self._run.images.wanted:
                     raise
-                self._lost = error
+                self._unheard = error
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
         """The same, but all ranks read here what all of them vote here."""
@@ -368,6 +367,12 @@ class Boundary:
         if not self.leaving and not self._run.joining:
             votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
+
+    @property
+    def _lost(self) -> PeerLost | None:
+        """A peer that was lost during a step. It is raised at the next request for a batch, because what the script
+        does after the step still belongs to it."""
+        return self._unheard or self._run.images.lost
 
     @property
     def _wants_exit(self) -> bool:

@@ -292,6 +292,8 @@ class EpochLoops:
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
         own = run.stopping.reasons(progress.step)
         try:
+            if run.images.lost:
+                raise run.images.lost
             reasons = agreed(run.peers.gather("ends an epoch", own))
         except PeerLost:
             if not own and not run.stopping.depends_on_others:

@@ -47,6 +47,8 @@ class Stepped:
     """Finished epochs."""
     samples: Sequence[int] = ()
     """The ids of the samples it used, if a loader of the session has handed them out."""
+    alone: bool = False
+    """Whether this rank had lost another one before it, so that other ranks may not have done it."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class AgentPipe:
         if self._fd is None or self._ended:
             return
         if type(event) is Stepped:  # of each step, so without a match
-            channel.write_step(self._fd, event.step, event.epoch)
+            if not event.alone:
+                channel.write_step(self._fd, event.step, event.epoch)
             return
         match event:
             case (

@@ -28,8 +28,8 @@ FLUSH_SECONDS: Final = 1.0
 class Trace(Protocol):
     """Where a session records what happened."""
 
-    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
-        """One optimizer step, and the ids of the samples it used."""
+    def step(self, epoch: int, step: int, ids: Sequence[int], *, alone: bool = False) -> None:
+        """One optimizer step, and the ids of the samples it used. `alone`: other ranks may not have done it."""
         ...
 
     def event(self, name: str, **more: Any) -> None:
@@ -52,7 +52,7 @@ class Trace(Protocol):
 class NoTrace:
     """Records nothing."""
 
-    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
+    def step(self, epoch: int, step: int, ids: Sequence[int], *, alone: bool = False) -> None:
         pass
 
     def event(self, name: str, **more: Any) -> None:
@@ -85,9 +85,9 @@ class StoreTrace:
         self._closed = threading.Event()
         threading.Thread(target=self._flush_now_and_then, name="perdure-trace", daemon=True).start()
 
-    def step(self, epoch: int, step: int, ids: Sequence[int]) -> None:
-        """One optimizer step, and the ids of the samples it used."""
-        self._add({"epoch": epoch, "step": step, "ids": list(ids)})
+    def step(self, epoch: int, step: int, ids: Sequence[int], *, alone: bool = False) -> None:
+        """One optimizer step, and the ids of the samples it used. `alone`: other ranks may not have done it."""
+        self._add({"epoch": epoch, "step": step, "ids": list(ids), **({"alone": True} if alone else {})})
 
     def event(self, name: str, **more: Any) -> None:
         """Any other event."""
@@ -144,8 +144,8 @@ class TraceLines:
     def take(self, event: Event) -> None:
         """Adds the event's line."""
         match event:
-            case Stepped(step, epoch, samples):
-                self._trace.step(epoch, step, samples)
+            case Stepped(step, epoch, samples, alone):
+                self._trace.step(epoch, step, samples, alone=alone)
             case Resumed(step, seconds):
                 self._trace.event("resumed", step=step, seconds=dict(seconds))
             case Reported(step, epoch, values):

@@ -15,7 +15,7 @@ from itertools import chain, combinations, product
 from typing import NamedTuple
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holder_of
+from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holders_of
 
 UID = "job"
 SEATS = 2
@@ -236,7 +236,7 @@ def _next_runs(world: World, rule: Rule) -> Iterator[Beginning]:
         choice = rule(offers, uid=UID, line=before.line, committed=before.known)
         begun, image = before.committed, None
         if choice.image:
-            image = before.images[holder_of(choice.image, offers)]
+            image = before.images[holders_of(choice.image, offers)[0]]
         if image:
             begun = image.history
         line = (Begun(world.run + 1, image=choice.image), *before.line)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.checkpoint.image_file import FORMAT, Image, Label, write_image
+from perdure.checkpoint.image_file import FORMAT, Image, Label, read_images, write_image
 from perdure.checkpoint.stage import stage
 from perdure.errors import Corrupt
 from perdure.log.images import Stamp
@@ -25,3 +25,21 @@ def test_an_image_of_another_format_is_refused(tmp_path: Path) -> None:
         os.pwrite(file.fileno(), (FORMAT + 1).to_bytes(8, "little"), len(IMAGE_MAGIC))
     with pytest.raises(Corrupt, match=f"has format {FORMAT + 1}, and this version of perdure reads {FORMAT}"):
         Image(path)
+
+
+def test_a_second_image_counts_behind_the_first_once_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.touch()
+    labels = [Label(Stamp(UID, 1, step, 0, 4), position(step), "a", (), None, (), 1, 2, "l") for step in (17, 18)]
+    end = write_image(path, labels[0], stage(state(17), 1, 2), lambda: True)
+    seen: list[int] = []
+
+    def still_stands() -> bool:
+        seen.append(len(list(read_images(path))))
+        return True
+
+    assert write_image(path, labels[1], stage(state(18), 1, 2), still_stands, end) > end
+    assert seen == [1]
+    assert [image.label for image in read_images(path)] == labels
+    assert not write_image(path, labels[1], stage(state(18), 1, 2), lambda: False, end)
+    assert [image.label for image in read_images(path)] == labels[:1]

@@ -44,6 +44,17 @@ def left(
     return path
 
 
+def left_in_parts(folder: Path, rank: int, *steps: int) -> Path:
+    """The images of these steps that this rank of four has left, of one of two parts."""
+    path, end, part = folder / f"image-{rank}", 0, rank % 2
+    path.touch()
+    for step in steps:
+        stamp = Stamp(UID, 1, step, rank, 4)
+        label = Label(stamp, position(step), str(part), ("torch",), OF_LOST, (), part, 2, "l")
+        end = write_image(path, label, stage.stage(state(step, rank), part, 2), lambda: True, end)
+    return path
+
+
 def of_lost(states: Sequence[Any], names: Collection[str]) -> Any:
     assert states
     assert list(names) == ["torch"]
@@ -138,6 +149,27 @@ def test_a_rank_that_was_a_step_behind_gives_nothing_but_goes_on_too(tmp_path: P
     found = begins(store, [left(tmp_path, 0, step=STEP - 1, world=3), None, left(tmp_path, 2, world=3)])
     assert [one.position for one in found] == [position(STEP)] * 3
     assert [one.state.rank == OF_LOST for one in found] == [True, True, False]
+
+
+def test_the_survivors_put_the_parts_of_a_sharded_model_together(tmp_path: Path, store: Store) -> None:
+    """Rank 3 is lost. Rank 0 has passed the meeting, ranks 1 and 2 have lost it."""
+    held = [left_in_parts(tmp_path, 0, 18), left_in_parts(tmp_path, 1, 17, 18), left_in_parts(tmp_path, 2, 17, 18)]
+    found = begins(store, [*held, None])
+    assert [one.position for one in found] == [position(18)] * 4
+    assert all(same_state(one.state, state(18)) for one in found)
+    assert [one.state.rank == OF_LOST for one in found] == [False, False, False, True]
+
+
+def test_of_a_step_that_lacks_a_part_nothing_is_taken(tmp_path: Path, store: Store) -> None:
+    held = [left_in_parts(tmp_path, 0, 17, 18), left_in_parts(tmp_path, 1, 17), left_in_parts(tmp_path, 2, 17)]
+    found = begins(store, [*held, None])
+    assert [one.position for one in found] == [position(17)] * 4
+    assert all(same_state(one.state, state(17)) for one in found)
+
+
+def test_without_a_step_that_has_all_parts_the_newest_commit_counts(tmp_path: Path, store: Store) -> None:
+    assert begins(store, [left_in_parts(tmp_path, 0, 18), left_in_parts(tmp_path, 1, 17), None, None]) == []
+    assert story(store) == ["Opened 1", "Opened 2"]
 
 
 def test_in_a_world_of_another_size_no_rank_has_a_state_of_its_own_but_what_all_had_alike(

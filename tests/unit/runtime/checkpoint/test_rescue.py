@@ -97,6 +97,30 @@ def test_the_next_run_continues_from_the_last_step_without_a_wait(
     assert own == [rank if rank in ranks else OF_LOST for rank in range(3)]
 
 
+def in_parts(folder: Path, rank: int, step: int = STEP) -> Image:
+    """The image of one of two parts that this rank of three has left."""
+    path, part = folder / f"part-{rank}-{step}", rank % 2
+    path.touch()
+    stamp, lost = Stamp(UID, 1, step, rank, 3), encode(OF_LOST, "rank")
+    label = Label(stamp, position(step), str(part), ("torch",), lost, (), part, 2, "l")
+    assert write_image(path, label, stage.stage(state(step, rank), part, 2), lambda: True)
+    return Image(path)
+
+
+def test_a_pod_that_holds_one_part_of_a_sharded_model_commits_nothing(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(Superfluous, match="no image of some parts"):
+        rescue(store, UID, 1, [in_parts(tmp_path, 0), in_parts(tmp_path, 2), in_parts(tmp_path, 1, STEP - 1)])
+    assert story(store) == ["Opened 1", "Committed 1 @5"]
+
+
+def test_one_that_holds_all_parts_commits_the_newest_step_that_is_whole(tmp_path: Path, store: Store) -> None:
+    images = [in_parts(tmp_path, 1), in_parts(tmp_path, 2), in_parts(tmp_path, 2, STEP + 1)]
+    assert rescue(store, UID, 1, images).step == STEP
+    found = resumed(store, 3)
+    assert all(same_state(one.state, state(STEP, 1)) for one in found)
+    assert found[0].state.rank == OF_LOST
+
+
 def test_nothing_of_a_ranks_own_is_lost_where_the_ranks_had_exchanged_it(tmp_path: Path, store: Store) -> None:
     rescue(store, UID, 1, [Image(left(tmp_path, 1, ranks=("0's", "1's", "2's")))])
     assert [one.state.rank for one in resumed(store, 3)][::2] == ["0's", "2's"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.log.entry import ImageRef
-from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holder_of
+from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holders_of, whole_steps
 from tests.unit.runtime.checkpoint import images
 from tests.unit.runtime.checkpoint.images import Damage, Rule, World, beginnings
 
@@ -16,6 +16,11 @@ DAMAGED = World(runs=3, damages=1)
 
 def offer(run: int, step: int, *, holder: int = 0, rank: int = 0, crc: str = "a", uid: str = UID) -> ImageOffer:
     return ImageOffer(holder, Stamp(uid, run, step, rank, 2), crc)
+
+
+def part(step: int, number: int, *, holder: int = 0, rank: int = 0, crc: str = "a", layout: str = "l") -> ImageOffer:
+    """Of one of two parts of a sharded model."""
+    return ImageOffer(holder, Stamp(UID, 3, step, rank, 4), crc, number, 2, layout)
 
 
 def chosen(
@@ -110,7 +115,33 @@ class TestRule:
     def test_the_one_that_was_the_lowest_rank_commits_it(self) -> None:
         """Buffers and plain values are rank 0's where it is left."""
         offers = [offer(3, 17, holder=0, rank=2), offer(3, 17, holder=1, rank=1), offer(3, 16, holder=2, rank=0)]
-        assert holder_of(ImageRef(3, 17), offers) == 1
+        assert holders_of(ImageRef(3, 17), offers) == [1]
+
+
+class TestParts:
+    def test_a_step_of_which_all_parts_are_there_counts(self) -> None:
+        offers = [part(17, 1, holder=1, rank=3, crc="b"), part(17, 0, rank=2), part(17, 0, holder=2, rank=0)]
+        assert chosen(*offers).image == ImageRef(3, 17)
+        assert holders_of(ImageRef(3, 17), offers) == [2, 1]
+
+    def test_a_newer_step_that_lacks_a_part_does_not(self) -> None:
+        assert chosen(part(18, 0), part(17, 0), part(17, 1, holder=1)).image == ImageRef(3, 17)
+        assert whole_steps([part(18, 0), part(17, 0), part(17, 1), part(16, 1)]) == {17}
+
+    def test_where_no_step_has_all_parts_the_newest_commit_counts(self) -> None:
+        """One rank has stepped, and the row of the dead one is behind it."""
+        found = chosen(part(18, 0), part(17, 1, holder=1))
+        assert found == ImageChoice(why="of 2 parts of the image of run 3, step 18 no member has 1")
+
+    def test_nor_do_images_that_a_commit_has_reached_complete_it(self) -> None:
+        assert chosen(part(10, 0), part(10, 1), part(11, 0)).image is None
+
+    def test_the_same_part_of_two_ranks_has_to_be_equal(self) -> None:
+        found = chosen(part(17, 0), part(17, 0, holder=1, rank=2, crc="c"), part(17, 1))
+        assert found == ImageChoice(why="the ranks of run 3 have come apart: their images of step 17 differ")
+
+    def test_parts_of_two_layouts_are_no_whole(self) -> None:
+        assert chosen(part(17, 0), part(17, 1, layout="m")).image is None
 
 
 class TestSmallWorld:

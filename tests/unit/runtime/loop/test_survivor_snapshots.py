@@ -5,20 +5,26 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.image_file import Image, Label, write_image
+from perdure.checkpoint.image_file import Image, Label, read_images, write_image
 from perdure.checkpoint.upload import Staged
-from perdure.errors import Corrupt
+from perdure.errors import Corrupt, PeerLost
+from perdure.group.agreement import Agreement
 from perdure.group.peers import Alone
+from perdure.group.world import Group, connect_group
 from perdure.loop import copy_budget, survivor_snapshots
+from perdure.loop.last_step import LastStep
 from perdure.loop.position.accumulating import Accumulator
 from perdure.loop.run import Run
 from perdure.loop.telemetry.events import Event
@@ -241,13 +247,13 @@ def test_what_moves_on_while_the_image_is_written_takes_it_back(
     """Its writer may be killed at any moment: the agent then finds it incomplete, never whole for a while."""
     found: list[Image | None] = []
 
-    def written_late(path: Path, label: Label, staged: Staged, stands: Callable[[], bool]) -> bool:
+    def written_late(path: Path, label: Label, staged: Staged, stands: Callable[[], bool], begin: int) -> int:
         def asked() -> bool:
             found.append(training.image)
             return stands()
 
         _noise(training)
-        return write_image(path, label, staged, asked)
+        return write_image(path, label, staged, asked, begin)
 
     training.step()
     monkeypatch.setattr(survivor_snapshots, "write_image", written_late)
@@ -477,3 +483,76 @@ def test_what_the_ranks_exchanged_counts_as_long_as_they_stand_there(training: T
     training.run.images.leave()
     assert training.image
     assert training.image.label.ranks == (() if goes_on else ("rank 0's", "rank 1's"))
+
+
+@pytest.fixture
+def meeting(training: Training) -> Iterator[list[Group]]:
+    """The training is one of two ranks that meet before they step. The list holds the other's group."""
+    store, limit = dist.HashStore(), timedelta(seconds=SECONDS)  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(2) as ranks:
+        made = [ranks.submit(connect_group, store, "g", rank=rank, size=2, timeout=limit) for rank in range(2)]
+        own, other = (one.result() for one in made)
+        del made  # a group closes its connections with its last reference
+        training.step()
+        training.run.agreement = Agreement(own)
+        training.run.images._machine = LastStep(meets=True)
+        groups = [other]
+        del other
+        yield groups
+
+
+def last_step(training: Training) -> None:
+    """Up to the next batch; its optimizer meets the other rank."""
+    training.step()
+    assert training.run.images.alone == 1
+
+
+def test_a_rank_that_loses_another_one_before_it_steps_leaves_the_place_before_and_the_one_behind(
+    training: Training, meeting: list[Group]
+) -> None:
+    before = training.whole()
+    meeting.clear()
+    last_step(training)
+    behind = training.whole()
+    training.run.images.leave()
+    images = list(read_images(training.path))
+    assert [image.label.stamp.step for image in images] == [1, 2]
+    assert [same(image, then) for image, then in zip(images, (before, behind), strict=True)] == [True, True]
+
+
+def test_of_a_last_step_that_an_error_breaks_off_the_place_before_is_left(
+    training: Training, meeting: list[Group]
+) -> None:
+    told = Told()
+    training.run.reporter.add(told)
+    meeting.clear()
+    training.forward().backward()
+    training.optimizer.step()
+    training.run.images.leave()
+    assert [image.label.stamp.step for image in read_images(training.path)] == [1]
+    assert [event for event in told.events if isinstance(event, Imaged)] == [Imaged(1, "", 3)]
+
+
+@pytest.mark.usefixtures("meeting")
+def test_a_rank_that_waits_for_a_frozen_one_is_freed_by_its_agents_request(training: Training) -> None:
+    def ask() -> None:
+        while not training.run.agreement.waits:
+            continue
+        training.run.images.leave(float(SECONDS))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    last_step(training)
+    asking.join(SECONDS)
+    assert [image.label.stamp.step for image in read_images(training.path)] == [1, 2]
+    training.forward().backward()
+    with pytest.raises(PeerLost, match="it trains no more"):
+        training.optimizer.step()
+
+
+def test_ranks_that_meet_step_as_ever(training: Training, meeting: list[Group]) -> None:
+    other = Agreement(meeting[0]).meet(1)
+    training.step()
+    assert other.is_over(SECONDS)
+    training.run.images.leave()
+    assert [image.label.stamp.step for image in read_images(training.path)] == [2]

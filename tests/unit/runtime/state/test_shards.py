@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
-from perdure.checkpoint.stage import layout
+from perdure.checkpoint.stage import layout, share_out
 from perdure.errors import UserError
 from perdure.layout.box import Box
 from perdure.state.registry import Registry
@@ -160,6 +160,25 @@ def test_a_tensor_without_elements_and_one_without_dimensions_have_one_box_that_
         (one,) = boxes.held(tensor)
         assert one.box == Box.whole(tensor.shape)
         assert boxes.holders(tensor) == {one.box: (0, 1, 2, 3)}
+
+
+def test_ranks_with_the_same_boxes_have_the_same_part_of_a_model() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    of_hsdp = placed(torch.ones(3), Replicate(), Shard(0), mesh=mesh, shape=(6,))
+    everywhere = placed(torch.ones(6), Replicate(), Replicate(), mesh=mesh)
+    assert boxes.parts([of_hsdp, everywhere, torch.ones(2)], 4) == (0, 1, 0, 1)
+    assert boxes.parts([placed(torch.ones(1), Shard(0), shape=(4,)), of_hsdp], 4) == (0, 1, 2, 3)
+    assert boxes.parts([torch.ones(2)], 4) == (0, 0, 0, 0)
+
+
+def test_the_parts_write_every_box_of_a_model_once() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    of_hsdp = placed(torch.ones(3), Replicate(), Shard(0), mesh=mesh, shape=(5,))
+    named = {"whole": torch.ones(2), "sharded": of_hsdp, "scale": torch.ones(1)}
+    written = share_out(named, 2, boxes.parts(named.values(), 4))
+    assert {("sharded", Box((0,), (3,)))} <= set(written[0])
+    assert {("sharded", Box((3,), (2,)))} <= set(written[1])
+    assert sorted(name for part in written for name, _ in part) == ["scale", "sharded", "sharded", "whole"]
 
 
 def test_ranks_that_shard_a_tensor_otherwise_have_another_layout() -> None:

@@ -1,0 +1,86 @@
+"""Real agents and trainers of a model whose two shards two ranks hold each: one rank is killed, or stands still, at
+each place of a step. The others leave images of one step, of which no shard is missing, and no finished step is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import evidence, twin
+from e2e.harness.local_members import LocalMembers
+from tests.handover import forking
+from tests.handover.test_images import begins, begun_from, ends
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "sharded_digits.py"
+ARGUMENTS = ("--epochs=1", "--batch=64", "--shards=2")
+AT = 6
+LONGER = pytest.mark.chaos
+PLACES = ("forward", "backward", "gradient", "meeting", "met", "stepped", "counted")
+PASSED = ("met", "stepped", "counted")
+"""Where another rank may have the step behind it."""
+IN_SHORT = {("gradient", 3), ("backward", 0)}
+CASES = [
+    pytest.param(where, rank, id=f"{where}-{rank}", marks=() if (where, rank) in IN_SHORT else LONGER)
+    for where in PLACES
+    for rank in (0, 3)
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> twin.Twin:
+    return forking.undisturbed(ARGUMENTS, world=4, script=SCRIPT)
+
+
+def hsdp(folder: Path, harm: str) -> LocalMembers:
+    command = [sys.executable, str(HERE / "harmed_shards.py"), str(SCRIPT), *ARGUMENTS]
+    pace = {"PACE_SECONDS": "0.02", "PACED_RUNS": "1", "PACE_RECORDED": "1", "PACE_HOLDS": "99"}
+    return forking.members(command, folder, {**pace, "HARM": harm})
+
+
+def judge(job: LocalMembers, where: str, undisturbed: twin.Twin) -> None:
+    entries, steps = job.root.entries(), job.root.trace().steps
+    begun = begun_from(job, 2)
+    assert begun, [member.said for member in job.members.values()]
+    assert begun["run"] == 1
+    assert begun["step"] in ((AT + 1,) if where in PASSED else (AT, AT + 1))
+    assert evidence.steps_lost(entries, steps) == 0
+    assert job.root.weight_hash() == undisturbed.weights
+
+
+@pytest.mark.parametrize(("where", "rank"), CASES)
+def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
+    tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
+) -> None:
+    lost = "abcd"[rank]
+    new = "abcd".replace(lost, "e")
+    with hsdp(tmp_path, f"SIGKILL,{rank},{AT},{where}") as job:
+        job.first_run(*"abcd", beside="e")
+        job.members[lost].outcome()
+        begins(job, 2, new, [1])
+        ends(job, new)
+    judge(job, where, undisturbed)
+
+
+@LONGER
+@pytest.mark.parametrize(("where", "rank"), [(where, rank) for where in PLACES for rank in (0, 3)])
+def test_nor_does_one_that_stands_still_and_goes_on_when_the_next_run_trains(
+    tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
+) -> None:
+    frozen = "abcd"[rank]
+    new = "abcd".replace(frozen, "e")
+    with hsdp(tmp_path, f"SIGSTOP,{rank},{AT},{where}") as job:
+        job.first_run(*"abcd", beside="e")
+        job.waits("it stands still", lambda: f"HARM at {where}" in job.members[frozen].said)
+        begins(job, 2, new, [1])
+        job.waits("run 2 is open", lambda: any(entry.run == 2 for entry in job.root.entries()))
+        process = int(re.findall(r"HARM at \w+: process (\d+)", job.members[frozen].said)[0])
+        os.kill(process, signal.SIGCONT)
+        ends(job, new)
+    judge(job, where, undisturbed)

@@ -1,0 +1,122 @@
+"""One rank of a small mesh dies, stands still or is cut off, in every order of events: no finished step is lost, and
+the next run never begins with shards of two steps. Each rule that is left out is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from perdure.log.entry import ImageRef
+from perdure.log.images import ImageChoice, ImageOffer
+from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, StepReaction, react
+from tests.unit.runtime.loop.losing import TO_THE_COMMIT, Found, Setting, explore
+
+
+def _nobody_finishes_alone(state: LastStep, event: StepEvent) -> StepReaction:
+    """A rank that loses the meeting stays where it is."""
+    if state.phase is StepPhase.MEETS and event in (StepEvent.SILENCE, StepEvent.ASKED):
+        return replace(state, phase=StepPhase.ENDED), (StepAction.LEAVE,)
+    return react(state, event)
+
+
+def _no_image_of_the_place_before(state: LastStep, event: StepEvent) -> StepReaction:
+    state, actions = react(state, event)
+    return state, tuple(action for action in actions if action is not StepAction.KEEP)
+
+
+def _no_image_behind_the_last_step(state: LastStep, event: StepEvent) -> StepReaction:
+    if state.alone and event is StepEvent.STOOD:
+        return replace(state, phase=StepPhase.ENDED), (StepAction.TELL, StepAction.RAISE)
+    return react(state, event)
+
+
+def _trains_on_behind_its_image(state: LastStep, event: StepEvent) -> StepReaction:
+    state, actions = react(state, event)
+    if state.phase is StepPhase.ENDED and event is StepEvent.ASKED:
+        return replace(state, phase=StepPhase.STANDS), actions
+    return state, actions
+
+
+def _the_meeting_is_not_left_for_the_agent(state: LastStep, event: StepEvent) -> StepReaction:
+    if state.phase is StepPhase.MEETS and event is StepEvent.ASKED:
+        return state, ()
+    return react(state, event)
+
+
+def _an_image_in_the_middle_of_a_step(state: LastStep, event: StepEvent) -> StepReaction:
+    if state.phase is StepPhase.STEPS and event is StepEvent.ASKED:
+        return replace(state, phase=StepPhase.ENDED), (StepAction.LEAVE,)
+    return react(state, event)
+
+
+def _the_newest_step_of_any_shard(offers: Sequence[ImageOffer], **_: object) -> ImageChoice:
+    return ImageChoice(ImageRef(*max(offer.place for offer in offers)))
+
+
+def _only_the_newest_step(offers: Sequence[ImageOffer], **_: object) -> ImageChoice:
+    place = max(offer.place for offer in offers)
+    there = [offer for offer in offers if offer.place == place]
+    return ImageChoice(ImageRef(*place) if len({offer.part for offer in there}) == there[0].parts else None)
+
+
+HSDP = Setting(2, 2, "kill")
+TWO = Setting(2, 1, "kill")
+ONE_OF_TWO_FROZEN = Setting(2, 1, "freeze")
+PLANTED: dict[str, tuple[Setting, Callable[[Found], bool]]] = {
+    "nobody meets": (replace(HSDP, meets=False), lambda found: found.lost == TO_THE_COMMIT),
+    "only the ranks of a row meet": (replace(HSDP, among="row"), lambda found: found.lost == 1),
+    "nobody finishes a step alone": (replace(TWO, react=_nobody_finishes_alone), lambda found: bool(found.lost)),
+    "no image of the place before": (
+        replace(HSDP, react=_no_image_of_the_place_before),
+        lambda found: found.lost == TO_THE_COMMIT,
+    ),
+    "no image behind the last step": (
+        replace(HSDP, react=_no_image_behind_the_last_step),
+        lambda found: bool(found.lost),
+    ),
+    "who has left an image trains on": (
+        replace(ONE_OF_TWO_FROZEN, react=_trains_on_behind_its_image),
+        lambda found: not found.good,
+    ),
+    "the meeting is not left for the agent": (
+        replace(ONE_OF_TWO_FROZEN, react=_the_meeting_is_not_left_for_the_agent),
+        lambda found: bool(found.stuck),
+    ),
+    "the newest step of any shard": (
+        replace(HSDP, choose=_the_newest_step_of_any_shard),
+        lambda found: bool(found.apart),
+    ),
+    "the newest step or none": (replace(HSDP, choose=_only_the_newest_step), lambda found: found.lost == TO_THE_COMMIT),
+}
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze", "doubt"])
+def test_one_rank_of_a_mesh_costs_no_finished_step_and_nothing_is_mixed(fault: str) -> None:
+    found = explore(Setting(2, 2, fault))
+    assert found.good, found
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+def test_nor_does_one_of_whole_models_without_any_meeting(fault: str) -> None:
+    found = explore(Setting(3, 1, fault, steps=2, meets=False))
+    assert found.good, found
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_without_a_rule_something_is_lost(rule: str) -> None:
+    setting, is_seen = PLANTED[rule]
+    found = explore(setting, first_only=True)
+    assert is_seen(found), f"{rule}: {found}"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("replicas", "shards"), [(3, 2), (2, 3)])
+def test_larger_meshes(replicas: int, shards: int) -> None:
+    found = explore(Setting(replicas, shards, "kill"))
+    assert found.good, found
+
+
+def test_whole_models_never_meet() -> None:
+    assert react(LastStep(), StepEvent.WILL_STEP) == (LastStep(phase=StepPhase.STEPS), (StepAction.PROCEED,))
