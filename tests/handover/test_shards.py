@@ -8,12 +8,14 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from e2e.harness import evidence, twin
 from e2e.harness.local_members import LocalMembers
+from perdure.wire import Outcome, Rescue
 from tests.handover import forking
 from tests.handover.test_images import begins, begun_from, ends
 
@@ -44,12 +46,13 @@ def hsdp(folder: Path, harm: str) -> LocalMembers:
     return forking.members(command, folder, {**pace, "HARM": harm})
 
 
-def judge(job: LocalMembers, where: str, undisturbed: twin.Twin) -> None:
+def judge(job: LocalMembers, where: str, ended: Sequence[Outcome], undisturbed: twin.Twin) -> None:
     entries, steps = job.root.entries(), job.root.trace().steps
     begun = begun_from(job, 2)
     assert begun, [member.said for member in job.members.values()]
     assert begun["run"] == 1
     assert begun["step"] in ((AT + 1,) if where in PASSED else (AT, AT + 1))
+    assert {one.rescue for one in ended} == {Rescue(2, begun["step"], 1)}
     assert evidence.steps_lost(entries, steps) == 0
     assert job.root.weight_hash() == undisturbed.weights
 
@@ -64,8 +67,8 @@ def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
         job.first_run(*"abcd", beside="e")
         job.members[lost].outcome()
         begins(job, 2, new, [1])
-        ends(job, new)
-    judge(job, where, undisturbed)
+        ended = ends(job, new)
+    judge(job, where, ended, undisturbed)
 
 
 @LONGER
@@ -82,5 +85,5 @@ def test_nor_does_one_that_stands_still_and_goes_on_when_the_next_run_trains(
         job.waits("run 2 is open", lambda: any(entry.run == 2 for entry in job.root.entries()))
         process = int(re.findall(r"HARM at \w+: process (\d+)", job.members[frozen].said)[0])
         os.kill(process, signal.SIGCONT)
-        ends(job, new)
-    judge(job, where, undisturbed)
+        ended = ends(job, new)
+    judge(job, where, ended, undisturbed)

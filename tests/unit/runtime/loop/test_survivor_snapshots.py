@@ -550,6 +550,34 @@ def test_a_rank_that_waits_for_a_frozen_one_is_freed_by_its_agents_request(train
         training.optimizer.step()
 
 
+class Exchanging(torch.optim.SGD):
+    """It asks the other ranks in its step, as an optimizer may that works on whole matrices."""
+
+    def step(self, closure: Any = None) -> Any:
+        dist.all_reduce(torch.ones(1))
+        return super().step(closure)
+
+
+def test_an_optimizer_that_exchanges_values_in_its_step_is_seen_at_the_first_one_and_said(
+    training: Training, meeting: list[Group], capfd: pytest.CaptureFixture[str]
+) -> None:
+    training.run.settings = replace(training.run.settings, rank=0)
+    training.run.registry.add("exchanging", Exchanging(training.linear.parameters(), lr=0.1))
+    training.optimizer = training.run.registry.named["exchanging"]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        other = Agreement(meeting[0]).meet(1)
+        training.step()
+        assert other.is_over(SECONDS)
+    finally:
+        dist.destroy_process_group()
+    assert "Exchanging exchanges values with other ranks while it steps: if a rank dies, the newest commit counts" in (
+        capfd.readouterr().err
+    )
+    training.run.images.leave()
+    assert training.image is None
+
+
 def test_ranks_that_meet_step_as_ever(training: Training, meeting: list[Group]) -> None:
     other = Agreement(meeting[0]).meet(1)
     training.step()
