@@ -66,7 +66,7 @@ def in_bytes(count: float) -> str:
 
 
 class Trouble:
-    """One trouble that comes again and again: said at once, and then once a minute for as long as it lasts.
+    """A recurring problem: logged immediately, then once a minute while it lasts.
 
     A full disk that fails each save is one line a minute, and not one a step.
     """

@@ -10,7 +10,7 @@
     ├── StorageError     the store did not answer, or not as it should: may be tried again
     │   └── StorageRefused ... and will refuse the same call until the cause in the message is fixed
     ├── HandoverFailed   this process should have joined a living run, which continues without it: nothing is lost
-    └── PeerLost         another rank is gone or did not answer in time: nobody here is to blame
+    └── PeerLost         another rank is gone or did not answer in time: this rank is not at fault
 
 Nothing here imports torch: the agent and the operator's image use these too.
 """
@@ -80,8 +80,7 @@ class PeerLost(PerdureError):
 
 
 def in_words(error: BaseException) -> str:
-    """What a message says of an error that may be any: those of Python for memory and threads say nothing by
-    themselves."""
+    """Text for any error. Python's MemoryError and thread errors carry no message of their own."""
     match error:
         case PerdureError():
             return str(error)

@@ -1,6 +1,6 @@
 """The operator's configuration file of signals: YAML or JSON text to rows, and what is wrong with it in one line.
 
-A wrong row stops the start: an announcement that nobody reads costs steps on the day it is made. Called by `cli`.
+A malformed row aborts the start: an ignored signal would cost training steps later. Called by `cli`.
 """
 
 from __future__ import annotations

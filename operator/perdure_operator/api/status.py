@@ -493,7 +493,7 @@ class LostLog(TolerantModel):
 
 
 class RootProblem(TolerantModel):
-    """A run could not use its root, and the next one would fail in the same way: somebody has to act."""
+    """A run could not use its root, and the next one would fail the same way: a person must act."""
 
     time: datetime
     """When the operator learned of it."""
@@ -556,7 +556,7 @@ class TrainingProgress(TolerantModel):
     phase_time: datetime | None = None
     """When rank 0 first reported this phase, after another one."""
     began_time: datetime | None = None
-    """When a step was first reported since the job's members last started anew."""
+    """Time of the first reported step since the members last restarted."""
     seconds_per_step: float | None = None
     """From one to the next, over the last seconds in which it trained; absent before it has made two."""
     samples_per_second: float | None = None
@@ -619,7 +619,7 @@ class TrainingJobStatus(TolerantModel):
     epoch: int | None = None
     """Epochs that the trainer which reported that commit had finished when it ended."""
     progress: TrainingProgress | None = None
-    """Where the run that is on stands, as its rank 0 reports; absent if nothing was heard of it."""
+    """Progress of the current run, as its rank 0 reports it; absent without reports."""
     last_save: LastSave | None = None
     """The newest commit that rank 0 reports; absent if nothing was heard of one."""
     result: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ def told_node(in_force: SignalTable, node: NodeView) -> str:
     """What members on this node would do."""
     shown = rows_shown(in_force, node)
     if not shown:
-        return f"node {node.name} announces nothing that an enabled row is about: members stay\n"
+        return f"node {node.name} shows no enabled signal: members stay\n"
     lines = [_line(row, words) for row, words in shown]
     if any(row.unless_tolerated for row, _ in shown):
         lines.append("a member that tolerates a taint is not moved by a row with unlessTolerated")

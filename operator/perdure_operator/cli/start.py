@@ -1,4 +1,4 @@
-"""Where the command `perdure-operator` begins: what is not installed is said in one line. So does `kubectl.start`."""
+"""Entry point of `perdure-operator`: reports a missing package in one line. `kubectl.start` uses it too."""
 
 from __future__ import annotations
 

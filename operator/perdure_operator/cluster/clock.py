@@ -18,10 +18,10 @@ DRIFT: Final = 5e-4
 """Seconds per second that two clocks may drift apart."""
 
 DOUBTFUL: Final = 3600.0
-"""A jump of more seconds counts only if two answers in a row show it: times that were used cannot be taken back."""
+"""Accept a larger jump only if two consecutive answers show it: times already used cannot be taken back."""
 
 _SLOW: Final = 0.5
-"""Our speed while the server's clock is behind the last time that we returned, until both meet."""
+"""How fast this clock runs while the server's is behind it, so that time never goes backwards."""
 
 
 def utc_now() -> datetime:

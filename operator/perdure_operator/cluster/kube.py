@@ -51,7 +51,7 @@ _DENIED: Final = re.compile(r"denied (the )?request")
 _NO_SUCH_KIND: Final = b"404 page not found"
 """The whole body of the API server's answer for a kind that it does not serve."""
 _LONGEST_WAIT: Final = 300.0
-"""Seconds. A proxy under maintenance may ask for a day, and the server may be back in a minute."""
+"""Upper bound on Retry-After, in seconds: a proxy may ask for a day although the server is back in a minute."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _JSON_PATCH: Final = "application/json-patch+json"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -307,7 +307,7 @@ async def _bounded(what: str, seconds: float) -> AsyncIterator[None]:
 
 
 async def _read(answer: Any) -> bytes:
-    """The body; nothing where that of a refusal breaks off, whose status and headers have come."""
+    """The body; empty if an error response is cut off after its status and headers."""
     try:
         data: bytes = await answer.read()
     except aiohttp.ClientPayloadError:

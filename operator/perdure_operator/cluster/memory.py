@@ -1,4 +1,4 @@
-"""What one operator process remembers of a job beside the cluster's objects: answers it got and sent.
+"""What one operator process remembers about a job that no cluster object holds: answers received and sent.
 
 Losing it is harmless: the next process asks again. Written by `act` and `observe`, read by `observe`.
 """

@@ -10,7 +10,7 @@ the half that only reads, is `kubectl.client.Kubectl` as well. Objects are raw J
     ├── Conflict          a precondition (uid, resourceVersion, an old value) no longer holds: observe again
     ├── Invalid           the object itself is wrong: the server will always refuse it
     ├── Forbidden         RBAC, admission or a quota; the message says which
-    └── Unavailable       no answer, nobody's but a proxy's, a timeout, overload or a server error: try again later
+    └── Unavailable       no answer (or only a proxy's), a timeout, overload or a server error: try again later
 """
 
 from __future__ import annotations

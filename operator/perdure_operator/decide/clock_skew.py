@@ -1,4 +1,4 @@
-"""No time in status is ahead of now: a leader must not wait out the difference to the clock of an earlier one.
+"""Clamps times in status to now, so that a new leader does not wait because an earlier one's clock was ahead.
 
 Except in `history`, which no wait counts from.
 

@@ -111,7 +111,7 @@ class Draft:
         return self.status.current.plan if self.status.current else None
 
     def by(self, policy: str) -> Draft:
-        """The same, in the hands of that policy."""
+        """Set the policy that later writes are attributed to."""
         return self.but(policy=policy)
 
     def but(self, **fields: Any) -> Draft:
@@ -142,7 +142,7 @@ class Draft:
         return self.update(next=upcoming.model_copy(update={"members": members, **times}))
 
     def set_aside(self, names: tuple[str, ...]) -> Draft:
-        """With these names beside the run."""
+        """Set the names of the spare standbys."""
         row = self.status.spares.replacements if self.status.spares else None
         return self.update(spares=Spares(names=names, replacements=row) if names or row else None)
 
@@ -166,7 +166,7 @@ class Draft:
         return self.but(reasons=(*self.reasons, text))
 
     def wake(self, at: datetime) -> Draft:
-        """With another look at the job at that time, unless it has passed."""
+        """Schedule another round at that time, unless it has passed."""
         return self.but(wakes=(*self.wakes, at)) if at > self.now else self
 
     def wait(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:

@@ -322,7 +322,7 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
     handed_over = exit_cause.reason is Reason.HANDED_OVER and isinstance(run, PreviousRun)
     steps_lost = 0 if handed_over and not _went_astray(draft, run) else cost.steps
     declared = intent is not None and run.run in intent.lost
-    # No member of a current run is left, so it harms none to call that run lost. Else the next one waits for a save.
+    # No member of the current run is left, so marking it lost is safe; otherwise the next run would wait for its save.
     told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
     unfinished = declared or not told
     draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)
@@ -398,7 +398,7 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
 
 
 def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutcome]:
-    """The outcomes that tell where a run stood.
+    """The outcomes that show which step a run reached.
 
     A member of a run that was to take over live, and is not known to have begun, tells nothing. One of a run in place
     tells only that it has not begun: that counts if no other member tells more. What is about a newer run than this one

@@ -153,6 +153,6 @@ def _in_no_run(draft: Draft, pod: PodView, members: _Members) -> str:
 
 
 def _needs(draft: Draft, limit: int) -> float:
-    """How many seconds members take to save and leave: as long as they took last, at most as long as they may."""
+    """Expected seconds to save and leave: the last measured time, capped at the limit."""
     measured = draft.status.exit_seconds
     return limit if measured is None else min(measured, limit)

@@ -1,4 +1,5 @@
-"""Questions to a snapshot: which pods are the job's, which of them have ended, which nodes are lost, what was refused.
+"""Questions about a snapshot: which pods are the job's, which of them have ended, which nodes are lost, what was
+refused.
 
 Nothing here decides or changes anything.
 """
@@ -71,7 +72,7 @@ another matter: members that leave make some."""
 CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which no member leaves at a known time, unless a node has a deadline."""
 _LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
-"""Words of the scheduler for what members take up: room that they make when they leave."""
+"""The scheduler's words for resources that members free when they leave."""
 
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8

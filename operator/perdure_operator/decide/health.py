@@ -22,8 +22,8 @@ _TRAINING_SECONDS: Final = 300.0
 _SAVING_SECONDS: Final = 900.0
 _EVALUATING_SECONDS: Final = 3600.0
 _OTHER_SECONDS: Final = 1800.0
-"""How long a phase may go on without a new step, at least. Of training, too, while nobody knows what a step takes: the
-first one may be compiled."""
+"""How long a phase may last without a new step. Also used for training until the step time is known, because the first
+step may compile."""
 _SAVES_MISSED: Final = 3
 _STALE_SECONDS: Final = 600.0
 """A commit is recent for as long as so many saves take, and for this time at least."""
@@ -32,7 +32,7 @@ _TYPES: Final = (ConditionType.PROGRESSING, ConditionType.CHECKPOINT_FRESH, Cond
 
 @dataclass(frozen=True)
 class Health:
-    """What the newest report says. None: nobody can tell yet."""
+    """What the newest report says; None if unknown."""
 
     advances: bool | None
     saves_succeed: bool | None

@@ -12,7 +12,7 @@ from perdure_operator.api.status import RunPlan, TrainingJobStatus, TrainingProg
 from perdure_operator.decide.draft import Draft, clock
 
 SILENT: Final = timedelta(seconds=180)
-"""A job whose progress is older than this is not heard: status shows new numbers every minute."""
+"""Progress older than this means that reports stopped: status is updated every minute."""
 
 
 def is_silent(progress: TrainingProgress, now: datetime) -> bool:
@@ -32,7 +32,8 @@ def trained_runs(status: TrainingJobStatus) -> frozenset[int]:
 
 
 def keep_progress(draft: Draft) -> Draft:
-    """Drop what was reported once no run is on: the outcomes say more. Until then look again when it gets old.
+    """Remove reported progress when no run is active, because outcomes say more. Until then, schedule a round for when
+    it expires.
 
     Rates that nobody reports any more are dropped, and so is a step where a later one is known.
     """
@@ -53,8 +54,8 @@ def describe_training(draft: Draft, first: str) -> list[str]:
     """What is known about whether the members train; `first` is the member to look at."""
     progress, step = draft.status.progress, draft.status.step
     if progress is not None and not is_silent(progress, draft.now):
-        return ["they report how far they are: see status.progress"]
-    unheard = f"not heard since {clock(progress.observed_at)}: " if progress else ""
+        return ["members report their progress: see status.progress"]
+    unheard = f"no report since {clock(progress.observed_at)}: " if progress else ""
     refused = draft.snapshot.channel_refused
     return [
         *([f"new members cannot report, and train without: {refused}"] if refused else []),

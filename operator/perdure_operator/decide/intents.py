@@ -28,12 +28,12 @@ from perdure_operator.decide.sizing import SETTLING_SECONDS, growth_seconds, mos
 from perdure_operator.decide.succession import state_leaves_until, succession
 
 SHORT_NOTICE_SECONDS: Final = 30
-"""If a node goes away sooner than this, the job does not wait for standbys: the time is for the save."""
+"""With less notice than this, the job does not wait for standbys and saves instead."""
 LONGEST_PAUSE_SECONDS: Final = 25
 """In a longer pause after a failure no member holds a seat that others could use."""
 
 CALM_SECONDS: Final = 600
-"""Two failures this far apart are no row: the second gets no pause."""
+"""Failures this far apart are not consecutive: the second gets no backoff."""
 
 _ALL_LEAVE: Final = frozenset({Disruption.SUSPEND, Disruption.STOP})
 """After these no run follows at once."""

@@ -273,7 +273,7 @@ def stop_growing(draft: Draft) -> Draft:
         return draft
     draft = give_back(draft, draft.next_members).update_current(intent=None).update(next=None)
     draft = give_up_growing(draft).but(waiting=None)
-    words = f"new members were not Ready in time, run {current.run} goes on as it is{grows_later(draft)}"
+    words = f"new members were not Ready in time; run {current.run} keeps its size{grows_later(draft)}"
     return draft.tell(Reason.GROWTH_GIVEN_UP, words)
 
 
@@ -346,12 +346,12 @@ def _planned(draft: Draft, current: CurrentRun, intent: Intent, roles: Successio
     plan = live_plan(draft, roles) if not why else None
     if plan:
         draft = draft.update(next=upcoming.model_copy(update={"plan": plan}), run=plan.run)
-        return draft.tell(Reason.RUN_PLANNED, _words(plan, roles, f"it takes over run {current.run} alive"))
+        return draft.tell(Reason.RUN_PLANNED, _words(plan, roles, f"live hand-over from run {current.run}"))
     lost = intent.disruption is Disruption.MEMBER_LOST
     plan = plan_in_place(draft, roles, lost=lost)
     why = why or "an assignment has no room for more"
     saves = "saves and they go on in their pods" if roles.stays else "saves and leaves"
-    ends = "is lost, the members that are left go on in their pods" if lost else saves
+    ends = "is lost; the surviving members restart in their pods" if lost else saves
     how = f"run {current.run} {ends}: {why}"
     return succeed(draft, current, plan, intent, why=why).tell(Reason.RUN_PLANNED, _words(plan, roles, how))
 

@@ -207,7 +207,7 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
         if have.each != wanted_size(draft.snapshot).each:
             processes = "1 process" if have.each == 1 else f"{have.each:g} processes"
             again = f"{have.members} members of {processes} are wanted again"
-        return f"no time limit: no member has to leave, and they are awaited until {again}"
+        return f"no time limit: no member has to leave; waiting ends when {again}"
     if spares_the_run(draft):
         leaver = next((one.name for one in succession(draft).leaves), "")
         delete = f"kubectl delete pod -n {draft.snapshot.namespace} {leaver}"
@@ -223,7 +223,7 @@ def _meanwhile(draft: Draft) -> str:
     if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
     offered = joined([str(run) for run in upcoming.attempted_runs])
-    return f"the run trains on, or waits for run {offered}, which was offered in vain,"
+    return f"the run trains on, or waits for run {offered}, which was offered and failed,"
 
 
 def _protected(draft: Draft) -> Draft:
@@ -369,7 +369,7 @@ def _understood(draft: Draft) -> Draft:
 
 
 def _deletable(draft: Draft) -> Draft:
-    """Name what the API server does not let the operator delete: the run may train on beside it."""
+    """Name the objects that the API server refuses to delete. The run may continue meanwhile."""
     refusals = refused_deletions(draft)
     if not refusals:
         return draft.without(ConditionType.DELETIONS_ALLOWED)

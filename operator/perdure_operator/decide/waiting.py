@@ -69,7 +69,7 @@ def _set_up(draft: Draft) -> str:
     at_work = (pods[name] for name in draft.next_members if name in pods and pods[name].initializing)
     first = next(at_work, None)
     if first:
-        return f"; init container {first.initializing} of {listed([first])} is at work"
+        return f"; init container {first.initializing} of {listed([first])} is still running"
     pulling = [pods[name] for name in draft.next_members if name in pods and pods[name].pulling]
     return f"; most likely an image is being pulled for {listed(pulling[:1])}" if pulling else ""
 
@@ -105,9 +105,7 @@ def why_ready_no_more(draft: Draft, pods: list[PodView]) -> tuple[Reason, str] |
     were_warm = [pod for pod in pods if pod.uid in _known_warm(draft)]
     if not were_warm:
         return None
-    words = (
-        f"Ready before, and not now, though their nodes are: {listed(were_warm)}; it is not known whether they train"
-    )
+    words = f"no longer Ready, although their nodes are: {listed(were_warm)}; it is not known whether they train"
     held = broken_sidecar(were_warm)
     return Reason.MEMBER_NOT_READY, f"{words}: {held[1]}" if held else words
 

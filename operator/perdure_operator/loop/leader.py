@@ -75,7 +75,7 @@ class Leader:
     channel: Callable[[], str] = nowhere
     """Where new members report; "" for nowhere."""
     show: Show | None = None
-    """Shows what they report, while this process leads; None if they report nowhere."""
+    """Publishes members' reports while this process leads; None if reports are off."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
@@ -183,7 +183,7 @@ class Leader:
                 await self.clocks.sleep(1)
                 continue
             except Exception:
-                # The watch alone is worth going on with.
+                # Continue with the watch alone.
                 logger.exception("an unexpected error as all objects were read again: jobs go on, tried again in 10 s")
                 self._look_at(set())
                 await self.clocks.sleep(10)

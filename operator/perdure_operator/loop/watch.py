@@ -51,7 +51,7 @@ class Watch:
             self.take_in(resource, kind, raw)
         except Exception:
             logger.exception(
-                "%s %s: the watch's news of it cannot be read and is ignored", resource.plural, "/".join(key_of(raw))
+                "%s %s: its watch event cannot be parsed and is ignored", resource.plural, "/".join(key_of(raw))
             )
 
 

@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request for the endpoint, with a token that nobody has checked yet."""
+    """A request with a token that has not been checked yet."""
 
     token: str
     headers: Mapping[str, str]
@@ -121,7 +121,7 @@ async def serve(
                 if held[peer] >= bounds.of_one_address:
                     connection.close()
                     free.release()
-                    await asyncio.sleep(0)  # whoever comes without end does not hold up the loop
+                    await asyncio.sleep(0)  # an endless stream of connections must not block the event loop
                     continue
                 held[peer] += 1
                 task = group.create_task(_connection(connection, contexts, endpoint, bounds, faults))

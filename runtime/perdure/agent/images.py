@@ -20,7 +20,7 @@ _NOEXEC_SEAL: Final = 8
 
 
 class Images:
-    """For each process of the pod: the file for its image, and the image of an earlier trainer."""
+    """Per process: the file for its own image, and the image left by the previous trainer."""
 
     def __init__(self) -> None:
         self._own: dict[int, int] = {}

@@ -47,7 +47,7 @@ class GroupListeners:
         self._made: set[str] = set()
 
     def watch(self, kind: type[Any]) -> None:
-        """Remember those of each group of this class from now on, whoever makes it."""
+        """From now on, record the sockets of every group of this class, whether ours or the script's."""
         make = kind.__init__
 
         @wraps(make)

@@ -517,7 +517,7 @@ def _requested(state: AgentState, trainer: TrainerProcesses, now: float) -> tupl
         return trainer, actions
     trainer = replace(trainer, request=Requested(known.at if known else now, deadline))
     if is_ending or (newer and not state.shutdown and _restarts(state, trainer, newer)):
-        return trainer, actions  # it ends anyway: a request could only disturb the script
+        return trainer, actions  # it is exiting already; a request could only disturb the script
     say = PrintLine(f"run {trainer.run} asked to save: {cause}; {max(0, round(deadline - now))} s")
     sessions = {process.rank: process.pid for process in trainer.processes if process.pid}
     return trainer, [*actions, say, Ask(trainer.origin, cause, deadline, sessions, again=known is not None)]

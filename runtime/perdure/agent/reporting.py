@@ -84,7 +84,7 @@ def _of_figures(report: Report, figures: Figures) -> Report:
 
 
 def _figures(trainer: TrainerProcesses) -> Figures:
-    """Of the pod's first process that has told any."""
+    """From the pod's first process that reported any."""
     return next((process.figures for process in trainer.processes if process.figures), Figures())
 
 

@@ -42,7 +42,7 @@ RETRY_SECONDS: Final = 60.0
 JITTER_SECONDS: Final = 10.0
 """Up to this much later, because all agents lose their operator at the same time."""
 CHANGE_SECONDS: Final = 5.0
-"""From a report to the next one that need not wait for its time, because something has changed that matters."""
+"""Minimum interval before an early report, sent because something important changed."""
 ELSEWHERE_TIMES: Final = 8
 """In a row that a report goes to another replica at once, because the one it reached cannot take it now: the operator
 has two, and only the one that leads takes reports."""

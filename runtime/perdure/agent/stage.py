@@ -25,7 +25,7 @@ class AgentStage(StrEnum):
     STEPPED = "stepped"  # it trains
     OFFERED = "offered"  # it trains and has the offer of a live hand-over
     VOTING = "voting"  # it may have handed over already: only the log knows
-    CLOSING = "closing"  # asked to save before its first step: rank 0 closes the run if it opened it
+    CLOSING = "closing"  # exit requested before the first step; rank 0 closes the run if it opened it
     ASKED = "asked"  # asked to save
     COMPLETED = "completed"  # the goal is in the log; the script may still do other work
     IMAGING = "imaging"  # it can save no more: it may leave an image of its state

@@ -171,7 +171,7 @@ class TrainerProcesses:
     started_for: int | None = None
     """The run that it was started for, if it trains another now."""
     offered: tuple[Train | Leave, ...] = ()
-    """The offers of runs that would take over its own, the newest last."""
+    """Offered runs that would take over this trainer's run, newest last."""
     saves: tuple[int, int] = (0, 0)
     """The run in which it was last asked to save and train on, and that request's number."""
     joins: bool = False

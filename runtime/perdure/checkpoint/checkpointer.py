@@ -334,7 +334,7 @@ class Checkpointer:
         """Log what is lost; the error that ends the run says only why."""
         if self.peers.rank == 0:
             kept = f"step {self.commit.step}, which is saved" if self.commit else "where this one has begun"
-            say(f"time is up and {what} is not saved: the next run goes on from {kept}")
+            say(f"the deadline passed and {what} is not saved: the next run continues from {kept}")
 
     def _least(self, left: SecondsLeft) -> float:
         """The least time left of all ranks, each by its own clock. Collective."""

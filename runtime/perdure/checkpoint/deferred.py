@@ -1,8 +1,8 @@
 """Splits a staged live state: what forward and backward may change is read at once, the rest later.
 
-All of it is summed up at once, so that nobody has to trust in what the script does until the rest is read. What is read
-later is held by its memory, not by its tensor: the script may give a parameter other memory meanwhile.
-Called by perdure.loop.deferral.
+Everything is checksummed first, so correctness does not depend on what the script does until the rest is read. What is
+read later is held by its memory, not by its tensor: the script may give a parameter other memory meanwhile. Called by
+perdure.loop.deferral.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def pin(store: Store, wanted: CommitSelector, *, seconds: float = DELETION_SECON
 
     Raises:
         UserError: There is no such commit, or a training deleted it in this moment.
-        StorageError: Somebody is about to delete it, and has not gone on for `seconds`. The pin stays; only the same
+        StorageError: Another process began deleting it and made no progress for `seconds`. The pin stays; only the same
             command, later, tells whether it came in time.
 
     """

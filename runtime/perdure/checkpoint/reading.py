@@ -28,7 +28,10 @@ def reading(store: Store, seq: int) -> Iterator[None]:
     try:
         mark = mark_reading(store, seq)
     except StorageError as why:
-        warn(f"entry {seq} of {store.uri} is read without its training knowing, which may delete it meanwhile: {why}")
+        warn(
+            f"entry {seq} of {store.uri} is read without a mark in the store, so its training may delete it meanwhile: "
+            f"{why}"
+        )
         yield
         return
     ended = threading.Event()

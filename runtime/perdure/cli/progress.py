@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on stderr for a person who watches it, and nothing at all for anybody else.
+"""Progress of a long command: a bar on stderr if it is a terminal, otherwise nothing.
 
 rich draws it, and is imported only when there is a bar. It follows NO_COLOR.
 """

@@ -1,7 +1,7 @@
 """A mesh of all ranks that may get more rows or fewer: what each rank holds before and after, and what has to move.
 
-Pure, and equal on all parties of a hand-over, so that nobody asks anybody. Used by perdure.live and, for the groups of
-a mesh, by perdure.group.
+Pure and identical on every party of a hand-over, so no communication is needed. Used by perdure.live and, for the
+groups of a mesh, by perdure.group.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class Driver:
             while not self._connect.wait(AGAIN_SECONDS):
                 self._give_up()
             effects.connect()
-            self._begin_to_hear()  # so that a party that dies while the ranks connect is missed at once
+            self._begin_to_hear()  # so that a party's death while ranks connect is noticed immediately
             effects.connect_ranks()
         except GivenUp:
             return

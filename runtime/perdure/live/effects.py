@@ -138,7 +138,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where an old rank stopped, and what it would have done there."""
+    """Where an old rank stopped, and the save that was due there."""
 
     source: str
     due: str
@@ -262,7 +262,7 @@ class Effects:
         return self.keys.await_sharded(self._deadline)
 
     def forgo_room(self) -> None:
-        """On a newcomer that will receive nothing: free the memory for tensors."""
+        """On a newcomer that receives no state: free the tensor memory."""
         self._room = None
 
     def _make_room(self, items: Sequence[Item]) -> None:

@@ -67,7 +67,7 @@ class LiveHandover:
         """
         driver = self._driver
         if driver is None:
-            raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
+            raise RuntimeError("the ranks stopped for a hand-over that this rank has no record of")
         driver.effects.begin()
         try:
             return self._stop(driver, stop)
@@ -111,7 +111,7 @@ class LiveHandover:
         driver.feed(ev.OlderRunEnded())
         attempt = driver.effects.attempt
         for party in range(attempt.world):
-            driver.feed(ev.SeenBy(party))  # the old ranks agreed on it, so they know
+            driver.feed(ev.SeenBy(party))  # the old ranks agreed on the exit, so they know the outcome
         begun = time.monotonic()
         while driver.phase is PartyPhase.LINGERING:
             here = set(driver.state.needed) - set(driver.effects.missing())

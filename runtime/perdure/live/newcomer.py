@@ -34,7 +34,7 @@ def joins_sharded(run: Run) -> bool:
     """Wait until the old ranks can hand over, and return whether their model is sharded, so that this process needs a
     placeholder of its ranks to shard its own.
 
-    False if there is no live hand-over: what becomes of the newer run is then for `Newcomer` to find out.
+    False if there is no live hand-over: `Newcomer` then finds out how the newer run begins.
     """
     effects, looked = _effects(run), [time.monotonic()]
 

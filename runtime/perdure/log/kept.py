@@ -2,7 +2,7 @@
 (`perdure pin ROOT@ENTRY`), or somebody reads them.
 
     pins/0000000000000012.pinned          entry 12 is pinned
-    pins/0000000000000012.reading-41c2    somebody reads it, and has said so again in the last READING_SECONDS
+    pins/0000000000000012.reading-41c2    a reader holds it, and renewed this mark within READING_SECONDS
     pins/0000000000000012.released        it was pinned or read, and retention has not handled it yet
 
 A user may pin while a training deletes. So each first records what it is about to do, and only then looks for the

@@ -14,7 +14,7 @@ reports             the script's own timed reports
 result              the result that a script sets
 survivor_snapshots  images for the next run, in case a peer is lost
 copy_budget         how much of the training's time copies for images may take
-standing            where a rank stands among the calls of the session
+standing            the session call that a rank is in, for deadlock messages
 leaving             how a process leaves before the goal
 ending              how the ranks end together after it
 """

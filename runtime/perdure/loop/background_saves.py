@@ -27,7 +27,7 @@ from perdure.loop.save_effects import DEADLINE_SECONDS, SaveEffects, SavingRun
 LOOK_SECONDS: Final = 0.05
 """How often ranks that stand look whether a save is settled."""
 STAND_SECONDS: Final = DEADLINE_SECONDS
-"""How long ranks stand where a save is wanted, until the save before it is settled."""
+"""How long ranks wait for the previous save to finish when another one is due."""
 STOP_SECONDS: Final = 3.0
 """How long a hand-over waits for the store's answer to a commit."""
 SHARE: Final = 0.25
@@ -86,7 +86,7 @@ class BackgroundSaves:
     # What the ranks vote and read.
 
     def words(self) -> Sequence[int]:
-        """What this rank says in the vote's vector."""
+        """This rank's part of the vote vector."""
         if self._state is None or self._idle:
             return Words().vector()
         self._look()
@@ -201,9 +201,9 @@ class BackgroundSaves:
     ) -> bool:
         """All ranks leave their run at `position`, with a final commit. Collective.
 
-        `whole` makes it from the live state within the time that it is given. `hurries`: somebody waits for the end.
-        Returns whether it did; if not, the save under way was of this very position. Raises what `whole` raises, and
-        StorageError if time is up.
+        `whole` makes it from the live state within the time that it is given. `hurries`: something waits for this
+        process to exit. Returns whether it did; if not, the save under way was of this very position. Raises what
+        `whole` raises, and StorageError if time is up.
         """
         if self._state is None or self._idle:
             whole(left)
@@ -335,7 +335,7 @@ class BackgroundSaves:
         try:
             events = self._effects.copy(save, trains=self._trains)
         except BaseException as error:
-            self._effects.copied()  # it may have begun, and whoever uses the arena next must be alone
+            self._effects.copied()  # the copy may have begun, and the next user of the arena must be the only one
             self._feed(ev.CopyFailed(save.name, f"it could not be copied: {in_words(error)}"))
             raise
         for event in events:

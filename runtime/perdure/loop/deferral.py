@@ -31,7 +31,7 @@ from perdure.errors import in_words
 from perdure.state.registry import Registry
 
 MOST_AT_ONCE_BYTES: Final = 64 * 2**20
-"""What forward may change is copied twice, so a copy waits for nobody only if there is no more of it."""
+"""The forward pass may change these tensors, so they are copied twice; above this size deferring does not pay."""
 LARGE_BYTES: Final = 32 * 2**20
 """Of a smaller part, nobody notices how long training waits."""
 PLAIN_COPIES: Final = 15
@@ -69,11 +69,11 @@ class _Copy(threading.Thread):
         super().__init__(name="perdure-copy", daemon=True)
         self._make = make
         self._first = threading.Lock()
-        """Whoever takes it decides whether anything is copied."""
+        """The thread that acquires it decides whether to copy."""
         self.found: Filled | NoCopy = NoCopy("it was interrupted")
 
     def begin(self) -> None:
-        """Copies in a thread, or at once where there is none to have."""
+        """Copies in a thread, or in the caller if no thread can be started."""
         try:
             self.start()
         except RuntimeError:  # at a limit of threads or of memory

@@ -52,7 +52,7 @@ class HookName(StrEnum):
 FATAL: Final = frozenset({HookName.INIT, HookName.COLLECT, HookName.EXIT})
 """Hooks without which the result would be wrong or missing."""
 BESIDE: Final = frozenset(HookName) - {HookName.EPOCH, HookName.COLLECT, HookName.EXIT}
-"""Hooks that a resumed run calls at other places, so the script's code around them runs again without them."""
+"""Hooks that a resumed run calls elsewhere, so surrounding script code may run again without them."""
 
 
 class Hooks:

@@ -1,4 +1,4 @@
-"""What one process does for its saves in the background: the copy, the upload, the commit, and what is told of them.
+"""What one process does for its saves in the background: the copy, the upload, the commit, and their reports.
 
 perdure.loop.background_saves decides by its machine, and has it carried out here. Nothing here knows the machine.
 """

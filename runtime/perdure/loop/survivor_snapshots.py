@@ -165,7 +165,7 @@ class SurvivorSnapshots:
     @property
     def wanted(self) -> bool:
         """Whether this rank would leave an image if it lost a peer."""
-        # In a world of one, a process that dies leaves nobody behind to write an image.
+        # With a single rank, no process survives to write an image.
         several = self._run.world > 1 or self._run.joining or self._last
         able = self._run.settings.image_file is not None and several and not self._never and not self._lone
         return able and not self._allowance.pauses(time.monotonic())

@@ -177,7 +177,7 @@ class Boundary:
         return True
 
     def _hand_over(self, source: Source[Any]) -> None:
-        """Hands over: all old ranks were ready when they last checked. The newest word counts."""
+        """Hands over: all old ranks were ready when they last checked. The newest vote counts."""
         run = self._run
         self._note(run.agreement.collect())
         self._stood = None  # newcomers have none either

@@ -1,4 +1,4 @@
-"""What stands behind a `Session`: connects the rooms below, and holds no rule of its own.
+"""The implementation behind `Session`: connects the layers below, and contains no rules of its own.
 
 Those say how a process joins its run (joining) and continues from a commit (resuming), where the run may stop
 (boundary), what the work is (job), how a process leaves (leaving) and what it reports (reporting). For one thread. Made

@@ -63,7 +63,7 @@ def _findings(run: Run) -> list[Finding]:
 
 
 def _start_of(run: Run) -> StartPoint:
-    """Where the training stands. If the run is not open, the log tells where it would begin."""
+    """The current position. If the run is not open, the position from the log where it would begin."""
     if run.opening is None and not run.joining:
         return would_start(look_ahead(run.settings, run.store), run.store.uri)
     commit = run.opened_checkpointer.commit if run.opened_checkpointer else None

@@ -42,7 +42,7 @@ from perdure.state.write_detection import elements_of
 TENSORS: Final = 4096
 """How many tensors outside registered objects are compared."""
 SAID: Final = 3
-"""How many findings of one kind are reported. A script with more has forgotten them all alike."""
+"""How many findings of one kind are reported. More findings of one kind would repeat the same message."""
 FRAMEWORKS: Final = frozenset({"perdure", "torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
 """Their objects are training state only where the session or an adapter says so."""
 GENERATORS: Final = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -200,8 +200,8 @@ def _is_scripts(kind: type) -> bool:
 def _kept_tensors(
     found: Iterable[tuple[str, Any]], registered: Mapping[str, Any], kept: Mapping[str, Any], loose: _Loose
 ) -> Kept:
-    """Tensors of the script's that could be averages of weights. Left out are those of all objects with a state_dict,
-    as they are told or saved with it, and those in the shape of one that session.state has."""
+    """Tensors of the script's that could be averages of weights. Excludes those of objects with a state_dict, which are
+    reported or saved with the object, and those in the shape of one that session.state has."""
     shapes = shapes_of(_weights(registered))
     if not any(type(one) in (Tensor, nn.Parameter) and tuple(one.shape) in shapes for _, one in found):
         return {}

@@ -1,4 +1,4 @@
-"""What a script needs of its session now and then, as functions of the package: `perdure.gather(session, value)`.
+"""Less common session calls, as functions of the package: `perdure.gather(session, value)`.
 
 A plain script needs none of them. docs/how-to/index.md lists them all; `perdure` loads each name when it is first used.
 """

@@ -176,7 +176,7 @@ class EpochLoops:
         return bool(ended) or (goal.epochs is not None and done >= goal.epochs)
 
     def finish(self, status: Status) -> None:
-        """The script's work is done. Records that if the last loop has reached its goal. Collective."""
+        """The script is done. Records completion if the last loop reached its goal. Collective."""
         if self._run.joining:
             raise HandoverFailed(
                 "the script has ended before its first batch, while the living run it was to join still trains: "

@@ -117,7 +117,7 @@ def history(uri: str | Path) -> list[Commit]:
 
 @contextmanager
 def _named(where: str, store: Store, listed: Listed) -> Iterator[None]:
-    """Errors name the commit, and damage is told from a commit that its training deletes meanwhile."""
+    """Adds the commit to errors, and distinguishes damage from a commit deleted while it was read."""
     try:
         yield
     except Corrupt as error:

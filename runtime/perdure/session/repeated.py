@@ -46,7 +46,7 @@ class Repeated:
             self._before = _looked_at(scripts_own(self._run))
 
     def first_batch(self) -> None:
-        """The batch loop begins: what stands above it is done."""
+        """The batch loop begins: the code above it has run."""
         if self._before is None:
             return
         now, before, self._before = _looked_at(scripts_own(self._run)), self._before, None

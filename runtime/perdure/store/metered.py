@@ -1,4 +1,4 @@
-"""A store that says how many bytes go through it, for whoever shows how far a command is.
+"""A store wrapper that counts bytes, for progress bars.
 
 `open_store` takes the meter from the context, because what opens the store is often far below the command.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from perdure.store.protocol import ObjectInfo, Store, every_key
 
 Meter = Callable[[int], None]
-"""Is told a number of bytes, in any thread, once they were read or are about to be written."""
+"""Called with a byte count, from any thread, after a read or before a write."""
 
 _METER: Final[ContextVar[Meter | None]] = ContextVar("perdure_store_meter", default=None)
 

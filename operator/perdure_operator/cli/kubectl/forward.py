@@ -26,7 +26,7 @@ from perdure_operator.state.decision import Assign, CheckTemplate, CreatePod, De
 from perdure_operator.state.snapshot import Budget, NodeView, PodView, Snapshot, Taint, TemplateCheck, TemplateVerdict
 
 ROUNDS: Final = 100
-"""A play takes five or so; a job that waits longer, with ever new reasons, is told as waiting."""
+"""A simulation needs about five rounds. A job that still finds new reasons after this many is shown as waiting."""
 _STAYS: Final = frozenset({Reaction.CHECKPOINT_NOW, Reaction.AVOID, Reaction.IGNORE})
 """Reactions to a cordon for which no member leaves."""
 MADE_UP: Final = "what-if-"

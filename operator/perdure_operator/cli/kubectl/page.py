@@ -55,7 +55,7 @@ def first_part(message: str) -> str:
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """How long ago that was, as kubectl writes it; "" if nobody knows."""
+    """How long ago that was, as kubectl writes it; "" if unknown."""
     return duration((now - moment).total_seconds()) if moment else ""
 
 
@@ -79,7 +79,7 @@ def clock(moment: datetime | None, now: datetime) -> str:
 
 
 OVERDUE: Final = 60
-"""Seconds after which nobody has acted on an end: an operator needs some, and clocks differ a little."""
+"""Seconds after a deadline before it is shown as missed: the operator needs some time, and clocks differ."""
 
 
 def deadline(moment: datetime | None, now: datetime, *, whom: str = "") -> str:

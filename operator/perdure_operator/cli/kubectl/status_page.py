@@ -17,7 +17,7 @@ from perdure_operator.decide.draft import clock as spoken
 from perdure_operator.state.snapshot import PodView
 
 UNKNOWN: Final = "unknown"
-"""What stands where nobody has reported a number."""
+"""Placeholder for a number that was not reported."""
 MANY: Final = 16
 """With more members than this, those that are Ready are counted and not listed."""
 MOVES: Final = 5

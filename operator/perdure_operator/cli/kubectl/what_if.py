@@ -1,6 +1,6 @@
 """`kubectl perdure what-if drain`: what a drain would do to each job, by the operator's own decisions. Pure.
 
-It says what the operator would decide, until when, and what nobody knows before.
+Shows what the operator would decide, until when, and what cannot be known in advance.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ SOON: Final = 10
 
 
 def _after(moment: datetime | None, now: datetime) -> str:
-    """A time of the play by its distance: a drain is not begun in the second in which somebody asks."""
+    """A simulated time relative to the cordon, because the real drain has not started."""
     return f"{duration((moment - now).total_seconds())} after the cordon" if moment else ""
 
 

@@ -88,7 +88,8 @@ class Actor:
         await self._send(job, decision.events)
 
     async def show(self, job: JobRecord, status: TrainingJobStatus) -> None:
-        """Write what is only shown, beside the rounds. Raises Conflict if the job is not in this version any more."""
+        """Write display-only status fields, outside the rounds. Raises Conflict if the job is not in this version any
+        more."""
         self._require_lead()
         await self._write_status(job.key, job.uid, job.resource_version, status)
 

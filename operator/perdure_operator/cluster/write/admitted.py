@@ -23,7 +23,7 @@ def missing_parts(admitted: Json) -> str:
 
 
 def lost_token(admitted: Json) -> str:
-    """What this pod, which should report, lacks for that, in words; "" for nothing. A member trains without."""
+    """What this pod lacks to send reports, as text; "" if nothing. Members train without reports."""
     if names.REPORT_VOLUME in _mounted(admitted.get("spec") or {}):
         return ""
     return f"admission (a webhook or a policy) leaves a member without the volume {names.REPORT_VOLUME}"

@@ -62,7 +62,7 @@ leave no gap, and short enough that one that is no longer tried soon expires."""
 NOT_KEPT_SECONDS: Final = 3600
 """How long a refused kept template counts. Jobs can do without, and a missing right affects all of them."""
 NO_CHANNEL_SECONDS: Final = 3600
-"""How long new pods of a job come without a way to report after admission refused one that had it."""
+"""How long new pods of a job are created without reporting after admission refused one that had it."""
 _ONE_REQUESTS_OWN: Final = re.compile(r"[0-9a-fA-F:.-]*\d[0-9a-fA-F:.-]*")
 """A number, an id or a time: what may differ between two refusals for one cause."""
 _ANNOTATIONS: Final = "/metadata/annotations"

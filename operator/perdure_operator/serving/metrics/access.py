@@ -1,7 +1,7 @@
 """Who may read the metrics: the API server says whose token it is, and whether that user may `get` /metrics.
 
 One answer is kept for a minute, one refusal for ten seconds, at most 64 of them, by the token's hash. Without an answer
-nobody reads anything. Called by `server`, in the operator's loop.
+every request is refused. Called by `server`, in the operator's loop.
 """
 
 from __future__ import annotations

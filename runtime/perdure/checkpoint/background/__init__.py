@@ -1,7 +1,7 @@
 """Saves in the background: training stands for a copy in memory at most, and another process uploads it.
 
 Each rank copies its part into its arena, seals it and orders its uploader; once all parts are durable, rank 0 appends
-the commit to the log. Staged, durable and committed are three states: only the third one counts for anybody else.
+the commit to the log. Staged, durable and committed are three states: only a committed save is visible to other runs.
 
 arena      memory of its own for a rank's part: filled by the trainer, read by the process that uploads
 words      what both say to each other
@@ -31,7 +31,8 @@ What holds, whatever dies, freezes, is late or refuses:
 * An append without an answer is repeated until it has one; no save begins and no newer run opens before that. It stays
   unanswered only where the time to leave is over.
 * Hooks are told by rank 0's word, after the log's answer, on all ranks at one hand-out.
-* A save that failed or was dropped for a hand-over is owed: it is made again at the next hand-out where nobody is busy.
+* A save that failed or was dropped for a hand-over is owed: it is repeated at the next batch request at which no save
+is in progress.
   Never are two in a row dropped for hand-overs.
 * By the clock and by steps a save is skipped while another one is under way. For any other save the ranks stand until
   that one is settled, and then save this very step.

@@ -54,7 +54,7 @@ _CHANGED: Final = "the state has changed, or has got other memory, while it was 
 
 
 class StateChanged(Corrupt):
-    """What was copied beside training is not what it was where the copy began."""
+    """The state changed while it was copied during training."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class Filled:
 
 
 def room_for(size: int, held: int = 0) -> int:
-    """How many bytes are missing for an arena of `size` that has `held` already; 0: there is room, or nobody knows."""
+    """How many bytes are missing for an arena of `size` that has `held` already; 0 if there is room, or if that is
+    unknown."""
     free = free_memory()
     return 0 if free is None else max(size - held + MARGIN_BYTES - free, 0)
 

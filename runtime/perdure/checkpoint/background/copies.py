@@ -20,7 +20,7 @@ UploaderEvent = ev.Durable | ev.Released | ev.Failed | ev.UploaderEnded | ev.Upl
 MOST_DEATHS: Final = 2
 """So many processes that end by themselves, with no part uploaded between: none can do it here now."""
 AGAIN_SECONDS: Final = 60.0
-"""After so long a rank that could not copy or upload tries it again; after twice as long each further time."""
+"""Delay before a rank that could not copy or upload retries; doubled each time."""
 LONGEST_SECONDS: Final = 3600.0
 
 

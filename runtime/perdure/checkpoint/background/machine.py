@@ -141,7 +141,7 @@ def _stands(state: SavesState, firm: Firm, *, committed: bool, late: bool) -> St
     if committed and firm.same:
         return stay(state, mode=Mode.TRAINS, firm=None)
     if state.busiest is ArenaUse.IN_USE and firm.wish is not Wish.NOW:
-        # Nothing is under way, so a blocking save is in nobody's way.
+        # No save is in progress, so a blocking one is safe.
         return _streams(state, firm) if late else stay(state)
     return _begins(state, firm)
 

@@ -68,7 +68,7 @@ class UploadFailed:
     name: str
     why: str
     refused: bool = False
-    """Whether the store refuses the same call until somebody changes something."""
+    """Whether the store will keep refusing until its configuration changes."""
 
 
 UploaderMessage = PartUploaded | ArenaRead | UploadFailed
@@ -180,7 +180,7 @@ class Uploader:
             for told in map(read_told, process.lines.add(data)):
                 self._take(told)
         except (ValueError, TypeError) as error:
-            self._lose(f"it says what nobody understands: {error}")
+            self._lose(f"it sent an unknown message: {error}")
 
     def _take(self, told: Told) -> None:
         if self._under_way is None or told.name != self.busy:

@@ -16,7 +16,7 @@ class Alarm(StrEnum):
     """A timeout; perdure.live.protocol.timing defines the times."""
 
     ACK = "ack"  # the agent has not acknowledged Voting
-    SILENCE = "silence"  # the stop has lasted too long without all votes
+    SILENCE = "silence"  # not all votes came within the stop's time limit
     LIMIT = "limit"  # from here on only the log decides the attempt
     QUIET = "quiet"  # voted parties that still wait append Refused; parties without the decider do so earlier
     LAST_CALL = "last-call"  # aborted, and no newer assignment: an exit save still fits

@@ -59,7 +59,7 @@ class AgentPipe:
 
 
 class LogLines:
-    """Prints what happens to a run, for readers of the pod's log. Rank 0 speaks for all."""
+    """Prints what happens to a run, for readers of the pod's log. Only rank 0 prints."""
 
     def __init__(self, run: int | None, rank: int) -> None:
         self._rank = rank

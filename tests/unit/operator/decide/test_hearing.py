@@ -28,7 +28,7 @@ def says(here: Job) -> str:
 
 def test_members_that_report_are_not_said_to_be_silent_until_they_end() -> None:
     assert says(heard(job().running(world=2))) == (
-        "run 1: 2 members have their ranks, 2 processes in all; they report how far they are: see status.progress"
+        "run 1: 2 members have their ranks, 2 processes in all; members report their progress: see status.progress"
     )
 
 
@@ -36,7 +36,7 @@ def test_once_nothing_was_heard_for_long_status_says_since_when_and_no_more() ->
     here = heard(job().running(world=2))
     assert "see status.progress" in says(here.after(MINUTES - 1))
     assert says(here.after(MINUTES)).endswith(
-        f"; not heard since {here.snapshot.now:%H:%M:%SZ}: whether they train is not known until they end: see kubectl "
+        f"; no report since {here.snapshot.now:%H:%M:%SZ}: whether they train is not known until they end: see kubectl "
         "logs digits-ab12-0; no commit is known yet"
     )
 

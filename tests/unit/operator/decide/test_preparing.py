@@ -515,7 +515,7 @@ class TestLost:
     def test_status_does_not_say_that_a_lost_run_saves(self) -> None:
         here = _running(world=3).ended(1, ExitKind.FAILED, error=killed()).settle().after(2).ready()
         words = next(event.message for event in here.plan().events if event.reason == "RunPlanned")
-        assert "run 1 is lost, the members that are left go on in their pods" in words
+        assert "run 1 is lost; the surviving members restart in their pods" in words
 
     def test_steps_that_who_stays_may_have_kept_are_not_said_to_be_lost(self) -> None:
         """The next run begins from an image of theirs, if there is one: none reports before it ends."""
@@ -766,7 +766,7 @@ class TestASizeThatCannotBeHad:
         assert _stage(here) is Stage.PREPARING
         assert here.condition(ConditionType.RUNNING).status == "True"
         said = here.condition(ConditionType.DISRUPTED).message
-        assert "no time limit: no member has to leave, and they are awaited until 2 members of 1 process are" in said
+        assert "no time limit: no member has to leave; waiting ends when 2 members of 1 process are" in said
 
     def test_nor_for_a_refusal_or_a_quota_that_would_not_admit_them_afterwards(self) -> None:
         denied = _running().spec(processes_per_replica=2).settle().after(1).step(writes=1)

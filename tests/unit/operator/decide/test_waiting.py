@@ -278,7 +278,7 @@ class TestPods:
             (
                 {"initializing": "fetch"},
                 "StartingMembers",
-                "; init container fetch of digits-ab12-1 (node n2) is at work",
+                "; init container fetch of digits-ab12-1 (node n2) is still running",
             ),
             ({}, "StartingMembers", "digits-ab12-1"),
         ],

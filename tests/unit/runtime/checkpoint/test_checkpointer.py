@@ -118,7 +118,7 @@ def test_an_exit_save_gives_up_when_time_is_up_and_says_what_is_kept(
         saver.final(Position(7, 0), "drained", lambda: next(left))
     assert store.refusals == 1000 - 3
     kept = "step 4, which is saved" if saved else "where this one has begun"
-    assert f"step 7 is not saved: the next run goes on from {kept}" in capfd.readouterr().err
+    assert f"step 7 is not saved: the next run continues from {kept}" in capfd.readouterr().err
 
 
 def test_an_exit_save_that_is_refused_for_ever_is_not_tried_again(saver: Checkpointer, store: Unreliable) -> None:
