@@ -79,9 +79,11 @@ def main() -> None:
 
     found: dict[str, list[dict[str, float]]] = {"Perdure": [], "upload_fileobj": []}
     for number in range(rounds + 1):
-        turns = {"Perdure": cost(ours(number + 1), mib), "upload_fileobj": cost(theirs(number), mib)}
-        for way, spent in turns.items() if number else ():  # the first ones connect
-            found[way].append(spent)
+        turns = [("Perdure", ours(number + 1)), ("upload_fileobj", theirs(number))]
+        for way, upload in turns if number % 2 else reversed(turns):
+            spent = cost(upload, mib)
+            if number:  # the first ones connect
+                found[way].append(spent)
     print(json.dumps(found))
 
 

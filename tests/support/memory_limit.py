@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -60,19 +61,26 @@ def memory_groups(count: int) -> Iterator[list[MemoryGroup]]:
     """So many cgroups without a limit; nothing of them is left. Where none can be made the test is skipped, and fails
     under CI=true."""
     if lacks := requirements.machine():
-        told = f"no cgroup can be made here: {'; '.join(lacks)}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(told)
-        pytest.skip(told)
+        _cannot("; ".join(lacks))
     names = [f"perdure-test-{os.getpid()}-{number}" for number in range(count)]
     try:
-        for name in names:
-            cgroups.make(name)
+        try:
+            for name in names:
+                cgroups.make(name)
+        except OSError as error:
+            _cannot(str(error))
         yield [MemoryGroup(_limiting(name)) for name in names]
     finally:
         for name in names:
             cgroups.kill(name)
             cgroups.remove(name)
+
+
+def _cannot(why: str) -> NoReturn:
+    told = f"no cgroup can be made here: {why}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(told)
+    pytest.skip(told)
 
 
 def _limiting(name: str) -> Path:

@@ -155,9 +155,7 @@ def debounce(draft: Draft) -> Draft:
         return start_move(draft, draft.current, found)
     seen = {"disruption": found.disruption, "cause": found.cause, "nodes": found.nodes, "newest": newest}
     draft = draft.update_current(intent=intent.model_copy(update=seen)).wake(due)
-    return draft.because(
-        f"waiting for more signals until {clock(due)}: {_MAY_FOLLOW.get(found.disruption, _WITHDRAWAL)}"
-    )
+    return draft.because(f"waiting until {clock(due)} before acting: {_MAY_FOLLOW.get(found.disruption, _WITHDRAWAL)}")
 
 
 def wait_for_exits(draft: Draft) -> Draft:

@@ -223,7 +223,7 @@ def _meanwhile(draft: Draft) -> str:
     if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
     offered = joined([str(run) for run in upcoming.attempted_runs])
-    return f"the run trains on, or waits for run {offered}, which was offered and failed,"
+    return f"the run trains on, or waits for run {offered}, whose offer came to nothing,"
 
 
 def _protected(draft: Draft) -> Draft:

@@ -133,7 +133,9 @@ class Heartbeat:
         while not self._stopped.wait(BEAT_SECONDS / 4):
             silent = self._silence.too_long(time.monotonic()) if self._exit_requested() else None
             if silent is not None:
-                self._gone(f"rank {self._peer} sent no heartbeat for {silent:.0f} s while this rank was asked to leave")
+                self._gone(
+                    f"no heartbeat of rank {self._peer} came for {silent:.0f} s, and this rank is asked to leave"
+                )
                 return
 
     def _go_on_counting(self, counted: threading.Event, *, at_once: bool) -> None:

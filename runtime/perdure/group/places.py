@@ -17,7 +17,7 @@ LOOK_SECONDS: Final = 10.0
 """How often it then looks again."""
 SILENT_SECONDS: Final = 20.0
 """A rank without a new beat for this long is called silent."""
-SILENT: Final = "has stopped sending heartbeats"
+SILENT: Final = "sends no heartbeats that arrive"
 UNBEGUN: Final = "has not begun"
 ADVICE: Final = "if none of them works so long, make the same calls of the session, in the same order, on every rank"
 
@@ -91,4 +91,4 @@ def _described(beats: Mapping[int, Beat], places: Sequence[str]) -> str:
         who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
         seconds = "" if place == SILENT else f" (for {max(beats[rank].seconds for rank in ranks)} s)"
         parts.append(f"{who} {place}{seconds}")
-    return f"the ranks wait in different calls: {'; '.join(parts)}" + ("" if SILENT in at else f": {ADVICE}")
+    return f"the ranks are at different places: {'; '.join(parts)}" + ("" if SILENT in at else f": {ADVICE}")

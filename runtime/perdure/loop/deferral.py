@@ -34,8 +34,8 @@ MOST_AT_ONCE_BYTES: Final = 64 * 2**20
 """The forward pass may change these tensors, so they are copied twice; above this size deferring does not pay."""
 LARGE_BYTES: Final = 32 * 2**20
 """Of a smaller part, nobody notices how long training waits."""
-PLAIN_COPIES: Final = 15
-"""So many copies are made at once after one beside training did not pay. Then it is tried again."""
+MOST_PLAIN_COPIES: Final = 15
+"""At most so many copies are made at once after one beside training did not pay. Then it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,9 @@ class Deferral:
         """When the copy has gone on beside training for as long as training stood for its checksum."""
         self._plain = 0
         """How many further copies are made at once."""
+        self._paused = 0
+        """How many were, when the last one beside training did not pay; 0 if it did."""
+        self._paid = True
 
     @property
     def copies(self) -> bool:
@@ -142,7 +145,7 @@ class Deferral:
         """The session acts, or the script might: waits until nothing is copied any more."""
         if copy := self._copy:
             if copy.is_alive() and self._clock() < self._pays_at:
-                self._plain = PLAIN_COPIES
+                self._paid = False
             copy.await_end()
 
     def refuse(self) -> None:
@@ -156,6 +159,8 @@ class Deferral:
         if self._copy is None:
             return NoCopy("nothing was copied")
         found, self._copy = self._copy.found, None
+        self._paused = 0 if self._paid else min(2 * self._paused + 1, MOST_PLAIN_COPIES)
+        self._plain, self._paid = self._paused, True
         if isinstance(found, NoCopy) and found.changed:
             self._refuse()
         return found
@@ -187,7 +192,8 @@ def _copied(staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
 
 def _placed_first(hook: Any) -> Any:
     """Whoever looks at steps sees one begin once it waits no longer: until then an image of the state is possible."""
-    hook.hooks_dict_ref().move_to_end(hook.id, last=False)
+    with suppress(AttributeError):  # of torch's own: what another version keeps in another way stays last
+        hook.hooks_dict_ref().move_to_end(hook.id, last=False)
     return hook
 
 

@@ -129,4 +129,4 @@ class RanksHeard:
             before, since = self._heard.get(rank, (b"", now))
             self._heard[rank] = (pulse, since if pulse == before else now)
             if now - self._heard[rank][1] > SILENCE_SECONDS:
-                raise PeerLost(f"rank {rank} sent no heartbeat for {SILENCE_SECONDS:.0f} s after training ended")
+                raise PeerLost(f"no heartbeat of rank {rank} came for {SILENCE_SECONDS:.0f} s after training ended")

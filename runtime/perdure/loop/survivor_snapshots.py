@@ -368,6 +368,8 @@ class SurvivorSnapshots:
                     self._lose(PeerLost(GIVEN_UP))
                     return StepEvent.ASKED
         except PeerLost as error:
+            if self._never:  # its step may wait for the lost rank, and no image comes of it
+                raise
             self._lose(error)
             return StepEvent.SILENCE
         return StepEvent.MET

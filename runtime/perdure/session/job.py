@@ -85,6 +85,8 @@ class EpochLoops:
         `in_all`: the goal's epochs, and the numbers, count over all loops.
         """
         self._come_to(goal, stop)
+        if self.begun == 0:
+            self._run.registry.modes.begin()  # the script may have restored before, and frozen parameters since
         first = self._progress.epochs_before(self.begun) if in_all else 0
         if goal.within_epochs(first):
             return

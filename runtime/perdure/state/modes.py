@@ -7,7 +7,7 @@ generators do: they are restored after the code that a resumed run executes agai
 
 Scripts freeze parameters before they train, and people change that between two runs. So a checkpoint also says which
 were frozen when its run began, and a parameter of which the resumed run's script says something else stays as that
-script has made it.
+script has made it. People also add and remove such lines in the loop, which nothing shows: so what is restored is said.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class HasModes(Protocol):
         """The present ones."""
         ...
 
-    def set_modes(self, modes: Modes) -> None:
-        """Restores them."""
+    def set_modes(self, modes: Modes) -> list[str]:
+        """Restores them; returns the parameters that are now frozen or trained otherwise than before."""
         ...
 
 
@@ -68,6 +68,10 @@ class ModesByName:
         """Those before code that a resumed run would execute again."""
         self._resumed: Mapping[str, Modes] = {}
         """Those in the commit, until training continues from it."""
+        self.tell: Callable[[str], None] | None = None
+        """Gets a line about each module of which parameters are frozen or trained as in the commit, and not as the
+        script has them, once."""
+        self._told: set[str] = set()
 
     def begin(self) -> None:
         """The run begins, and has restored nothing yet."""
@@ -118,4 +122,12 @@ class ModesByName:
 
     def _set(self, saved: Mapping[str, Modes]) -> None:
         for name, modes in saved.items():
-            self._modules[name].set_modes(modes)
+            changed = self._modules[name].set_modes(modes)
+            if changed and self.tell and name not in self._told:
+                self._told.add(name)
+                some = ", ".join(changed[:3]) + (" ..." if changed[3:] else "")
+                self.tell(
+                    f"{name}: {len(changed)} parameters are frozen or trained as the loop of the resumed run had left "
+                    f"them, and not as this script has them now ({some}); to change that, call requires_grad_() above "
+                    f"epochs()"
+                )

@@ -168,10 +168,11 @@ class Module:
         self._listed_parts()
         self._trained_at_first, self._modes = {path: one.requires_grad for path, one in self._named}, None
 
-    def set_modes(self, modes: Modes) -> None:
-        """Restores them. Parts that were made since have that of the part around them, and parameters that began as
-        something else than in the checkpoint's run stay as they are. Nothing of the script's is called, because a
-        train() of its own may leave some parts as they are."""
+    def set_modes(self, modes: Modes) -> list[str]:
+        """Restores them; returns the parameters that are now frozen or trained otherwise than before. Parts that were
+        made since have that of the part around them, and parameters that began as something else than in the
+        checkpoint's run stay as they are. Nothing of the script's is called, because a train() of its own may leave
+        some parts as they are."""
         self.outline.parameters()
         found: dict[str, bool] = {}
         for path, part in self._listed_parts():
@@ -180,13 +181,13 @@ class Module:
         for wrapper in self._wrappers:
             for one in (wrapper, *(wrapper.inside if isinstance(wrapper, Replica) else ())):
                 one.training = found[""]
-        if modes.trained is None:
-            return
-        for path, one in self._named:
-            own = self._trained_at_first.get(path)
-            trained, at_first = modes.trained.get(path, (True, None if own is None else True))
-            if at_first == own:
+        changed = []
+        for path, one in self._named if modes.trained is not None else ():
+            trained, at_first = (modes.trained or {}).get(path, (True, True))
+            if at_first == self._trained_at_first.get(path) and one.requires_grad != trained:
                 one.requires_grad_(bool(trained))
+                changed.append(path)
+        return changed
 
     def _listed_parts(self) -> list[tuple[str, nn.Module]]:
         if self._listed is not self.outline.parts():

@@ -1,7 +1,7 @@
 """What a trainer and the process that uploads for it tell each other: a line of JSON each, over two pipes. Pure.
 
-Lines are short, so that a write never blocks even if the other process does not read. Large data goes through the
-arena.
+Lines are short, so that a write is unlikely to block even if the other process does not read. Large data goes through
+the arena.
 """
 
 from __future__ import annotations

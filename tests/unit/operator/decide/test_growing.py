@@ -370,7 +370,7 @@ class TestAFixedSizeThatWasOfferedALargerRunInVain:
 
     def test_the_message_does_not_claim_that_the_run_trains(self) -> None:
         said = self._offered().condition(ConditionType.DISRUPTED).message
-        assert "the run trains on, or waits for run 2, which was offered and failed, while new members start" in said
+        assert "the run trains on, or waits for run 2, whose offer came to nothing, while new members start" in said
         assert "until 12:00:" in said
 
     def test_then_those_that_there_are_go_on_in_another_run_of_the_size_they_have(self) -> None:

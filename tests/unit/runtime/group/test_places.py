@@ -74,4 +74,4 @@ def test_a_rank_that_no_longer_beats_is_said_to_be_silent_and_nobody_is_advised(
     late = beats(COMPUTES, COMPUTES, number=8) | {1: Beat(7, 61, COMPUTES)}
     assert not still.line(late, LATER + SILENT_SECONDS)
     line = still.line(late | {0: Beat(9, 90, COMPUTES)}, LATER + SILENT_SECONDS + 1)
-    assert line.endswith("; rank 1 has stopped sending heartbeats")
+    assert line.endswith("; rank 1 sends no heartbeats that arrive")

@@ -35,7 +35,7 @@ from perdure.log.entry import checksum
 from perdure.log.position import Position
 from perdure.loop import deferral as deferral_module
 from perdure.loop import save_effects
-from perdure.loop.deferral import PLAIN_COPIES, CopyBegun, Deferral, NoCopy
+from perdure.loop.deferral import MOST_PLAIN_COPIES, CopyBegun, Deferral, NoCopy
 from perdure.loop.save_effects import SaveEffects
 from perdure.state.registry import Registry
 from perdure.wire import CommitSelector
@@ -759,6 +759,22 @@ def test_a_step_that_comes_before_a_copy_beside_it_pays_has_further_ones_made_at
         monkeypatch.setattr(deferral_module, "LARGE_BYTES", len(halted.expected) + 1)
     staged = stage.stage(halted.deferral._registry.state(None), 0, 1)
     fill = Halting()
+    fill.on.set()
+    for plain in (1, 3, 7, MOST_PLAIN_COPIES, MOST_PLAIN_COPIES) if large else (0, 0):
+        comes_early(halted, staged)
+        copies = [type(halted.deferral.copy(staged, fill, trains=True)) for _ in range(plain)]
+        assert copies == [Filled] * plain
+    assert isinstance(halted.deferral.copy(staged, fill, trains=True), CopyBegun)
+    assert isinstance(halted.deferral.found(), Filled)
+    comes_early(halted, staged)
+    copies = [type(halted.deferral.copy(staged, fill, trains=True)) for _ in range(2)]
+    assert copies == [Filled if large else CopyBegun, CopyBegun], "one that has paid ends it"
+    fill.arena.close()
+
+
+def comes_early(halted: Halted, staged: Staged) -> None:
+    """A copy beside training, and a step in its middle."""
+    fill = Halting()
     assert isinstance(halted.deferral.copy(staged, fill, trains=True), CopyBegun)
     assert fill.half.wait(60)
     copy = halted.deferral._copy
@@ -773,10 +789,6 @@ def test_a_step_that_comes_before_a_copy_beside_it_pays_has_further_ones_made_at
     halted.clock.goes = False
     halted.deferral.settle()
     halted.clock.goes = True
-    assert isinstance(halted.deferral.found(), Filled)
-    copies = [type(halted.deferral.copy(staged, fill, trains=True)) for _ in range(PLAIN_COPIES if large else 0)]
-    assert copies == [Filled] * len(copies)
-    assert isinstance(halted.deferral.copy(staged, fill, trains=True), CopyBegun)
     assert isinstance(halted.deferral.found(), Filled)
     fill.arena.close()
 

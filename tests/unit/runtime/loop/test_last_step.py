@@ -45,12 +45,6 @@ def _the_meeting_is_not_left_for_the_agent(state: LastStep, event: StepEvent) ->
     return react(state, event)
 
 
-def _an_image_in_the_middle_of_a_step(state: LastStep, event: StepEvent) -> StepReaction:
-    if state.phase is StepPhase.STEPS and event is StepEvent.ASKED:
-        return replace(state, phase=StepPhase.ENDED), (StepAction.LEAVE,)
-    return react(state, event)
-
-
 def _the_newest_step_of_any_shard(offers: Sequence[ImageOffer], **_: object) -> ImageChoice:
     return ImageChoice(ImageRef(*max(offer.place for offer in offers)))
 

@@ -574,6 +574,10 @@ def test_an_optimizer_that_exchanges_values_in_its_step_is_seen_at_the_first_one
     assert "Exchanging exchanges values with other ranks while it steps: if a rank dies, the newest commit counts" in (
         capfd.readouterr().err
     )
+    del other
+    meeting.clear()
+    with pytest.raises(PeerLost):  # nobody is there to exchange values with
+        training.step()
     training.run.images.leave()
     assert training.image is None
 

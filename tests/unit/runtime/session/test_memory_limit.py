@@ -1,5 +1,6 @@
 """Saves and restores stay within the memory that a pod for training has: where there is room for the live state, for
-this rank's part in its arena, and for 256 MiB, the kernel kills nobody."""
+this rank's part in its arena, and for 256 MiB, the kernel kills nobody. glibc gives back what is freed, and imports are
+not counted."""
 
 from __future__ import annotations
 

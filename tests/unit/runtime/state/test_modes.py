@@ -21,7 +21,7 @@ import perdure
 from perdure import Session
 from perdure.checkpoint.state import RankState
 from perdure.loop.leaving import Exit
-from perdure.state.modes import MODES, TRAINED
+from perdure.state.modes import MODES, TRAINED, Modes
 from perdure.state.registry import Registry
 from tests.unit.runtime.session.training import Join, samples
 
@@ -252,6 +252,53 @@ def test_a_script_that_was_changed_to_train_all_does_so_from_the_next_batch_on(j
     (_, _, trained) = Moody(join(ROOT=root)).run(nothing, nothing, nothing, nothing)
     assert isinstance(trained, list)
     assert all(trained)
+
+
+def resumed_over(first: Way, then: Way, join: Join, root: Path, restores: Way = nothing) -> list[bool]:
+    """A run does `first` in its loop and is left; the resumed one `restores` above its loop and does `then` in it.
+    Which parameters it trains at the end."""
+    with pytest.raises(Exit):
+        Moody(join(ROOT=f"file://{root}")).run(nothing, first, nothing, nothing, stop=7)
+    (_, _, trained) = Moody(join(ROOT=f"file://{root}")).run(restores, then, nothing, nothing)
+    return cast("list[bool]", trained)
+
+
+def freezes_in_the_first_epoch(moody: Moody, epoch: int) -> None:
+    if epoch == 0:
+        moody.net[0].requires_grad_(False)
+
+
+def test_a_line_of_the_loop_that_was_removed_is_not_undone_and_the_log_names_the_parameters(
+    join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert resumed_over(freezes_in_the_first_epoch, nothing, join, tmp_path)[:2] == [False, False]
+    words = "model: 2 parameters are frozen or trained as the loop of the resumed run had left them"
+    assert capfd.readouterr().err.count(words) == 1
+
+
+def test_what_is_frozen_after_an_early_restore_stays_frozen(
+    join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def restores_and_freezes(moody: Moody, epoch: int) -> None:
+        perdure.restore(moody.session)
+        built_with_a_frozen_layer(moody, epoch)
+
+    assert resumed_over(nothing, nothing, join, tmp_path, restores_and_freezes)[:2] == [False, False]
+    assert "frozen or trained as" not in capfd.readouterr().err
+
+
+def test_a_part_of_which_the_checkpoint_says_nothing_stays_as_the_script_has_made_it() -> None:
+    registry, net = Registry(), nn.Sequential(nn.Linear(2, 2))
+    registry.add("net", net)
+    registry.modes.begin()
+    registry.modes.resume({"net": net_modes(registry)})
+    net.append(nn.Linear(2, 2).requires_grad_(False))
+    registry.modes.take()
+    assert [parameter.requires_grad for parameter in net.parameters()] == [True, True, False, False]
+
+
+def net_modes(registry: Registry) -> Modes:
+    return registry.modes.state()["net"]
 
 
 def test_a_checkpoint_of_a_version_that_did_not_say_which_are_frozen_leaves_them_as_the_script_has_them() -> None:
