@@ -28,7 +28,7 @@ def test_every_module_has_a_test_file_of_its_name_or_stands_in_the_table() -> No
             {},
             [
                 "perdure/live/handover.py has no tests/unit/runtime/live/test_handover.py: write it, or name the file "
-                "file with its tests in TESTED_IN"
+                "with its tests in TESTED_IN"
             ],
         ),
         ([KEYS], {TEST: ["perdure/live/keys"]}, [f"TESTED_IN names {TEST}, which does not exist"]),

@@ -145,7 +145,7 @@ class Requests:
         self._previous.clear()
         if self._wakeup:
             _, writer, before = self._wakeup
-            signal.set_wakeup_fd(before)
+            _wake_by(before)
             os.close(writer)  # ends the thread
             self._wakeup = None
 
@@ -163,7 +163,7 @@ class Requests:
         Ctrl-C or a batch system's, because it is needed until the save is done."""
         if self._wakeup is None:
             return
-        signal.set_wakeup_fd(self._wakeup[2])
+        _wake_by(self._wakeup[2])
         for number in self._wakeup[:2]:
             os.close(number)
         self._wakeup = None
@@ -243,3 +243,11 @@ class Requests:
 
     def _read_request(self) -> Request | None:
         return read_request(self._file) if self._file else None
+
+
+def _wake_by(fd: int) -> None:
+    """The file that Python's signal handling writes to is this one again, unless its owner has closed it meanwhile."""
+    try:
+        signal.set_wakeup_fd(fd)
+    except ValueError:
+        signal.set_wakeup_fd(-1)

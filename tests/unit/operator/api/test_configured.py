@@ -187,7 +187,7 @@ def test_a_healthy_node_announces_nothing(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "node.yaml"
     path.write_text(yaml.safe_dump(node()))
     assert main(["signals", "--node", str(path)]) == 0
-    assert "node n1 announces nothing" in capsys.readouterr().out
+    assert "node n1 shows no enabled signal: members stay" in capsys.readouterr().out
 
 
 NODES = "kind: Node\nmetadata: {name: n1}\n"

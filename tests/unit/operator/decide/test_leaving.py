@@ -6,7 +6,7 @@ from tests.support.jobs import Job, job
 
 
 def _quiet(here: Job) -> str:
-    return next(reason for reason in here.plan().reasons if reason.startswith("quiet until"))
+    return next(reason for reason in here.plan().reasons if reason.startswith("waiting until"))
 
 
 def test_a_cordon_waits_as_more_nodes_may_follow() -> None:

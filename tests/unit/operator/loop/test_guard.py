@@ -250,7 +250,7 @@ def test_an_event_that_cannot_be_taken_in_costs_itself(caplog: pytest.LogCapture
             raise ZeroDivisionError
 
     assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).hand_over)["type"] == "BOOKMARK"
-    assert "cannot be read and is ignored" in caplog.text
+    assert "cannot be parsed and is ignored" in caplog.text
 
 
 def test_a_deep_job_is_named_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

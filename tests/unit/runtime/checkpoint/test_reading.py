@@ -124,7 +124,7 @@ def test_who_may_only_read_is_told_that_nothing_protects_the_commit(
 
     with reading(WatchedStore(store, around), FIRST):
         retire(store, training, 1)
-    assert "entry 2 of memory: is read without its training knowing" in capfd.readouterr().err
+    assert "entry 2 of memory: is read without a mark in the store" in capfd.readouterr().err
     assert steps(store) == [3]
 
 

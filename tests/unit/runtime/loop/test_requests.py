@@ -235,6 +235,20 @@ def test_a_forked_child_ignores_the_scripts_own_signals(asked: Requests) -> None
     assert not asked.seen
 
 
+def test_a_wakeup_file_that_its_owner_has_closed_is_not_given_back() -> None:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        one = Requests(None, grace=30)
+        one.take((), None)
+        os.close(writer)
+        one.release()
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+
+
 def test_ctrl_c_may_be_given_back_alone() -> None:
     before = signal.getsignal(signal.SIGINT)
     one = Requests(None, grace=30)

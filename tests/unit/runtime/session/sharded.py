@@ -204,8 +204,14 @@ def train(
             "seen": seen,
             "own": own(net, steps_by) if not restores else {},
             "deferred": sorted(deferred),
-            "told": [liveness._registered(session._core.run), session._core.run.images._obstacle()],
+            "told": [liveness._registered(session._core.run), no_image(session)],
         }
+
+
+def no_image(session: Session) -> str:
+    """Why this rank would leave none."""
+    images = session._core.run.images
+    return images._obstacle() or images._lone
 
 
 def grows(root: str, *, how: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def test_no_hand_over_is_live_and_no_image_is_left_with_the_reason(results: Resu
     for found in results["foreach-on"]:
         live, image = found["told"]
         assert live == EARLY_COLLECTIVES, "the script gathers whole tensors before its first batch"
-        assert image == "model is sharded: no rank holds all of it"
+        assert image == "model is sharded, and no other rank holds what a lost one did"
 
 
 def test_only_what_the_script_gathers_is_in_the_way_of_replicas(results: Results) -> None:

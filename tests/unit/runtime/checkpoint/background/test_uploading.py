@@ -220,7 +220,7 @@ def test_an_uploader_that_talks_nonsense_is_killed(
     uploader._hear(uploader._process, said)
     (word,) = uploader.words()
     assert isinstance(word, UploadFailed)
-    assert "what nobody understands" in word.why
+    assert "it sent an unknown message" in word.why
     assert uploader.reap()
 
 
