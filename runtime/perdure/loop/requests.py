@@ -249,5 +249,5 @@ def _wake_by(fd: int) -> None:
     """The file that Python's signal handling writes to is this one again, unless its owner has closed it meanwhile."""
     try:
         signal.set_wakeup_fd(fd)
-    except ValueError:
+    except (OSError, ValueError):
         signal.set_wakeup_fd(-1)

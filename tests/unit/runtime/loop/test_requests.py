@@ -240,7 +240,8 @@ def test_a_wakeup_file_that_its_owner_has_closed_is_not_given_back() -> None:
     before = signal.set_wakeup_fd(writer)
     try:
         one = Requests(None, grace=30)
-        one.take((), None)
+        one.take((signal.SIGUSR1,), None)
+        one.listen()
         os.close(writer)
         one.release()
         assert signal.set_wakeup_fd(-1) == -1
