@@ -128,6 +128,6 @@ class ModesByName:
                 some = ", ".join(changed[:3]) + (" ..." if changed[3:] else "")
                 self.tell(
                     f"{name}: {len(changed)} parameters are frozen or trained as the loop of the resumed run had left "
-                    f"them, and not as this script has them now ({some}); to change that, call requires_grad_() above "
-                    f"epochs()"
+                    f"them, and not as this script has them now ({some}); to change that, call requires_grad_() in "
+                    f"each epoch, which counts from the next one on"
                 )
