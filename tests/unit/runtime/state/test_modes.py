@@ -276,6 +276,13 @@ def test_a_line_of_the_loop_that_was_removed_is_not_undone_and_the_log_names_the
     assert capfd.readouterr().err.count(words) == 1
 
 
+def test_a_line_that_trains_them_in_each_epoch_counts_from_the_next_one_on(join: Join, tmp_path: Path) -> None:
+    def trains_all(moody: Moody, _: int) -> None:
+        moody.net.requires_grad_(True)
+
+    assert all(resumed_over(freezes_in_the_first_epoch, trains_all, join, tmp_path))
+
+
 def test_what_is_frozen_after_an_early_restore_stays_frozen(
     join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
