@@ -34,7 +34,6 @@ from perdure.console import say
 from perdure.errors import PeerLost, PerdureError
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
-from perdure.group.world import collectives_so_far
 from perdure.host.memory import free_memory
 from perdure.log.entry import checksum
 from perdure.log.images import Stamp
@@ -43,6 +42,7 @@ from perdure.loop.copy_budget import CopyBudget
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
 from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.reporting import Reporter
+from perdure.loop.step_exchanges import StepExchanges
 from perdure.loop.telemetry.events import Event
 from perdure.state.numpy_random import NumpyGenerator
 from perdure.state.python_random import PythonGenerator
@@ -159,8 +159,7 @@ class SurvivorSnapshots:
         """The step of the image that it has left of the place before."""
         self._end = 0
         """Where that image ends in the file."""
-        self._collectives = 0
-        """How many there were before the optimizer's step."""
+        self._exchanges = StepExchanges()
 
     @property
     def wanted(self) -> bool:
@@ -277,6 +276,7 @@ class SurvivorSnapshots:
         """
         if after_takeover:
             self._look_at_shards()
+        self._exchanges.reset()
         with self._lock:
             self._feed(StepEvent.STOOD)
         self._look_again()
@@ -340,7 +340,8 @@ class SurvivorSnapshots:
             self._touched = self._touched or StepAction.MEET not in actions
         if StepAction.MEET in actions:
             self._meet()
-        self._collectives = collectives_so_far() if self._machine.meets else 0
+        if self._machine.meets:
+            self._exchanges.begin(optimizer)
 
     def _meet(self) -> None:
         try:
@@ -398,8 +399,8 @@ class SurvivorSnapshots:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped. If it has exchanged values with other ranks meanwhile, no rank can finish a step
         alone, and the newest commit counts."""
-        if self._machine.meets and not self._never and collectives_so_far() != self._collectives:
-            self._never = f"{type(optimizer).__name__} exchanges values with other ranks while it steps"
+        if self._machine.meets and not self._never and (found := self._exchanges.end(optimizer)):
+            self._never = f"{type(found).__name__} exchanges values with other ranks while it steps"
             if self._run.rank == 0:
                 say(f"{self._never}: if a rank dies, the newest commit counts")
 
