@@ -25,6 +25,7 @@ class _EpochLoop(_TrainingEpochLoop):
     def advance(self, data_fetcher: Any) -> None:
         if self.restarting:
             self._restarting = False
+            self.trainer.fit_loop._restarting = False  # else schedules that wait for a plateau miss this epoch
             if self.batch_progress.current.ready:  # else the epoch's accumulated metrics would be reset
                 self.trainer._logger_connector._first_loop_iter = False  # which resets them
         super().advance(data_fetcher)

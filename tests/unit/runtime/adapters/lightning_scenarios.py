@@ -178,6 +178,7 @@ def result(how: str, net: Any, trainer: Any, told: Told) -> dict[str, Any]:
         "epoch": trainer.current_epoch,
         "batches_that_stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
         "rates": [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups],
+        "schedules": [repr(found.scheduler.state_dict()) for found in trainer.lr_scheduler_configs],
         "counted": net.counted,
         "seen": net.seen,
         "epochs": told.epochs,
