@@ -176,8 +176,13 @@ def open_place(place: StoreAddress, timeout: timedelta, deadline: Deadline, *, l
 
 
 def place_of(settings: Settings) -> StoreAddress:
-    """The meeting place of a run's ranks."""
+    """The meeting place of a run's ranks.
+
+    Ranks that connect beside a living run have another one than those that meet in place, at the same address: the
+    first may still listen after an attempt that came to nothing.
+    """
     named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"
+    named += f" over {settings.takes_over}" if settings.takes_over else ""
     prefix = f"perdure-{settings.attempt}" + (f"-{settings.joined}" if settings.joined else "")
     return StoreAddress(settings.master or ("", 0), settings.rank == 0, named, prefix, "rank 0")
 

@@ -100,5 +100,12 @@ def settings_of(attempt: Attempt, party: Party, settings: Settings, master: str)
     host, _, port = master.rpartition(":")
     address = (host, int(port)) if attempt.new_world > 1 else None
     return replace(
-        settings, run=attempt.next, rank=party.new, world=attempt.new_world, master=address, handover=None, wait=0.0
+        settings,
+        run=attempt.next,
+        takes_over=attempt.run,
+        rank=party.new,
+        world=attempt.new_world,
+        master=address,
+        handover=None,
+        wait=0.0,
     )

@@ -107,9 +107,7 @@ class Newcomer:
                     if state:
                         return state
                 case ev.JoinInPlace():
-                    self._driver.finish()
-                    self._driver.effects.end()
-                    self._driver.effects.forgo_room()
+                    self._end_attempt()
                     self._run.requests.on_request(self._listener)
                     return None
                 case ev.ExitProcess(kind, why):
@@ -140,6 +138,15 @@ class Newcomer:
                     self._fail(ExitKind.HANDOVER_FAILED, "the newer run begins in place")
                 case ev.ExitProcess(kind, why):
                     self._fail(kind, why)
+
+    def _end_attempt(self) -> None:
+        """Give up all of the attempt, and the port of the newer run's store with it: the ranks meet there in place."""
+        driver = self._driver
+        driver.finish()
+        driver.abandoned = None  # breaks a reference cycle
+        driver.effects.end()
+        driver.effects.forgo_room()
+        driver.effects.let_go()
 
     def _hold_rescue_copy(self) -> None:
         """Hold the state as a survivor's snapshot, in case the others are lost before the outcome is known."""

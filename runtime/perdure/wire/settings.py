@@ -120,6 +120,8 @@ class Settings:
     """The image that an earlier process left."""
     handover: Handover | None = None
     """The attempt in which this process joins a living run."""
+    takes_over: int = 0
+    """The living run beside which this one's ranks connect; 0 if they meet in place."""
     global_batch_size: int | None = None
     """The global batch that the job's sizes were chosen for."""
     started: float | None = None

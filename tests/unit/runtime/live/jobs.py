@@ -61,6 +61,8 @@ class Job:
         """Newcomers that the old ranks do not wait for at first."""
         self._wait_at: int | None = None
         self._again: dict[str, list[tuple[int, str]]] = {}
+        self._restarts: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {}
+        """By the process that ends first: the name, environment and arguments of the one that follows it in its pod."""
 
     def begin(self) -> Job:
         """Starts its ranks."""
@@ -89,7 +91,7 @@ class Job:
         `newcomer` are arguments of the new processes' script alone; without `wait` the old ranks do not wait until they
         are ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and
         their votes are not acknowledged. `started` is when their agents started them, in their clock's seconds.
-        `restarted` are ranks of run 2 that agents start in the pods of stayers, which left: no newcomers.
+        `restarted` are ranks of run 2 that agents start in the pods of stayers once these have left: no newcomers.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
@@ -101,9 +103,8 @@ class Job:
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
                 continue
             if party.new in restarted:
-                self._start(
-                    f"again{party.new}", _rank(2, party.new or 0, world, port) | {Env.WAIT: str(WAIT)}, newcomer
-                )
+                told = _rank(2, party.new or 0, world, port) | {Env.WAIT: str(WAIT)}
+                self._restarts[f"old{party.old}"] = f"again{party.new}", told, newcomer
             if at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
             else:
@@ -139,7 +140,11 @@ class Job:
 
     def ended(self) -> dict[str, int]:
         """How each process has ended."""
-        return {name: self.nursery.wait(pid) for name, pid in self.pids.items()}
+        found = dict[str, int]()
+        for name, following in self._restarts.items():
+            found[name] = self.nursery.wait(self.pids[name])
+            self._start(*following)
+        return found | {name: self.nursery.wait(pid) for name, pid in self.pids.items() if name not in found}
 
     def output(self, name: str) -> str:
         """What a process has printed."""

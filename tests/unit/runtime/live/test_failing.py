@@ -74,6 +74,20 @@ def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_in_its_pod(
     assert opened == [(1, None), (2, None)]
 
 
+@pytest.mark.parametrize(
+    ("comes", "restarted"), [((1,), (0,)), ((0,), (1,)), ((0, 1), ())], ids=["rank-1", "rank-0", "both"]
+)
+def test_newcomers_that_are_connected_begin_in_place_if_the_older_run_is_asked_to_leave(
+    nursery: Nursery, undisturbed: dict[int, Any], comes: tuple[int, ...], restarted: tuple[int, ...]
+) -> None:
+    """Rank 0 of the attempt keeps its store until its process ends: in it nobody meets in place."""
+    job = Job(nursery, f"asked-{comes}", 2, environ={"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)})
+    results = job.offered(2, comes, comes, restarted=restarted).begin().end()
+    assert by_rank(results) == undisturbed
+    opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
+    assert opened == [(1, None), (2, None)]
+
+
 def test_a_group_that_the_script_keeps_is_found(nursery: Nursery) -> None:
     job = (
         Job(nursery, "kept", 2, script="variants.keeping", leaves_at=WAIT_AT)
