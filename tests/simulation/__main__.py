@@ -29,6 +29,7 @@ def main() -> int:
     many = commands.add_parser("run", help="many histories")
     many.add_argument("--histories", type=int, default=1000)
     many.add_argument("--seed", type=int, default=0, help="the first seed")
+    many.add_argument("--seeds", type=int, nargs="+", help="these histories and no others")
     many.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     many.add_argument("--shrink", type=int, default=3, help="how many of the failing histories are made smaller")
     many.add_argument("--stop-at-first", action="store_true", help="play no more histories after one that failed")
@@ -59,9 +60,8 @@ def _replay(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    requests = [
-        Request(given.seed + number, only=tuple(given.only), everything=given.all) for number in range(given.histories)
-    ]
+    seeds = given.seeds or range(given.seed, given.seed + given.histories)
+    requests = [Request(seed, only=tuple(given.only), everything=given.all) for seed in seeds]
     began, failed, fired = time.perf_counter(), [], Counter[str]()
     rounds = events = 0
     seconds = 0.0
