@@ -4,9 +4,9 @@ A file's tests stay together, and so do those of tests/api, of tests/cluster and
 share a server, a cluster or the operator. The tests in `alone` come first, beside tests that need no cluster. Then the
 other scenarios are handed out one by one, the longest first, never to more processes than the cluster has lanes;
 scenarios with an autoscaler's nodes are limited further. The other processes take tests without a cluster, because a
-scenario waits more than it computes; there, too, the longest come first, and the parts of the simulation's histories
-one by one. The audit of permissions comes after all scenarios and judges them; then the cluster goes, whose kubelets
-never rest. Without `-n` the order is the same. Loaded by the repository's conftest.py.
+scenario waits more than it computes; there, too, the longest come first. The audit of permissions comes after all
+scenarios and judges them; then the cluster goes, whose kubelets never rest. Without `-n` the order is the same. Loaded
+by the repository's conftest.py.
 """
 
 from __future__ import annotations

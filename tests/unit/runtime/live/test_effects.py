@@ -124,8 +124,9 @@ class Pair:
             return taken.result(30)
 
     def let_go(self) -> None:
-        self.giver.let_go()
-        self.taker.let_go()
+        for effects in (self.giver, self.taker):
+            effects.end()
+            effects.let_go()
 
 
 @pytest.fixture
