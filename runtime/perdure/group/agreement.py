@@ -8,7 +8,8 @@ world of one nothing is sent and nothing lags.
 Not every call is a check (perdure.group.pace); votes at other calls wait for the next check.
 
 Called by the session at every `step()` and `poll()`. It knows neither the reasons nor the effects of a vote. Ranks of a
-sharded model also meet before their optimizers step (`Agreement.meet`).
+sharded model also meet before their optimizers step (`Agreement.meet`). gloo pairs messages by their order alone, and
+ends the process where two have different lengths. So a meeting has the length and the label of a vote.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -42,6 +44,7 @@ class CheckpointCall(IntEnum):
     SAVE = 3
     END = 4
     PIN = 5
+    OPTIMIZER = 6
 
 
 _MEETING: Final = "all ranks were to meet before their optimizers step"
@@ -52,6 +55,7 @@ _CALLS = {
     CheckpointCall.SAVE: "save()",
     CheckpointCall.END: "the end of epochs()",
     CheckpointCall.PIN: "save(pin=...)",
+    CheckpointCall.OPTIMIZER: "an optimizer's step()",
 }
 
 
@@ -113,6 +117,12 @@ class GlooMaximum:
         self._work = self._group.alltoall_base(self._all, self._own, [], [], self._options)
         return self._wait
 
+    def has_come(self, seconds: float) -> bool:
+        """Whether the result is there, or is known never to come, within so many seconds."""
+        with suppress(RuntimeError):  # of this wait, or of the exchange itself
+            self._work.wait(timedelta(seconds=seconds))
+        return bool(self._work.is_completed())
+
     def _wait(self) -> list[int]:
         self._work.wait()
         most: list[int] = self._all.numpy().reshape(self._group.size(), -1).max(0).tolist()
@@ -122,32 +132,22 @@ class GlooMaximum:
 class Meeting:
     """All ranks come to the same place, each at its own time. Nothing is changed before all have."""
 
-    def __init__(self, group: Group, step: int) -> None:
-        """This rank comes, after so many steps. PeerLost if another one is gone."""
-        self._own = torch.full((group.size(),), step, dtype=torch.int64, device="cpu")
-        self._all = torch.empty_like(self._own)
+    def __init__(self, group: Group, vector: Sequence[int], compare: Callable[[Sequence[int]], None]) -> None:
+        """This rank comes. `compare` gets the maximum, and raises if the ranks are at different places. PeerLost if
+        another one is gone."""
+        self._maximum, self._compare = GlooMaximum(group), compare
         with peer_lost(_MEETING):
-            self._work = group.alltoall_base(self._all, self._own, [], [], dist.AllToAllOptions())
+            self._read = self._maximum.start(vector)
 
     def is_over(self, seconds: float) -> bool:
         """Whether all have come, within so many seconds. PeerLost if one is gone; UserError if one comes from another
-        step."""
-        if not self._has_ended(seconds):
+        step, or votes meanwhile."""
+        if not self._maximum.has_come(seconds):
             return False
         with peer_lost(_MEETING):
-            self._work.wait()
-        steps = set(self._all.tolist())
-        if len(steps) > 1:
-            raise UserError(
-                f"the ranks step their optimizers unequally often: this one has done {int(self._own[0])} steps, others "
-                f"{min(steps)} to {max(steps)}: call optimizer.step() and session.step() equally often on every rank"
-            )
+            most = self._read()
+        self._compare(most)
         return True
-
-    def _has_ended(self, seconds: float) -> bool:
-        with suppress(RuntimeError):  # of this wait, or of the meeting itself
-            self._work.wait(timedelta(seconds=seconds))
-        return bool(self._work.is_completed())
 
 
 class Beside(Protocol):
@@ -238,7 +238,9 @@ class Agreement:
         """This rank comes to the meeting before its optimizers step. Collective, in the same order as the checks."""
         if self._group is None:
             raise RuntimeError("one rank meets nobody")
-        return Meeting(self._group, step)
+        here = step, CheckpointCall.OPTIMIZER
+        self._add(*here)
+        return Meeting(self._group, self._vector(here), partial(self._compare, _at(here)))
 
     def collect(self) -> Votes:
         """Read the reduce in flight, if any."""
@@ -258,33 +260,33 @@ class Agreement:
     def _count(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
         """Count a call and its votes; returns what was agreed before it."""
         self._call = step, kind
-        self._sum = (self._sum * _SUM_FACTOR + step * _KINDS + kind) & _SUM_BITS
+        self._add(step, kind)
         if said is not self.unsaid and said != self.unsaid:
             self.unsaid |= said
         return NOTHING if self._pending is None else self.collect()
+
+    def _add(self, step: int, kind: CheckpointCall) -> None:
+        self._sum = (self._sum * _SUM_FACTOR + step * _KINDS + kind) & _SUM_BITS
+
+    def _vector(self, call: tuple[int, CheckpointCall], said: Votes = NOTHING, proposal: int = 0) -> list[int]:
+        """A label and votes. Of the same length at each call."""
+        label = [*call, self._sum]
+        flags = [int(said.exit), int(said.save), int(said.exhausted)]
+        ready = [said.attempt, -said.attempt]
+        beside = self._beside.words()
+        return [*label, *(-number for number in label), *flags, -proposal, *ready, said.save_number, *beside]
 
     def _send(self, said: Votes | None = None) -> None:
         """Send `said`, or the votes not sent yet."""
         if said is None:
             said, self.unsaid = self.unsaid, NOTHING
-        label = [*self._call, self._sum]
-        flags = [int(said.exit), int(said.save), int(said.exhausted)]
-        ready = [said.attempt, -said.attempt]
-        vector = [
-            *label,
-            *(-number for number in label),
-            *flags,
-            -self._pace.checked(),
-            *ready,
-            said.save_number,
-            *self._beside.words(),
-        ]
+        vector = self._vector(self._call, said, self._pace.checked())
         self._sent = self._call
         if self._maximum is not None:
             try:
                 self._pending = self._maximum.start(vector)
             except RuntimeError as error:
-                raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
+                raise lost(f"all ranks were to meet at {_at(self._sent)}", error) from error
 
     def _read(self) -> Votes:
         if self._pending is None:
@@ -295,9 +297,9 @@ class Agreement:
         try:
             vector = wait()
         except RuntimeError as error:
-            raise lost(f"all ranks were to meet at {self._sent_at}", error) from error
+            raise lost(f"all ranks were to meet at {_at(self._sent)}", error) from error
         self.waits = ""
-        self._compare(vector[:3], [-number for number in vector[3:6]])
+        self._compare(_at(self._sent), vector)
         self._pace.agree(-vector[9])
         self._beside.heard(vector[13:])
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
@@ -308,18 +310,21 @@ class Agreement:
             return NOTHING
         return Votes(leave, save, exhausted, self.attempt, save_number)
 
-    @property
-    def _sent_at(self) -> str:
-        step, kind = self._sent
-        return f"{_CALLS[kind]} of step {step}"
-
-    def _compare(self, most: Sequence[int], least: Sequence[int]) -> None:
+    def _compare(self, own: str, vector: Sequence[int]) -> None:
+        """UserError unless all ranks sent the same label. `own` is where this one was."""
+        most, least = vector[:3], [-number for number in vector[3:6]]
         if most == least:
             return
-        calls = sorted({_CALLS[CheckpointCall(least[1])], _CALLS[CheckpointCall(most[1])]})
+        kinds = {CheckpointCall(least[1]), CheckpointCall(most[1])}
+        calls = " and ".join(sorted(_CALLS[kind] for kind in kinds))
         steps = f"step {most[0]}" if most[0] == least[0] else f"steps {least[0]} to {most[0]}"
+        hint = ", and step optimizers" if CheckpointCall.OPTIMIZER in kinds else ""
         raise UserError(
-            f"the ranks check unequally often: this rank was at {self._sent_at}, all of them at {steps}, in "
-            f"{' and '.join(calls)}, after different calls: call step(), poll() and save() equally often on every rank"
-            f"{self._hint}"
+            f"the ranks check unequally often: this rank was at {own}, all of them at {steps}, in {calls}, after "
+            f"different calls: call step(), poll() and save(){hint} equally often on every rank{self._hint}"
         )
+
+
+def _at(call: tuple[int, CheckpointCall]) -> str:
+    step, kind = call
+    return f"{_CALLS[kind]} of step {step}"

@@ -363,7 +363,7 @@ class SurvivorSnapshots:
         agreement, position = self._run.agreement, self._run.progress
         agreement.waits = "waits for the others before its optimizer steps"
         try:
-            meeting = agreement.meet(position.step)
+            meeting = agreement.meet(position.step + 1)
             while not meeting.is_over(LOOK_SECONDS):
                 if self._awaited:
                     self._lose(PeerLost(GIVEN_UP))

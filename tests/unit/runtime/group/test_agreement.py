@@ -18,7 +18,7 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
 from perdure.group.pace import MOST_CALLS, Pace
 
-STEP, POLL, SAVE, END, _ = CheckpointCall
+STEP, POLL, SAVE, END, *_ = CheckpointCall
 SECONDS = 60.0
 INTERVAL = 0.05
 FAST, USUAL, SLOW = 0.002, 0.02, 1.0

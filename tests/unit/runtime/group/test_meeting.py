@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
+from itertools import count
 
 import pytest
 import torch.distributed as dist
@@ -57,5 +59,30 @@ def test_who_loses_another_one_in_the_meeting_hears_of_it(groups: list[Group]) -
 def test_ranks_that_step_unequally_often_are_named(groups: list[Group]) -> None:
     first, second = Agreement(groups[0]).meet(7), Agreement(groups[1]).meet(9)
     for meeting in (first, second):
-        with pytest.raises(UserError, match=r"unequally often: .* others 7 to 9"):
+        with pytest.raises(UserError, match=r"unequally often: .* all of them at steps 7 to 9"):
+            meeting.is_over(SECONDS)
+
+
+def test_a_meeting_against_a_vote_is_named_on_every_rank(groups: list[Group]) -> None:
+    """One rank's optimizer steps, and the other's script skips that step."""
+    steps, skips = (Agreement(group, interval=0.0) for group in groups)
+    meeting = steps.meet(7)
+    skips.check(7, CheckpointCall.STEP, Votes())
+    apart = r"all of them at step 7, in an optimizer's step\(\) and step\(\), .* and step optimizers equally often"
+    with pytest.raises(UserError, match=apart):
+        meeting.is_over(SECONDS)
+    with pytest.raises(UserError, match=apart):
+        skips.collect()
+
+
+def test_ranks_that_have_called_something_else_before_they_meet_are_named_there(groups: list[Group]) -> None:
+    """Not every call is a vote, but the meeting comes at every step."""
+    ranks = [Agreement(group, interval=SECONDS, now=partial(next, count(0.0))) for group in groups]
+    for step in (1, 2):
+        for rank in ranks:
+            rank.check(step, CheckpointCall.STEP, Votes())
+    ranks[0].check(3, CheckpointCall.STEP, Votes())
+    apart = r"all of them at step 4, in an optimizer's step\(\), after different calls"
+    for meeting in [rank.meet(4) for rank in ranks]:
+        with pytest.raises(UserError, match=apart):
             meeting.is_over(SECONDS)

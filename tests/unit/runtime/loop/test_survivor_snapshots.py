@@ -576,7 +576,7 @@ def test_an_optimizer_that_exchanges_values_in_its_step_is_seen_at_the_first_one
     training.optimizer = training.run.registry.named["exchanging"]
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
-        other = Agreement(meeting[0]).meet(1)
+        other = Agreement(meeting[0]).meet(2)
         training.step()
         assert other.is_over(SECONDS)
     finally:
@@ -592,7 +592,7 @@ def test_an_optimizer_that_exchanges_values_in_its_step_is_seen_at_the_first_one
 
 
 def test_ranks_that_meet_step_as_ever(training: Training, meeting: list[Group]) -> None:
-    other = Agreement(meeting[0]).meet(1)
+    other = Agreement(meeting[0]).meet(2)
     training.step()
     assert other.is_over(SECONDS)
     training.run.images.leave()
