@@ -131,19 +131,19 @@ class ForkedKeeper(Forked):
 
     _is_keeper = True
 
-    @classmethod
-    def start(cls, command: Sequence[str], *, start_new_session: bool, **options: Any) -> ForkedKeeper:
-        """What perdure.testing.processes asks for."""
+    def __init__(self, modules: Sequence[str], command: Sequence[str], *, start_new_session: bool, **options: Any):
+        """As perdure.testing.processes asks for it."""
         assert start_new_session
-        return cls(command[1:], python=command[0], **options)
+        self._modules = (*MODULES, *modules)
+        super().__init__(command[1:], python=command[0], **options)
 
 
 @contextmanager
-def forked_ranks() -> Iterator[None]:
-    """The ranks of perdure.testing.processes are forked."""
+def forked_ranks(*modules: str) -> Iterator[None]:
+    """The ranks of perdure.testing.processes are forked from a process that has imported these modules, too."""
     module: Any = importlib.import_module("perdure.testing.processes")
     names = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
-    module.subprocess = types.SimpleNamespace(Popen=ForkedKeeper.start, **names)
+    module.subprocess = types.SimpleNamespace(Popen=partial(ForkedKeeper, modules), **names)
     try:
         yield
     finally:

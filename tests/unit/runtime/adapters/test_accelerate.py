@@ -1,12 +1,15 @@
 """Accelerate: the page's script trains the same on other ranks, interrupted or not."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 import perdure
 from perdure.testing import processes
+from tests.support.forked import forked_ranks
 
 PAGE = Path(__file__).parents[4] / "docs" / "frameworks.md"
 ABOVE = """
@@ -37,6 +40,13 @@ def sharded(world):
 
 
 """
+
+
+@pytest.fixture(autouse=True)
+def _forked() -> Iterator[None]:
+    """Accelerate's imports take more of a rank's time than the training."""
+    with forked_ranks("accelerate", "torch.distributed.fsdp"):
+        yield
 
 
 def written(folder: Path, *replaced: tuple[str, str]) -> str:

@@ -17,6 +17,7 @@ from torch import nn
 from perdure import Job, Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.testing import processes
+from tests.support.forked import forked_ranks
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, samples
 
@@ -208,7 +209,8 @@ def test_two_ranks_leave_in_an_epoch_and_one_goes_on(tmp_path: Path) -> None:
     def told(output: str) -> list[list[Any]]:
         return [json.loads(line) for line in re.findall(r"^told (.*)", output, re.M)]
 
-    left = processes(2, "train.py", root=tmp_path / "root", folder=tmp_path, exit_at=6)
+    with forked_ranks():
+        left = processes(2, "train.py", root=tmp_path / "root", folder=tmp_path, exit_at=6)
     assert (left.outcome, left.step) == ("checkpointed", 7)
     assert [told(rank.output) for rank in left.ranks] == [[[n, "init"], [n, "epoch", 1]] for n in (0, 1)]
     slow = re.findall(
@@ -216,6 +218,7 @@ def test_two_ranks_leave_in_an_epoch_and_one_goes_on(tmp_path: Path) -> None:
     )
     assert slow == [("0", "0"), ("1", "5"), ("1", "7")]
     assert " longest " not in left.ranks[1].output
-    ended = processes(1, "train.py", root=tmp_path / "root", folder=tmp_path)
+    with forked_ranks():
+        ended = processes(1, "train.py", root=tmp_path / "root", folder=tmp_path)
     assert (ended.outcome, ended.step, ended.epoch) == ("completed", 10, 2)
     assert told(ended.ranks[0].output) == [[0, "epoch", 2], [0, "upload", 2], [0, "collect", 2], [0, "exit"]]
