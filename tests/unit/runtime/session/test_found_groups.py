@@ -95,16 +95,16 @@ def launch(
     )
 
 
-def alone(folder: Path, patch: pytest.MonkeyPatch) -> None:
+def alone(folder: Path, patch: pytest.MonkeyPatch, script: str = "") -> None:
     """The same, undisturbed, as the one rank of a group in this process."""
-    script = write(folder)
+    path = write(folder, script) if script else write(folder)
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in place.items():
         patch.setenv(name, value)
-    patch.setattr(sys, "argv", [script, "0"])
+    patch.setattr(sys, "argv", [path, "0"])
     patch.setattr(perdure, "Session", Session)  # and back again
     patch.chdir(folder)
-    runpy.run_path(script, run_name="__main__")
+    runpy.run_path(path, run_name="__main__")
 
 
 def test_torchrun_does_not_say_that_a_training_is_done_which_was_asked_to_leave(tmp_path: Path) -> None:
@@ -166,10 +166,11 @@ with session:
 
 
 def test_torchrun_starts_all_ranks_again_when_one_fails_and_they_go_on_from_the_newest_checkpoint(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    launch(undisturbed, 2, script=OWN_GROUP)
+    with monkeypatch.context() as patch:
+        alone(undisturbed, patch, OWN_GROUP)
     done = launch(disturbed, 2, "--max-restarts=1", script=OWN_GROUP, FAILS="7", PERDURE_EVERY_STEPS="4")
     assert (disturbed / "failed").exists()
     assert done.returncode == 0, done.stdout
