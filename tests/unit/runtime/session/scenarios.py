@@ -217,6 +217,29 @@ def thaw(root: str) -> dict[str, Any]:
     return {"layers": seen}
 
 
+def thaws_in_own_ddp(root: str, *, once: bool) -> list[Any]:
+    """The same with a DistributedDataParallel of the script's own, made again: `once`, or whenever it has to be."""
+    seen = []
+    with joined(root) as session:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        net[0].requires_grad_(requires_grad=False)
+        model, thawed = nn.parallel.DistributedDataParallel(net), False
+        session.register(model=net, optimizer=(optimizer := torch.optim.SGD(net.parameters(), lr=0.1)))
+        with suppress(Exit):
+            for epoch in session.epochs(4):
+                if epoch == 1 or (epoch > 1 and not thawed and not once):
+                    net[0].requires_grad_(requires_grad=True)
+                    model, thawed = nn.parallel.DistributedDataParallel(net), True
+                for inputs, labels in session.loader(dataset(), 51):
+                    optimizer.zero_grad()
+                    session.weighted(cross_entropy(model(inputs), labels)).backward()
+                    optimizer.step()
+                    seen.append(weights(net))
+                    session.step()
+    return seen
+
+
 def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict[str, Any]:
     """The hooks' arguments; rank `ask` alone wants to stop in the second epoch, all leave after step `leave`."""
     told: list[str] = []

@@ -161,9 +161,14 @@ def train(
     wide: int = 23,
     epochs: int = 1,
     restores: bool = False,
+    flips: bool = False,
     differs_at: int = 0,
 ) -> dict[str, Any]:
-    """Trains to the end, or leaves when it is asked to. `restores`: only restores, and trains nothing."""
+    """Trains to the end, or leaves when it is asked to.
+
+    `restores`: only restores, and trains nothing. `flips`: the first block is trained from the third step on, the
+    second one up to it.
+    """
     torch.set_num_threads(1)
     steps: dict[int, Any] = {}
     saved: dict[int, Any] = {}
@@ -172,6 +177,7 @@ def train(
     with Session.from_env(root) as session:
         net = sharded(how, session.world, wide)
         steps_by = OPTIMIZERS[optimizer]([one for one in net.parameters() if one.requires_grad])
+        net.blocks[0].requires_grad_(not flips)
         session.register(model=net, optimizer=steps_by)
         restore(session)
         begun = whole(net, steps_by)
@@ -189,6 +195,10 @@ def train(
                     step = session.steps_done + 1
                     if step == differs_at and session.rank == 1:
                         net.blocks[0].b.weight.data.to_local().add_(1)
+                    if flips and step == 2:
+                        net.blocks[0].requires_grad_(True)
+                    if flips and step == 3:
+                        net.blocks[1].requires_grad_(False)
                     saved[step] = whole(net, steps_by)
                     seen.append(words.tolist())
                     steps[step] = [loss.item(), *map(value, norms)]

@@ -140,6 +140,24 @@ def scenes(root: Path) -> list[Scene]:
             for how in WRAPPED_UNLIKE
         ),
         Scene("thaw", "thaw", 2, {"root": str(root / "thaw")}),
+        *(
+            Scene(
+                f"own-ddp-{once}-{part}",
+                "thaws_in_own_ddp",
+                2,
+                {"root": str(root / f"own-ddp-{once}"), "once": once},
+                {"PERDURE_CHECK_SECONDS": "0", **environ},
+            )
+            for once in (False, True)
+            for part, environ in (("left", {"PERDURE_EXIT_AT_STEP": "4"}), ("on", {}))
+        ),
+        Scene(
+            "own-ddp-undisturbed",
+            "thaws_in_own_ddp",
+            2,
+            {"root": str(root / "own-ddp-undisturbed"), "once": True},
+            {"PERDURE_CHECK_SECONDS": "0"},
+        ),
         train("two", 2, "two"),
         Scene(
             "two-asked",
@@ -385,6 +403,24 @@ def test_a_layer_that_is_frozen_or_unfrozen_while_training_stays_equal_on_all_ra
     assert first == second, first
     layers = list(zip(*first["layers"], strict=True))
     assert [len(set(hashes)) for hashes in layers] == [3, 2], "frozen layers stay, the others are trained"
+
+
+def test_a_ddp_of_the_scripts_own_that_is_made_again_over_a_thawed_layer_goes_on(played: Results) -> None:
+    undisturbed = played["own-ddp-undisturbed"]
+    left, on = played["own-ddp-False-left"], played["own-ddp-False-on"]
+    assert undisturbed[0] == undisturbed[1]
+    assert [[*first, *then] for first, then in zip(left, on, strict=True)] == undisturbed
+    assert all(left)
+    assert all(on)
+
+
+def test_one_that_a_resumed_run_does_not_make_again_is_named_and_not_saved(played: Results, root: Path) -> None:
+    """It would leave the layer to each rank alone."""
+    saved = [entry["step"] for entry in entries(root / "own-ddp-True") if entry["kind"] == "Committed"]
+    assert saved == [len(played["own-ddp-True-left"][0])]
+    for rank in played["own-ddp-True-on"]:
+        assert rank["raised"] == "UserError"
+        assert "model.0.bias differs between rank 0 and rank 1: wrap the model with session.wrap" in rank["message"]
 
 
 def test_two_ranks_resume_to_the_result_of_an_undisturbed_run(played: Results) -> None:

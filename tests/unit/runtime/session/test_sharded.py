@@ -14,7 +14,7 @@ from perdure.cli.main import main
 from perdure.live.liveness import EARLY_COLLECTIVES
 from tests.unit.runtime.records import entries, traced
 from tests.unit.runtime.session.ranks import Scene, play
-from tests.unit.runtime.session.sharded import SAMPLES, dataset
+from tests.unit.runtime.session.sharded import OPTIMIZERS, SAMPLES, dataset
 
 MODULE = "tests.unit.runtime.session.sharded"
 LEFT = "4"
@@ -24,10 +24,11 @@ WAYS = {
     "foreach": ("fsdp", 2),
     "fused": ("fsdp", 2),
     "sgd": ("fsdp", 2),
+    "flips": ("fsdp", 2),
     "hsdp": ("hsdp", 4),
     "tp": ("tp", 4),
 }
-"""The optimizer, or the way to shard; the way to shard, and how many ranks."""
+"""The optimizer, what a script does, or the way to shard; the way to shard, and how many ranks."""
 OTHERS = {
     "foreach": [("fsdp", 3), ("fsdp", 1), ("whole", 1), ("hsdp", 4)],
     "hsdp": [("fsdp", 3)],
@@ -52,7 +53,9 @@ def scenes(root: Path) -> list[Scene]:
     asked, in_second_epoch = {"PERDURE_EXIT_AT_STEP": "3"}, {"PERDURE_EXIT_AT_STEP": "8"}
     every: list[Scene] = []
     for name, (how, world) in {**WAYS, "three": ("fsdp", 3), "whole": ("whole", 1)}.items():
-        given = {"how": how, "optimizer": name if world == 2 else "foreach", "wide": 22 if how == "tp" else 23}
+        given = {"how": how, "optimizer": name if name in OPTIMIZERS else "foreach", "wide": 22 if how == "tp" else 23}
+        if name == "flips":
+            given["flips"] = True
         every.append(train(f"{name}-left", name, world, asked, **given))
         others = [one for one in PAIRS if one[0] == name]
         every += [
