@@ -6,6 +6,7 @@ membership  switches a process to the newer run's ranks
 handover    an old rank's side of a hand-over
 newcomer    a new process's side of a hand-over
 driving     drives one party's state machine
+header      what rank 0 sends ahead of the tensors
 effects     carries out the machine's actions
 bridge      the connections of one attempt
 keys        the attempt's key-value store at the decider

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from perdure.checkpoint.boxes import is_sharded, placements_over
 from perdure.checkpoint.codec import decode, encode
-from perdure.checkpoint.manifest import REPLICATED, SHARED, Item, read_item
+from perdure.checkpoint.manifest import SHARED, Item, read_item
 from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError, UserError, in_words
 from perdure.group.collectives import on_all
@@ -26,6 +26,7 @@ from perdure.layout.box import Box
 from perdure.layout.elastic import ElasticMesh, write_placements
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.collector import CollectorPause
+from perdure.live.header import Header, Stop
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
@@ -36,7 +37,6 @@ from perdure.live.transfer import (
     Key,
     Parcel,
     Place,
-    Placements,
     describe,
     exchange,
     make_room,
@@ -47,8 +47,7 @@ from perdure.live.transfer import (
 )
 from perdure.log.entry import ObjectRef, Opened, write_entry
 from perdure.log.members import put_members
-from perdure.log.position import Position
-from perdure.log.reader import Log, ReadPosition, Slot, slot_of
+from perdure.log.reader import Log, Slot, slot_of
 from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
@@ -57,92 +56,8 @@ from perdure.loop.run import Run
 from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
 from perdure.state.merging import parts_of, with_own
 from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
-from perdure.wire import CommitRef, Handover, HandoverWord
+from perdure.wire import Handover, HandoverWord
 from perdure.wire.channel import Voting, vote_acknowledged
-
-
-@dataclass(frozen=True)
-class Header:
-    """What old rank 0 sends to all parties in the stop: what a commit made here would hold, without the tensors."""
-
-    position: Position
-    items: tuple[Item, ...]
-    objects: Any
-    """The state's objects, encoded."""
-    ranks: tuple[Any, ...]
-    """Each old rank's own state, encoded; for a newer run of another size only what all ranks share."""
-    place: ReadPosition
-    """The place up to which rank 0 has read the log."""
-    commit: CommitRef | None
-    goal: Any
-    source: str
-    """The loader that the old ranks' scripts asked for a batch."""
-    saved: bool
-    due: str
-    """Why a checkpoint is due at exactly this step."""
-    exhausted: bool
-    age: float
-    """Seconds since the last checkpoint."""
-    alike: tuple[str, ...] = ()
-    """The random generators that drew the same numbers on all ranks when they began."""
-    sums: tuple[Any, ...] = ()
-    """The accumulators of each old rank; empty if no rank has any."""
-    parts: tuple[Any, ...] = ()
-    """For a newer run of another size: each old rank's states of objects that are its own, encoded."""
-    saves: Mapping[str, Any] = field(default_factory=dict)
-    """What the newer run has to know of this one's saves: perdure.checkpoint.background.state.Carried."""
-    shards: Mapping[str, Placements] = field(default_factory=dict)
-    """The sharded tensors, each with its placements: perdure.live.transfer.shards."""
-    mesh: tuple[int, ...] = ()
-    """The shape of the mesh over which they are sharded; empty if none is."""
-    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What the script has set in the parts of a sharded model: perdure.state.fully_sharded.options."""
-    alone: Any = None
-    """For a newer run of another size: the only old rank's own state, encoded. No rank continues with it, but a
-    newcomer may be the last process that has it."""
-    all_able: bool = False
-    """Whether all ranks could leave images when they began."""
-
-    def write(self) -> dict[str, Any]:
-        """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        commit = asdict(self.commit) if self.commit else None
-        items = [vars(item) for item in self.items]  # asdict would copy deeply, while training stands still
-        return plain | {
-            "position": {"step": self.position.step, "epoch": self.position.epoch, "cursors": self.position.cursors},
-            "items": items,
-            "ranks": list(self.ranks),
-            "alike": list(self.alike),
-            "sums": list(self.sums),
-            "parts": list(self.parts),
-            "mesh": list(self.mesh),
-            "place": asdict(self.place),
-            "commit": commit,
-        }
-
-    @classmethod
-    def read(cls, body: Mapping[str, Any]) -> Header:
-        """The header from those values."""
-        position, commit = Position(**body["position"]), body["commit"]
-        items = tuple(map(read_item, body["items"]))
-        known = {
-            "position": position,
-            "items": items,
-            "ranks": tuple(body["ranks"]),
-            "place": ReadPosition(**body["place"]),
-        }
-        known |= {"alike": tuple(body["alike"]), "sums": tuple(body["sums"]), "parts": tuple(body["parts"])}
-        known["mesh"] = tuple(body["mesh"])
-        return cls(**{**body, **known, "commit": CommitRef(**commit) if commit else None})
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Where an old rank stopped, and the save that was due there."""
-
-    source: str
-    due: str
-    exhausted: bool
 
 
 class Effects:
@@ -396,7 +311,7 @@ class Effects:
                 found = self._exchange(given, state)
             self._held = summing.sum
         if self.party.number in self.attempt.tensor_receivers:
-            self._kept = _received(header, found, state)
+            self._kept = header.received(found, state)
         if self.party.part is PartyRole.STAYER:
             self._merged = self._merge(header)
         self.lap("state")
@@ -472,7 +387,7 @@ class Effects:
         rank = self.attempt.predecessor_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
         own = None if own is None else decode(own)
-        return _state(header, found, with_own(own, self._merge(header)) if header.parts else own)
+        return header.state(found, with_own(own, self._merge(header)) if header.parts else own)
 
     def _check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
         """UserError unless this script shards the same tensors in the same way as the old ranks."""
@@ -679,15 +594,3 @@ class Effects:
             run.images.all_able,
         )
         return header.write()
-
-
-def _state(header: Header, found: Mapping[Key, Any], rank: Any) -> RankState:
-    shared = {name: tensor for (part, name), tensor in found.items() if part == SHARED}
-    replicated = {name: tensor for (part, name), tensor in found.items() if part == REPLICATED}
-    return RankState(shared, replicated, decode(header.objects), rank)
-
-
-def _received(header: Header, found: Mapping[Key, Any], own: RankState | None) -> RankState:
-    """Rank 0's buffers and objects, with this rank's own parameters, which are equal to rank 0's."""
-    state = _state(header, found, None)
-    return RankState(own.shared if own else {}, state.replicated, state.objects)

@@ -15,7 +15,8 @@ from typing import Final, NoReturn
 from perdure.checkpoint.manifest import Item
 from perdure.errors import Fenced, PeerLost, PerdureError, UserError
 from perdure.live.driving import Driver, took_over
-from perdure.live.effects import Effects, Stop
+from perdure.live.effects import Effects
+from perdure.live.header import Stop
 from perdure.live.liveness import kept_world
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.machine import PartyPhase

@@ -21,7 +21,8 @@ from perdure.checkpoint.state import RankState
 from perdure.console import say
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, StorageError
 from perdure.live.driving import LOG_SECONDS, Driver, GivenUp, took_over
-from perdure.live.effects import Effects, Header
+from perdure.live.effects import Effects
+from perdure.live.header import Header
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.parties import attempt_of
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable

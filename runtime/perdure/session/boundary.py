@@ -20,8 +20,8 @@ from typing import Any, Final, NoReturn
 from perdure.console import say
 from perdure.errors import PeerLost
 from perdure.group.agreement import NOTHING, CheckpointCall, Votes
-from perdure.live.effects import Stop
 from perdure.live.handover import LiveHandover
+from perdure.live.header import Stop
 from perdure.live.newcomer import Newcomer
 from perdure.log.pins import check_pin
 from perdure.loop.background_saves import BlockingSave

@@ -14,7 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from perdure.errors import UserError
-from perdure.live.effects import Effects, Header
+from perdure.live.effects import Effects
+from perdure.live.header import Header
 from perdure.live.keys import FORMAT, StoreKeys
 from perdure.live.liveness import UNREGISTERED, kept_world
 from perdure.live.protocol.parties import Attempt

@@ -20,7 +20,7 @@ from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Votes
 from perdure.group.heartbeat import Heartbeat
 from perdure.group.peers import Alone
-from perdure.live.effects import Stop
+from perdure.live.header import Stop
 from perdure.loop import leaving
 from perdure.loop.position.counting import Steps
 from perdure.loop.run import Run
