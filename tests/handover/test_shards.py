@@ -1,5 +1,6 @@
-"""Real agents and trainers of a model whose two shards two ranks hold each: one rank is killed, or stands still, at
-each place of a step. The others leave images of one step, of which no shard is missing, and no finished step is lost.
+"""Real agents and trainers of a model whose two shards two ranks hold each: one rank is killed, stands still or raises
+an error at each place of a step. The others leave images of one step, of which no shard is missing, and no finished
+step is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 
 from e2e.harness import evidence, twin
 from e2e.harness.local_members import LocalMembers
-from perdure.wire import Outcome, Rescue
+from perdure.wire import ExitKind, Outcome, Rescue
 from tests.handover import forking
 from tests.handover.test_images import begins, begun_from, ends
 
@@ -66,6 +67,22 @@ def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
     with hsdp(tmp_path, f"SIGKILL,{rank},{AT},{where}") as job:
         job.first_run(*"abcd", beside="e")
         job.members[lost].outcome()
+        begins(job, 2, new, [1])
+        ended = ends(job, new)
+    judge(job, where, ended, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("where", "rank"), [pytest.param(where, 3, marks=() if where == "stepped" else LONGER) for where in PLACES]
+)
+def test_nor_does_one_whose_script_raises_an_error(
+    tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
+) -> None:
+    lost = "abcd"[rank]
+    new = "abcd".replace(lost, "e")
+    with hsdp(tmp_path, f"RAISE,{rank},{AT},{where}") as job:
+        job.first_run(*"abcd", beside="e")
+        assert job.members[lost].outcome().outcome is ExitKind.FAILED
         begins(job, 2, new, [1])
         ended = ends(job, new)
     judge(job, where, ended, undisturbed)

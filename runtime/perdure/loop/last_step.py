@@ -44,7 +44,7 @@ class StepEvent(Enum):
     SILENCE = "the meeting has failed: another rank is lost"
     STOOD = "it is at the next place at which the run might stop"
     ASKED = "its agent wants an image: the run is lost"
-    FAILED = "its training has ended with an error, as when a collective loses a rank"
+    FAILED = "its training has ended with an error, as when a collective loses a rank, or no image is worth a wait"
     LATE = "it was asked for an image, and its step takes too long"
 
 

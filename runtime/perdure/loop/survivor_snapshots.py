@@ -40,6 +40,7 @@ from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
+from perdure.loop.optimizer_meeting import OptimizerMeeting
 from perdure.loop.position.progress import ProgressTracker
 from perdure.loop.reporting import Reporter
 from perdure.loop.step_exchanges import StepExchanges
@@ -58,8 +59,6 @@ MARGIN_BYTES: Final = 64 * 2**20
 """Memory that has to be left over beside an image."""
 PATIENCE_SECONDS: Final = 4.0
 """How long an image waits for the end of the current step: less than the agent waits for the image."""
-LOOK_SECONDS: Final = 0.25
-"""How often a rank that waits for the others looks whether its agent wants an image."""
 GIVEN_UP: Final = "this run is lost, and this rank has left its image: it trains no more"
 TOO_LONG: Final = "copying what changes between two steps takes too long at present"
 
@@ -137,24 +136,16 @@ class SurvivorSnapshots:
         self._allowance = CopyBudget()
         """How much time copies may take."""
         self._generators = Reading(PythonGenerator().state, NumpyGenerator().state)
-        self._left = False
         self._lock = threading.RLock()
         """Held while an image is written, and by whatever changes its content."""
         self._changed = threading.Condition(self._lock)
-        self._awaited = False
-        """True once a thread waits for a change."""
-        self._asked = False
-        """True once the agent has asked for an image, and got it or an answer."""
         self._hooks: list[Any] = []
         self._machine = LastStep()
         self._lone = ""
         """Why a lost rank's shards would be lost with it; empty if they are not."""
         self.all_able = False
         """Whether all ranks could leave images at the beginning. Equal on all ranks."""
-        self.lost: PeerLost | None = None
-        """The loss of a peer that this rank has noticed before its optimizer stepped: the script finishes that step."""
-        self._lost_at = 0
-        """The steps done by then."""
+        self._meeting = OptimizerMeeting(run)
         self._first: int | None = None
         """The step of the image that it has left of the place before."""
         self._end = 0
@@ -196,7 +187,8 @@ class SurvivorSnapshots:
         self._lone = ""
         if run.registry.sharded and (alone or run.world == 1):
             self._lone = f"{run.registry.sharded} is sharded, and no other rank holds what a lost one did"
-        self._machine = LastStep(meets=self.all_able and not self._lone and len(set(parts)) > 1)
+        meets = self.all_able and not self._lone and len(set(parts)) > 1
+        self._machine = replace(self._machine, meets=meets)
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -224,9 +216,9 @@ class SurvivorSnapshots:
         `own` is that rank's own state, if it was the only rank and this process does not continue with it.
         """
         self._look_again()
-        if not self.wanted or self._left or self._run.registry.sharded:
-            return
         with self._lock:
+            if not self.wanted or self._ended or self._run.registry.sharded:
+                return
             self.join(alike)
             self._ranks = ranks
             self._seen = self._glance()
@@ -235,6 +227,7 @@ class SurvivorSnapshots:
                 stamp = replace(self._standing.stamp, world=1)
                 self._standing = replace(self._standing, stamp=stamp, rank=own)
             self._touched = self._renewed = False
+            self._feed(StepEvent.STOOD)
 
     def hold_on(self) -> None:
         """This rank ends where it stands, and may hold the only copy of the state. A world of one has taken no snapshot
@@ -274,30 +267,31 @@ class SurvivorSnapshots:
         `after_takeover`: another run has taken over at this place. `behind_epoch`: once an epoch, the script may change
         parameters before its next batch.
         """
-        if after_takeover:
-            self._look_at_shards()
         self._exchanges.reset()
-        with self._lock:
-            self._feed(StepEvent.STOOD)
         self._look_again()
-        if not self.wanted or self._left:
-            return
         with self._lock:
-            before, self._seen = self._seen, self._glance()
-            moved = self._touched or before is None or self._seen != before
-            known = before is not None and not after_takeover and not self._behind_epoch
-            self._unseen = moved and not self._touched and known
-            self._behind_epoch = behind_epoch
-            self._alike, self._ranks = self.alike, ()
-            if self._run.progress.saved:
-                self._standing = None
-            elif moved or after_takeover or self._renewed:
-                self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
-            # Otherwise the old place stays: an image of it repeats all since, even if a save failed and the script went
-            # on.
-            self._touched = self._renewed = False
-            if self._awaited:
-                self._changed.notify_all()
+            if after_takeover:
+                self._look_at_shards()
+            if self._ended:
+                return
+            if self.wanted:
+                self._take(after_takeover=after_takeover, behind_epoch=behind_epoch)
+            self._feed(StepEvent.STOOD)
+
+    def _take(self, *, after_takeover: bool, behind_epoch: bool) -> None:
+        """Takes the snapshot of this place, if it is another one."""
+        before, self._seen = self._seen, self._glance()
+        moved = self._touched or before is None or self._seen != before
+        known = before is not None and not after_takeover and not self._behind_epoch
+        self._unseen = moved and not self._touched and known
+        self._behind_epoch = behind_epoch
+        self._alike, self._ranks = self.alike, ()
+        if self._run.progress.saved:
+            self._standing = None
+        elif moved or after_takeover or self._renewed:
+            self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
+        # Otherwise the old place stays: an image of it repeats all since, even if a save failed and the script went on.
+        self._touched = self._renewed = False
 
     def _look_again(self) -> None:
         """Objects registered since may be such that no image can hold them."""
@@ -330,12 +324,16 @@ class SurvivorSnapshots:
     def steps(self, optimizer: Any = None) -> None:
         """An optimizer is about to step. Collective for one that is registered, where ranks meet.
 
-        PeerLost if this rank has left its image because its agent wanted one.
+        PeerLost if this rank has left what it leaves.
         """
         registered = any(optimizer is one for one in self._run.registry.things)
         with self._lock:
-            actions = self._feed(StepEvent.WILL_STEP) if registered else ()
-            if StepAction.RAISE in actions and self._asked:
+            if registered or not self._machine.meets:
+                actions = self._feed(StepEvent.WILL_STEP)
+            else:
+                self._look_at_hidden(optimizer)
+                actions = ()
+            if StepAction.RAISE in actions:
                 raise PeerLost(GIVEN_UP)
             self._touched = self._touched or StepAction.MEET not in actions
         if StepAction.MEET in actions:
@@ -343,98 +341,108 @@ class SurvivorSnapshots:
         if self._machine.meets:
             self._exchanges.begin(optimizer)
 
+    def _look_at_hidden(self, optimizer: Any) -> None:
+        """An optimizer that is not registered is about to step, for example one within a registered object that is no
+        optimizer. The ranks have not met before, and so no rank can finish the step alone."""
+        if self._never or self._machine.phase is not StepPhase.STANDS:
+            return
+        own = {id(parameter) for parameter in self._run.registry.parameters()}
+        if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+            self._have_none(f"an optimizer ({type(optimizer).__name__}) that is not registered itself steps")
+
     def _meet(self) -> None:
         try:
-            moment = self._await_others()
+            moment = self._meeting.attend(lambda: self._machine.phase is StepPhase.MEETS, finishes=not self._never)
         except BaseException:
             with self._lock:
-                self._machine = replace(self._machine, phase=StepPhase.STANDS)
+                if self._machine.phase is StepPhase.MEETS:
+                    self._machine = replace(self._machine, phase=StepPhase.STANDS)
             raise
-        finally:
-            self._run.agreement.waits = ""
         with self._lock:
-            if self._asked and self._machine.phase is StepPhase.ENDED:
+            if self._machine.phase is StepPhase.MEETS:
+                self._feed(moment)
+            elif self._ended:
                 raise PeerLost(GIVEN_UP)
-            if StepAction.KEEP in self._feed(moment):
-                self._keep()
             self._touched = True
 
-    def _await_others(self) -> StepEvent:
-        agreement, position = self._run.agreement, self._run.progress
-        agreement.waits = "waits for the others before its optimizer steps"
-        try:
-            meeting = agreement.meet(position.step + 1)
-            while not meeting.is_over(LOOK_SECONDS):
-                if self._awaited:
-                    self._lose(PeerLost(GIVEN_UP))
-                    return StepEvent.ASKED
-        except PeerLost as error:
-            if self._never:  # its step may wait for the lost rank, and no image comes of it
-                raise
-            self._lose(error)
-            return StepEvent.SILENCE
-        return StepEvent.MET
-
-    def _lose(self, why: PeerLost) -> None:
-        self.lost, self._lost_at = why, self._run.progress.step
+    @property
+    def lost(self) -> PeerLost | None:
+        """The loss of a peer that this rank has noticed before its optimizer stepped: the script finishes that step."""
+        return self._meeting.lost
 
     @property
     def alone(self) -> int:
         """How many steps this rank has done since it lost a peer; other ranks may not have done them."""
-        return self._run.progress.step - self._lost_at if self.lost else 0
+        return self._meeting.alone
+
+    @property
+    def _ended(self) -> bool:
+        """Whether it has left what it leaves."""
+        return self._machine.phase is StepPhase.ENDED
+
+    def _feed(self, moment: StepEvent) -> tuple[StepAction, ...]:
+        """What has happened. Writes and tells what is to be written and told now."""
+        self._machine, actions = react(self._machine, moment)
+        if StepAction.KEEP in actions:
+            self._keep()
+        if StepAction.LEAVE in actions:
+            self._tell_left(*self._tried())
+        if StepAction.TELL in actions:
+            self._tell_left(None, self._tried()[1])
+        if self._ended:
+            self._changed.notify_all()
+        return actions
 
     def _keep(self) -> None:
         """Leaves an image of the place before the step that this rank now finishes alone."""
+        self._meeting.lose(PeerLost(GIVEN_UP))
         step, why = self._tried()
+        self._touched = True
         if step is None:
             say(f"this rank leaves no image of the place before its last step: {why}")
         else:
             self._first = step
             say(f"rank {self._run.rank} leaves an image of step {step}, and finishes the next one")
 
-    def _feed(self, moment: StepEvent) -> tuple[StepAction, ...]:
-        self._machine, actions = react(self._machine, moment)
-        return actions
-
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped. If it has exchanged values with other ranks meanwhile, no rank can finish a step
         alone, and the newest commit counts."""
         if self._machine.meets and not self._never and (found := self._exchanges.end(optimizer)):
-            self._never = f"{type(found).__name__} exchanges values with other ranks while it steps"
-            if self._run.rank == 0:
-                say(f"{self._never}: if a rank dies, the newest commit counts")
+            self._have_none(f"{type(found).__name__} exchanges values with other ranks while it steps")
+
+    def _have_none(self, why: str) -> None:
+        """Found on all ranks alike: from now on there are no images."""
+        self._never = why
+        if self._run.rank == 0:
+            say(f"{why}: if a rank dies, the newest commit counts")
 
     def leave(self, patience: float = 0.0) -> None:
-        """Leaves the image, or says why there is none. Only the first call does. From any thread.
+        """Leaves the image, or says why there is none. Only the first call does. From any thread: in the main thread,
+        training has ended by then.
 
-        `patience`: seconds to wait for the end of the current step.
+        `patience`: seconds to wait for the end of the current step. Ranks that meet wait longer, if that is too little:
+        what one of them holds may be another one's shard of that step.
         """
         if self._run.settings.image_file is None or self._run.reporter.ended:
             return
         with self._lock:
-            self._awaited = True
-            beside = threading.current_thread() is not threading.main_thread()
-            finishes = beside and (self.lost or self._machine.phase is StepPhase.MEETS)
-            rests = max(patience, PATIENCE_SECONDS) if finishes else patience
-            self._changed.wait_for(lambda: self._left or self._rests or not self.wanted, rests)
-            if self._left:
+            if not self.wanted or threading.current_thread() is threading.main_thread():
+                self._feed(StepEvent.FAILED)
                 return
-            self._left, self._asked = True, patience > 0
-            step, why = self._tried()
-            for moment in (StepEvent.ASKED, StepEvent.LATE):
-                self._feed(moment)
-            step = self._first if step is None else step
-            of = self._standing.stamp.run if self._standing and step is not None else 0
-            self._run.tell(Imaged(step, why if step is None else "", of))
+            self._feed(StepEvent.ASKED)
+            least = PATIENCE_SECONDS if self._machine.meets else 0.0
+            self._changed.wait_for(lambda: self._ended, max(patience, least))
+            self._feed(StepEvent.LATE)
+
+    def _tell_left(self, step: int | None, why: str) -> None:
+        """Tells the agent which image there is. `why`: why there is none."""
+        step = self._first if step is None else step
+        of = self._standing.stamp.run if self._standing and step is not None else 0
+        self._run.tell(Imaged(step, why if step is None else "", of))
         if step is None:
             say(f"this rank leaves no image: {why}")
         else:
             say(f"rank {self._run.rank} leaves an image of step {step}")
-
-    @property
-    def _rests(self) -> bool:
-        """Whether no optimizer has begun a step since the last place, or is about to."""
-        return not self._touched and self._machine.phase is not StepPhase.MEETS
 
     def _tried(self) -> tuple[int | None, str]:
         try:

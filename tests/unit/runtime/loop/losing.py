@@ -6,8 +6,9 @@ of its row, then to the all-reduce of its column, which gives it its final gradi
 counts the step and asks for the next batch. A rank that dies or stands still may have told any of the others that it
 comes; so may one whose message to a dead rank fails.
 
-Rank 0 is the one that is harmed: no other place of a mesh differs from its. What the others do between the meeting and
-their next batch concerns nobody else, so it is one move.
+Rank 0 is the one that is harmed: no other place of a mesh differs from its. The step of a second one may break,
+wherever that rank is: its script raises an error, or hangs, or takes too long once its agent has asked. What the others
+do between the meeting and their next batch concerns nobody else, so it is one move.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ class Life(IntEnum):
     UP = 0
     FROZEN = 1
     DEAD = 2
+    HANGS = 3
+    """Its main thread stands still, and the others do not."""
 
 
+BREAKS = " its step breaks"
 FATE = {"the victim thaws": Life.UP, "the victim is killed": Life.DEAD}
 """What becomes of a rank that stands still. Nobody can wait for it."""
 
@@ -73,6 +77,8 @@ class Rank:
     """The step of each image that it has left, and whether that is what it holds."""
     left: bool = False
     """Whether it has said that no other image will follow."""
+    failed: bool = False
+    """Whether its own step has ended it, not the loss of another rank."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash(tuple(vars(self).values())))
@@ -111,13 +117,15 @@ class Setting:
     replicas: int
     shards: int
     fault: str
-    """kill, freeze, or doubt."""
+    """kill, freeze, doubt, or raise."""
     steps: int = 1
     meets: bool = True
     react: React = react
     choose: Choose = choose
     among: str = "world"
     """Who meets: the world, a row or a column."""
+    breaks: int | None = None
+    """The rank whose step may break, too."""
 
     @property
     def size(self) -> int:
@@ -137,7 +145,7 @@ class Setting:
     @property
     def lost(self) -> list[int]:
         """Whose images the next run does not have."""
-        return [] if self.fault == "doubt" else [VICTIM]
+        return [VICTIM] if self.fault in ("kill", "freeze") else []
 
     @property
     def survivors(self) -> list[int]:
@@ -185,7 +193,7 @@ def explore(setting: Setting, *, first_only: bool = False) -> Found:
             if worse > lost:
                 lost, way = worse, _way(came, world)
             apart = apart or (_way(came, world) if mixed else ())
-        elif world.harmed and not any(after != world for label, after in following if label not in FATE):
+        elif world.harmed and not any(after != world for label, after in following if _comes_in_time(label)):
             stuck = stuck or _way(came, world)
         if first_only and (lost or stuck or apart):
             break
@@ -194,6 +202,10 @@ def explore(setting: Setting, *, first_only: bool = False) -> Found:
                 came[after] = world, label
                 left.append(after)
     return Found(len(came), lost, way, stuck, apart, ends)
+
+
+def _comes_in_time(label: str) -> bool:
+    return label not in FATE and not label.endswith(BREAKS)
 
 
 def _way(came: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
@@ -237,12 +249,16 @@ def _judged(setting: Setting, world: World) -> tuple[int, bool]:
     """How many finished steps the next run does without, and whether it would begin with shards of two steps, also if
     another rank's images are lost.
 
-    A step is finished once all ranks have counted it; where they meet, once one has: all the others can.
+    A step is finished once all ranks have counted it; where they meet, once one has: all the others can. Nothing counts
+    as lost if no survivor holds some shard any more, but for one whose own step has broken.
     """
     front = (max if setting.meets else min)(one.finished for one in world.ranks)
     choices = [(without, chosen(setting, world, without)) for without in _losses(setting)]
     mixed = any(choice.image and not _whole(setting, world, choice.image.step, without) for without, choice in choices)
     image = choices[0][1].image
+    holders = {rank % setting.shards for rank in setting.survivors if not world.ranks[rank].failed}
+    if len(holders) < setting.shards:
+        return 0, mixed
     return (max(0, front - image.step) if image else TO_THE_COMMIT), mixed
 
 
@@ -263,7 +279,9 @@ def moves(setting: Setting, world: World) -> Iterator[tuple[str, World]]:
         if one.life is Life.FROZEN:
             for label, life in FATE.items():
                 yield label, _with(world, number, replace(one, life=life))
-        elif one.life is Life.UP:
+        if one.life in (Life.UP, Life.HANGS) and one.machine.phase is not StepPhase.ENDED:
+            yield from _asks(setting, world, number, one)
+        if one.life is Life.UP:
             yield from _works(setting, world, number, one)
             if number == VICTIM and not world.harmed:
                 yield from _faults(setting, world, one)
@@ -283,11 +301,19 @@ def _works(setting: Setting, world: World, number: int, one: Rank) -> Iterator[t
         yield from _meets(setting, world, number, one)
     if one.stage in (Stage.STEPPED, Stage.COUNTED):
         yield f"{number} is behind its step", _with(world, number, _behind(setting, one))
-    if world.harmed and not ended:
-        yield f"{number} is asked for an image", _after(setting, world, number, one, StepEvent.ASKED)
     gone = any(map(_is_gone, world.ranks))
     if gone and not ended and one.stage in (Stage.BATCH, Stage.GAVE, Stage.SCATTERED):
         yield f"{number} fails", _after(setting, world, number, one, StepEvent.FAILED)
+
+
+def _asks(setting: Setting, world: World, number: int, one: Rank) -> Iterator[tuple[str, World]]:
+    if world.harmed:
+        yield f"{number} is asked for an image", _after(setting, world, number, one, StepEvent.ASKED)
+    if one.machine.asked:
+        yield f"{number} is late", _after(setting, world, number, replace(one, failed=True), StepEvent.LATE)
+    if number == setting.breaks and one.life is Life.UP:
+        yield f"{number} raises:{BREAKS}", _raises(setting, world, number, one)
+        yield f"{number} hangs:{BREAKS}", _with(world, number, replace(one, failed=True, life=Life.HANGS))
 
 
 def _comes(setting: Setting, world: World, number: int, one: Rank) -> Iterator[tuple[str, World]]:
@@ -316,12 +342,20 @@ def _faults(setting: Setting, world: World, one: Rank) -> Iterator[tuple[str, Wo
         if one.stage is Stage.CAME:
             yield f"{VICTIM} is cut off", _after(setting, harmed, VICTIM, one, StepEvent.SILENCE)
         return
+    if setting.fault == "raise":
+        yield f"{VICTIM} raises:{BREAKS}", _raises(setting, harmed, VICTIM, one)
+        return
     life = Life.DEAD if setting.fault == "kill" else Life.FROZEN
     yield f"{VICTIM}: {setting.fault}", _with(harmed, VICTIM, replace(one, life=life))
     if one.stage is Stage.REDUCED and setting.meets:
         for told in _subsets(frozenset(setting.party(VICTIM)) - {VICTIM}):
             words = f"{VICTIM}: {setting.fault} when it has told {set(told)}"
             yield words, _with(harmed, VICTIM, replace(one, life=life, told=told))
+
+
+def _raises(setting: Setting, world: World, number: int, one: Rank) -> World:
+    """An error ends its process behind what it leaves."""
+    return _after(setting, world, number, replace(one, failed=True, life=Life.DEAD), StepEvent.FAILED)
 
 
 def _has_come(world: World, other: int, step: int, number: int) -> bool:
@@ -352,7 +386,7 @@ def _subsets(ranks: frozenset[int]) -> list[frozenset[int]]:
 def _after(setting: Setting, world: World, number: int, one: Rank, event: StepEvent) -> World:
     """The world behind an event of this rank."""
     one = _acted(setting, one, event)
-    while number != VICTIM and one.stage in (Stage.STEPPED, Stage.COUNTED):
+    while number not in (VICTIM, setting.breaks) and one.stage in (Stage.STEPPED, Stage.COUNTED):
         one = _behind(setting, one)
     return _with(world, number, one)
 

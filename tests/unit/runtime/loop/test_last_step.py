@@ -45,6 +45,22 @@ def _the_meeting_is_not_left_for_the_agent(state: LastStep, event: StepEvent) ->
     return react(state, event)
 
 
+def _who_is_asked_in_the_meeting_keeps_nothing(state: LastStep, event: StepEvent) -> StepReaction:
+    if event is StepEvent.ASKED:
+        return _no_image_of_the_place_before(state, event)
+    return react(state, event)
+
+
+def _leaves_an_image_of_a_broken_step(state: LastStep, event: StepEvent) -> StepReaction:
+    if state.phase is StepPhase.STEPS and event in (StepEvent.FAILED, StepEvent.LATE):
+        return replace(state, phase=StepPhase.ENDED), (StepAction.LEAVE,)
+    return react(state, event)
+
+
+def _waits_for_ever_for_its_own_step(state: LastStep, event: StepEvent) -> StepReaction:
+    return (state, ()) if event is StepEvent.LATE else react(state, event)
+
+
 def _the_newest_step_of_any_shard(offers: Sequence[ImageOffer], **_: object) -> ImageChoice:
     return ImageChoice(ImageRef(*max(offer.place for offer in offers)))
 
@@ -55,6 +71,7 @@ def _only_the_newest_step(offers: Sequence[ImageOffer], **_: object) -> ImageCho
     return ImageChoice(ImageRef(*place) if len({offer.part for offer in there}) == there[0].parts else None)
 
 
+LONGER = pytest.mark.chaos
 HSDP = Setting(2, 2, "kill")
 TWO = Setting(2, 1, "kill")
 ONE_OF_TWO_FROZEN = Setting(2, 1, "freeze")
@@ -78,6 +95,18 @@ PLANTED: dict[str, tuple[Setting, Callable[[Found], bool]]] = {
         replace(ONE_OF_TWO_FROZEN, react=_the_meeting_is_not_left_for_the_agent),
         lambda found: bool(found.stuck),
     ),
+    "who is asked in the meeting keeps nothing": (
+        replace(HSDP, fault="freeze", react=_who_is_asked_in_the_meeting_keeps_nothing),
+        lambda found: found.lost == TO_THE_COMMIT,
+    ),
+    "who breaks in its step leaves an image of it": (
+        replace(TWO, breaks=1, react=_leaves_an_image_of_a_broken_step),
+        lambda found: bool(found.apart),
+    ),
+    "nobody is late": (
+        replace(TWO, breaks=1, react=_waits_for_ever_for_its_own_step),
+        lambda found: bool(found.stuck),
+    ),
     "the newest step of any shard": (
         replace(HSDP, choose=_the_newest_step_of_any_shard),
         lambda found: bool(found.apart),
@@ -86,10 +115,33 @@ PLANTED: dict[str, tuple[Setting, Callable[[Found], bool]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze", "doubt"])
+@pytest.mark.parametrize("fault", ["kill", "freeze", "doubt", "raise"])
 def test_one_rank_of_a_mesh_costs_no_finished_step_and_nothing_is_mixed(fault: str) -> None:
     found = explore(Setting(2, 2, fault))
     assert found.good, found
+
+
+@pytest.mark.parametrize(
+    ("replicas", "shards", "breaks"),
+    [(3, 1, 1), *(pytest.param(2, 2, breaks, marks=LONGER) for breaks in (1, 2, 3))],
+)
+def test_nor_does_one_while_the_step_of_another_one_breaks_if_each_shard_has_a_third(
+    replicas: int, shards: int, breaks: int
+) -> None:
+    """In its replicas, in its row, or in neither."""
+    found = explore(Setting(replicas, shards, "kill", breaks=breaks))
+    assert found.good, found
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_who_is_asked_stands_still_or_is_in_its_last_step(*, meets: bool) -> None:
+    """So a rank that is late is never in a meeting, and what it tells is the last that it leaves."""
+    known = left = {LastStep(meets)}
+    while left:
+        left = {react(state, event)[0] for state in left for event in StepEvent} - known
+        known = known | left
+    assert {state.phase for state in known if state.asked} == {StepPhase.STEPS, StepPhase.ENDED}
+    assert all(react(state, StepEvent.LATE)[0].phase is StepPhase.ENDED for state in known if state.asked)
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
@@ -105,7 +157,7 @@ def test_without_a_rule_something_is_lost(rule: str) -> None:
     assert is_seen(found), f"{rule}: {found}"
 
 
-@pytest.mark.chaos
+@LONGER
 @pytest.mark.parametrize(("replicas", "shards"), [(3, 2), (2, 3)])
 def test_larger_meshes(replicas: int, shards: int) -> None:
     found = explore(Setting(replicas, shards, "kill"))

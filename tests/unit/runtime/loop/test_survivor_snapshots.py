@@ -20,7 +20,7 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.image_file import Image, Label, read_images, write_image
 from perdure.checkpoint.upload import Staged
 from perdure.errors import Corrupt, PeerLost
-from perdure.group.agreement import Agreement
+from perdure.group.agreement import Agreement, Meeting
 from perdure.group.peers import Alone
 from perdure.group.world import Group, connect_group
 from perdure.loop import copy_budget, survivor_snapshots
@@ -393,7 +393,8 @@ def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) 
 def test_one_is_left_at_most(training: Training) -> None:
     training.step()
     training.run.images.leave()
-    training.step()
+    with pytest.raises(PeerLost, match="it trains no more"):
+        training.step()
     training.run.images.leave()
     assert training.image
     assert training.image.label.stamp.step == 1
@@ -548,6 +549,122 @@ def test_a_rank_that_waits_for_a_frozen_one_is_freed_by_its_agents_request(train
     training.forward().backward()
     with pytest.raises(PeerLost, match="it trains no more"):
         training.optimizer.step()
+
+
+def test_a_rank_that_is_asked_in_its_last_step_and_takes_too_long_has_left_the_place_before(
+    training: Training, meeting: list[Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it tells its agent is the last that it leaves: the step is not counted, and there is no other."""
+    monkeypatch.setattr(survivor_snapshots, "PATIENCE_SECONDS", 0.0)
+    told = Told()
+    training.run.reporter.add(told)
+    meeting.clear()
+    training.forward().backward()
+    training.optimizer.step()
+    asking = threading.Thread(target=training.run.images.leave)
+    asking.start()
+    asking.join(SECONDS)
+    assert [event for event in told.events if isinstance(event, Imaged)] == [Imaged(1, "", 3)]
+    training.run.progress.step += 1
+    training.run.images.stand()
+    assert [image.label.stamp.step for image in read_images(training.path)] == [1]
+    with pytest.raises(PeerLost, match="it trains no more"):
+        training.optimizer.step()
+
+
+def test_a_rank_that_is_asked_in_a_step_to_which_all_came_leaves_it_before_its_script_goes_on(
+    training: Training, meeting: list[Group]
+) -> None:
+    other = Agreement(meeting[0]).meet(2)
+    training.forward().backward()
+    training.optimizer.step()
+    assert other.is_over(SECONDS)
+    asking = threading.Thread(target=training.run.images.leave, args=(float(SECONDS),))
+    asking.start()
+    while not training.run.images._machine.asked:
+        continue
+    training.run.progress.step += 1
+    training.run.images.stand()
+    assert [image.label.stamp.step for image in read_images(training.path)] == [2]
+    asking.join(SECONDS)
+    with pytest.raises(PeerLost, match="it trains no more"):
+        training.optimizer.step()
+
+
+@pytest.mark.usefixtures("meeting")
+def test_a_main_thread_that_stands_still_in_the_meeting_costs_no_image_of_the_place_before(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may have passed the meeting, or never have come: what this one has is left at once."""
+    told, goes_on, stands = Told(), threading.Event(), threading.Event()
+    training.run.reporter.add(told)
+    monkeypatch.setattr(survivor_snapshots, "PATIENCE_SECONDS", 0.0)
+    meets = training.run.agreement.meet
+
+    def stuck(step: int) -> Meeting:
+        stands.set()
+        assert goes_on.wait(SECONDS)
+        return meets(step)
+
+    monkeypatch.setattr(training.run.agreement, "meet", stuck)
+
+    def ask() -> None:
+        assert stands.wait(SECONDS)
+        training.run.images.leave()
+        goes_on.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    training.forward().backward()
+    with pytest.raises(PeerLost, match="it trains no more"):
+        training.optimizer.step()
+    asking.join(SECONDS)
+    assert [event for event in told.events if isinstance(event, Imaged)] == [Imaged(1, "", 3)]
+
+
+class Hiding:
+    """It has an optimizer step that nobody has registered."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.inner = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+def test_a_hidden_optimizer_that_steps_before_the_ranks_have_met_is_said_once(
+    training: Training, meeting: list[Group], capfd: pytest.CaptureFixture[str]
+) -> None:
+    training.run.settings = replace(training.run.settings, rank=0)
+    hiding = Hiding(torch.optim.SGD(training.linear.parameters(), lr=0.1))
+    training.run.registry.add("hiding", hiding)
+    for _ in range(2):
+        training.forward().backward()
+        hiding.inner.step()
+        training.run.progress.step += 1
+        training.run.images.stand()
+    assert capfd.readouterr().err.count("if a rank dies, the newest commit counts") == 1
+    assert not training.run.images.wanted
+    meeting.clear()
+    with pytest.raises(PeerLost, match="all ranks were to meet"):
+        training.optimizer.step()
+    training.run.images.leave()
+    assert training.image is None
+
+
+def test_an_optimizer_of_something_else_is_none_of_the_ranks_concern(training: Training, meeting: list[Group]) -> None:
+    probe = nn.Linear(4, 1)
+    aside = torch.optim.SGD(probe.parameters(), lr=0.1)
+    probe(torch.ones(4)).sum().backward()
+    aside.step()
+    training.run.images.stand()
+    meeting.clear()
+    last_step(training)
+    training.run.images.leave()
+    assert [image.label.stamp.step for image in read_images(training.path)] == [1, 2]
 
 
 class Exchanging(torch.optim.SGD):
