@@ -28,7 +28,7 @@ from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.collector import CollectorPause
 from perdure.live.header import Header, Stop
 from perdure.live.keys import StoreKeys, Word, open_keys
-from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
+from perdure.live.liveness import ONE_RANK, UNREGISTERED, has_placeholders, hidden_obstacle, obstacle
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
@@ -99,7 +99,7 @@ class Effects:
         self._alike: dict[str, Any] = {}
         """Random generators equal on all old ranks, with which a run of another size continues."""
         self.size_obstacle = ""
-        """Why this attempt cannot change the ranks of a sharded model, while one to another size might."""
+        """Why this attempt cannot change the ranks, while one to another size might."""
         self.resharded: Resharded | None = None
         """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
         self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
@@ -132,10 +132,14 @@ class Effects:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
 
-    def prepare_shards(self) -> None:
-        """On an old rank, in its main thread: prepare the shards for a newer run of another size."""
+    def prepare_size(self) -> None:
+        """On an old rank, in its main thread: prepare a newer run of another size, for which shards are others."""
         attempt, registry = self.attempt, self.run.registry
-        if not registry.sharded or attempt.world == attempt.new_world:
+        if attempt.world == attempt.new_world:
+            return
+        if self.run.framework:
+            self.size_obstacle = f"{self.run.framework.name} keeps the number of ranks that it began with"
+        if not registry.sharded:
             return
         if 1 in (attempt.world, attempt.new_world):
             self.size_obstacle = ONE_RANK
@@ -160,7 +164,7 @@ class Effects:
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
-            self.keys.publish_sharded(sharded=bool(self.run.registry.sharded))
+            self.keys.publish_placeholder(wanted=has_placeholders(self.run))
             self.keys.publish_memory_needed([asdict(item) for item in self.room_needed])
         elif self.party.part is PartyRole.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
@@ -172,9 +176,9 @@ class Effects:
             with suppress(StorageError):  # the next call asks whether the store answers
                 self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
 
-    def await_sharded(self) -> bool:
-        """On a newcomer: wait until old rank 0 can hand over, and return whether its model is sharded."""
-        return self.keys.await_sharded(self._deadline)
+    def await_placeholder(self) -> bool:
+        """On a newcomer: wait until old rank 0 can hand over, and return whether this process gets a placeholder."""
+        return self.keys.await_placeholder(self._deadline)
 
     def forgo_room(self) -> None:
         """On a newcomer that receives no state: free the tensor memory."""
@@ -489,6 +493,8 @@ class Effects:
             self._go_on(header)
         if header:
             self._take_sums(header.sums)
+        if run.framework:
+            run.framework.renew()
         self.lap("install")
         return before
 
@@ -536,6 +542,7 @@ class Effects:
             self._sums = [held for _, _, held, _ in found]
             self._own_states = [] if same else parts_of([own for *_, own in found])
             return (None, [], RankState({}, {}, {})), None
+        run.before_save()
         # A single rank may hold what cannot be saved.
         state, _ = on_all(run.peers, "hands its state over", lambda: (self._movable(run.state()), None))
 

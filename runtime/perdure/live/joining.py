@@ -44,8 +44,11 @@ def meet_in_place(run: Run) -> None:
     meet(run, run.timeout)
     if was_placeholder:
         take_groups(modules)
-    for replica in run.replicas:
-        replica.adapt(run.world, peers=run.peers)
+    with run.own_collectives():
+        if run.framework:
+            run.framework.met_in_place()
+        for replica in run.replicas:
+            replica.adapt(run.world, peers=run.peers)
 
 
 def meet(run: Run, timeout: float) -> None:

@@ -37,8 +37,8 @@ STOPPED: Final = "stopped"
 """Set once the old ranks have stopped and are sending."""
 WRITER: Final = "writer"
 ROOM: Final = "room"
-SHARDED: Final = "sharded"
-"""Whether the old ranks' model is sharded: "1" or "0"."""
+PLACEHOLDER: Final = "placeholder"
+"""Whether newcomers get a placeholder of their ranks: "1" or "0"."""
 WORD: Final = "word"
 
 
@@ -73,17 +73,17 @@ class StoreKeys:
         self._attempt = attempt
         self._party = party
 
-    def publish_sharded(self, *, sharded: bool) -> None:
-        """On old rank 0, which can hand over: publish whether its model is sharded."""
-        with peer_lost("it was published whether the model is sharded"):
-            self.store.set(SHARDED, "1" if sharded else "0")
+    def publish_placeholder(self, *, wanted: bool) -> None:
+        """On old rank 0, which can hand over: publish whether newcomers get a placeholder of their ranks."""
+        with peer_lost("it was published whether newcomers get a placeholder"):
+            self.store.set(PLACEHOLDER, "1" if wanted else "0")
 
-    def await_sharded(self, deadline: Deadline) -> bool:
-        """On a newcomer: wait until old rank 0 can hand over, and return whether its model is sharded."""
+    def await_placeholder(self, deadline: Deadline) -> bool:
+        """On a newcomer: wait until old rank 0 can hand over, and return whether newcomers get a placeholder."""
         with peer_lost("old rank 0 was awaited"):
             awaited = "rank 0 of the living run has not come"
-            look_for_keys(self.store, [SHARDED], deadline, awaited, every=WARM_POLL_SECONDS)
-            return bytes(self.store.get(SHARDED)) == b"1"
+            look_for_keys(self.store, [PLACEHOLDER], deadline, awaited, every=WARM_POLL_SECONDS)
+            return bytes(self.store.get(PLACEHOLDER)) == b"1"
 
     def publish_memory_needed(self, tensors: Sequence[Any]) -> None:
         """On old rank 0, before it is warm: publish, as JSON, the tensors that a newcomer needs memory for."""

@@ -43,8 +43,8 @@ def obstacle(run: Run) -> str:
         return f"{Env.LIVE}=no"
     if run.settings.joined:
         return "the process group was made before the Session, which cannot recreate it for other ranks"
-    if run.driven_by:
-        return f"{run.driven_by} drives the loop, and keeps the ranks that it began with"
+    if run.framework and (why := run.framework.obstacle()):
+        return why
     if run.settings.run is None:
         return "this run has no number"
     if run.settings.master_is_elsewhere:
@@ -58,6 +58,11 @@ def obstacle(run: Run) -> str:
     return _registered(run) or next((why for replica in run.replicas if (why := replica.lasting)), "")
 
 
+def has_placeholders(run: Run) -> bool:
+    """Whether a newcomer's script needs ranks before its first batch: it gets a placeholder of them."""
+    return bool(run.registry.sharded) or run.framework is not None
+
+
 def _registered(run: Run) -> str:
     """Obstacles among the registered objects; "" for none."""
     if any(isinstance(thing, DistributedDataParallel) for thing in run.registry.things):
@@ -66,7 +71,7 @@ def _registered(run: Run) -> str:
         return why
     if run.world == 1 and run.registry.sharded:
         return ONE_RANK
-    if run.collectives_before and run.registry.sharded:
+    if run.collectives_before and has_placeholders(run):
         return EARLY_COLLECTIVES
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
         return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"

@@ -31,9 +31,9 @@ from perdure.loop.run import Run
 from perdure.wire import ErrorKind, ExitKind, Failure
 
 
-def joins_sharded(run: Run) -> bool:
-    """Wait until the old ranks can hand over, and return whether their model is sharded, so that this process needs a
-    placeholder of its ranks to shard its own.
+def gets_placeholder(run: Run) -> bool:
+    """Wait until the old ranks can hand over, and return whether this process gets a placeholder of its ranks, over
+    which it shards its model, or in which a framework finds its ranks.
 
     False if there is no live hand-over: `Newcomer` then finds out how the newer run begins.
     """
@@ -52,7 +52,7 @@ def joins_sharded(run: Run) -> bool:
 
     try:
         effects.find_store(give_up)
-        return effects.await_sharded()
+        return effects.await_placeholder()
     except (GivenUp, PerdureError):
         return False
     finally:

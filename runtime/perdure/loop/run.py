@@ -7,7 +7,8 @@ log. Made by `Session`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -23,6 +24,7 @@ from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
 from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.evaluated import Evaluated
+from perdure.loop.framework import Framework
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
@@ -77,6 +79,8 @@ class Run:
     peers: Peers
     agreement: Agreement
     pulse: Heartbeat
+    _own_collectives = 0
+    """Those that are none of the script's: a newcomer does without them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -123,8 +127,8 @@ class Run:
         reference keeps its store alive."""
         self.replicas: list[Replica] = []
         """The models that the script has wrapped."""
-        self.driven_by = ""
-        """The framework that drives the loop, if any. It keeps the ranks that it began with."""
+        self.framework: Framework | None = None
+        """The framework that drives the loop, if any."""
         self.before_save: Callable[[], None] = lambda: None
         """Called on all ranks when a save is about to read the state."""
         self.trace: Trace = NoTrace()
@@ -162,8 +166,17 @@ class Run:
     def first_batch(self) -> None:
         """The script requests a batch to train on: counts what it did before the first one."""
         if self.collectives_before is None:
-            counts = self.registry.sharded and not self.settings.joined
-            self.collectives_before = collectives_so_far() if counts else 0
+            counts = (self.registry.sharded or self.framework) and not self.settings.joined
+            self.collectives_before = collectives_so_far() - self._own_collectives if counts else 0
+
+    @contextmanager
+    def own_collectives(self) -> Iterator[None]:
+        """Meanwhile collectives do not count as the script's. Blocks may be nested."""
+        scripts = collectives_so_far() - self._own_collectives
+        try:
+            yield
+        finally:
+            self._own_collectives = collectives_so_far() - scripts
 
     def state(self) -> RankState:
         """The state that a save made now would hold."""

@@ -39,6 +39,7 @@ from perdure.log.entry import checksum
 from perdure.log.images import Stamp
 from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
+from perdure.loop.framework import Framework
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
 from perdure.loop.optimizer_meeting import OptimizerMeeting
 from perdure.loop.position.progress import ProgressTracker
@@ -85,7 +86,7 @@ class SnapshotSource(Protocol):
     peers: Peers
     agreement: Agreement
     reporter: Reporter
-    driven_by: str
+    framework: Framework | None
     joining: bool
 
     @property
@@ -249,8 +250,8 @@ class SurvivorSnapshots:
 
     def _obstacle(self) -> str:
         registry = self._run.registry
-        if self._run.driven_by:
-            return f"{self._run.driven_by} keeps states of its own, which the ranks put together where they save"
+        if self._run.framework:
+            return f"{self._run.framework.name} keeps states of its own, which the ranks put together where they save"
         if registry.by_rank:
             return f"each rank has its own state of {', '.join(registry.by_rank)}: the lost rank's is lost with it"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):

@@ -25,7 +25,7 @@ from perdure.errors import PerdureError, UserError
 from perdure.group.found import with_found_group
 from perdure.group.world import guard_world, install_placeholder, lift_guard
 from perdure.live.joining import attach, meet, meet_in_place
-from perdure.live.newcomer import joins_sharded
+from perdure.live.newcomer import gets_placeholder
 from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
@@ -130,7 +130,7 @@ class Core:
         self.device = wrapping.take_device(settings.local_rank)
         meet(self.run, timeout)
         if self.run.joining:
-            guard_world(self._need_world)
+            guard_world(self.need_world)
         current.opened(self)
 
     def restore(self) -> None:
@@ -153,12 +153,12 @@ class Core:
                     f"another order after a restart; Session.from_env(deterministic=True) sums in one order"
                 )
 
-    def _need_world(self) -> None:
+    def need_world(self) -> None:
         """The script of a process that joins a living run makes a process group or a device mesh. There are no ranks
-        for it, unless the newer run begins in place. A model that is sharded over it gets a placeholder."""
+        for it, unless the newer run begins in place. A sharded model and a framework get a placeholder."""
         if self.boundary.newcomer:
             raise UserError(NO_GROUP_YET)
-        if joins_sharded(self.run):
+        if gets_placeholder(self.run):
             install_placeholder(rank=self.run.rank, world=self.run.world)
             return
         wait_in_place(self.run, NO_GROUP_YET)

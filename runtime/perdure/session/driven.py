@@ -6,48 +6,74 @@ Adapters reach the rooms below the session through this module alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
+
+import torch.distributed as dist
 
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.state import NewCommit
 from perdure.group.collectives import on_all
 from perdure.live.liveness import tell_attached
 from perdure.loop.data.loader import Loader
+from perdure.loop.framework import Framework
 from perdure.loop.position.stopping import Limit, StopCondition
 from perdure.loop.reports import ReportFunction
 from perdure.session.session import Session, core_of
+from perdure.state.keepers import disregard
 from perdure.state.registry import Stateful
 from perdure.state.rng import apply as set_generators
 from perdure.state.rng import capture as get_generators
-from perdure.state.wrapping import WORLD_WITH_ONE_ORDER, mean_in_rank_order
-from perdure.wire import Env, read_resume_from
+from perdure.state.wrapping import Replica
+from perdure.wire import read_resume_from
 
 __all__ = [
-    "Env",
+    "Framework",
     "Limit",
     "Loader",
     "NewCommit",
+    "Replica",
     "ReportFunction",
     "Session",
     "StopCondition",
+    "disregard",
     "drive",
     "get_generators",
+    "joins",
     "keep",
-    "mean_in_rank_order",
+    "need_ranks",
     "of_all_ranks",
-    "offers_hand_over",
+    "own_collectives",
     "read_resume_from",
     "root",
     "set_generators",
-    "sums_in_rank_order",
 ]
 
 
-def drive(session: Session, framework: str) -> None:
-    """`framework` drives the loop: its ranks change in place, by a save and a restart, never between two batches."""
+def drive(session: Session, framework: Framework) -> None:
+    """`framework` drives the loop."""
     run = core_of(session).run
-    run.driven_by = framework
+    run.framework = framework
     tell_attached(run)
+
+
+def joins(session: Session) -> bool:
+    """Whether this process waits to join a living run, and has no other ranks yet."""
+    return core_of(session).run.joining
+
+
+def need_ranks(session: Session) -> None:
+    """The framework asks for torch's process group now. A process that joins a living run waits here until it is known
+    whether it joins live; then torch's WORLD is a placeholder, whose collectives fail. Otherwise the ranks have met."""
+    core = core_of(session)
+    if core.run.joining and core.run.world > 1 and not dist.is_initialized():
+        core.need_world()
+
+
+def own_collectives(session: Session) -> AbstractContextManager[None]:
+    """Collectives in the block are the framework's own, which a process that joins a living run does without. Others,
+    before the first batch, keep the ranks from changing live."""
+    return core_of(session).run.own_collectives()
 
 
 def keep(session: Session, name: str, state: Stateful, before_save: Callable[[], None]) -> None:
@@ -75,15 +101,3 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
 def root(session: Session) -> str:
     """Where its checkpoints are."""
     return core_of(session).run.settings.root
-
-
-def sums_in_rank_order(session: Session) -> bool:
-    """Whether gradients have to be added in rank order. With more than two ranks, a restart changes the order
-    otherwise."""
-    return core_of(session).deterministic and session.world > WORLD_WITH_ONE_ORDER
-
-
-def offers_hand_over(session: Session) -> bool:
-    """Whether a process may be started to join this run while it trains, by an operator that does not know better."""
-    settings = core_of(session).run.settings
-    return settings.live and settings.run is not None

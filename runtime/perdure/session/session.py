@@ -146,7 +146,8 @@ class Session:
         core = self._core
         replica = wrapping.Replica(model, deterministic=core.deterministic, options=options)
         if not core.run.joining:
-            replica.adapt(core.run.world, peers=core.run.peers)
+            with core.run.own_collectives():
+                replica.adapt(core.run.world, peers=core.run.peers)
         core.run.replicas.append(replica)
         return replica
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
-
-from torch.nn.parallel import DistributedDataParallel
 
 from perdure.adapters.hf.batches import TrainerBatches
 from perdure.adapters.hf.cues import Cues
@@ -21,20 +20,20 @@ from perdure.adapters.hf.limits import forgetful
 from perdure.adapters.hf.trainer_progress import TrainerProgress
 from perdure.console import say
 from perdure.session.driven import (
-    Env,
+    Framework,
     drive,
     get_generators,
+    joins,
     keep,
-    mean_in_rank_order,
-    offers_hand_over,
+    own_collectives,
     root,
     set_generators,
-    sums_in_rank_order,
 )
 from perdure.session.functions import gather, progress, restore
 from perdure.session.session import Session
 
 TRAINER: Final = "the Hugging Face Trainer"
+KEEPING: Final = "callbacks that keep values of their own"
 
 
 class Driving:
@@ -65,15 +64,13 @@ class Driving:
 
     # Called by the Trainer, in this order.
 
-    def begin(self, model: Any, epochs: int) -> int:
+    def begin(self, epochs: int) -> int:
         """Restore the training, and return the first epoch to train; `epochs` if none is left."""
         session, trainer = self._session, self._trainer
-        drive(session, TRAINER)
+        drive(session, Framework(TRAINER, self._obstacle))
         self._say_what_may_be_missing()
-        if isinstance(model, DistributedDataParallel) and sums_in_rank_order(session):
-            model.register_comm_hook(None, mean_in_rank_order)
         self._register()
-        restore(session)
+        self._restore()
         self.resumed = trainer.state.global_step > 0
         self._progress.check_batch()
         trainer.compute_loss = partial(trainer.losses.of_script, trainer.compute_loss)
@@ -127,7 +124,25 @@ class Driving:
         """Keep what the Trainer would log of the last update."""
         self._progress.last = [None if grad_norm is None else float(grad_norm), learning_rate]
 
+    def evaluation_before_training(self) -> AbstractContextManager[None]:
+        """Around the evaluation before the first step, which a process that joins a living run skips."""
+        return own_collectives(self._session)
+
     # Helpers.
+
+    def _obstacle(self) -> str:
+        """Why the ranks cannot change while the Trainer trains; "" if they can."""
+        if self._session.world == 1:
+            return f"{TRAINER} on one rank has a process group of accelerate's own"
+        if names := forgetful(self._trainer):
+            return f"{KEEPING}: {', '.join(names)}: a new member's would begin without them"
+        return ""
+
+    def _restore(self) -> None:
+        begun, live = time.monotonic(), joins(self._session)
+        restore(self._session)
+        if live:  # meanwhile the others have trained
+            self._progress.seconds_before -= time.monotonic() - begun
 
     def _register(self) -> None:
         trainer, session = self._trainer, self._session
@@ -167,12 +182,7 @@ class Driving:
             return
         if names := forgetful(self._trainer):
             say(
-                f"callbacks that keep values of their own: {', '.join(names)}: no checkpoint holds these values, so a "
+                f"{KEEPING}: {', '.join(names)}: no checkpoint holds these values, so a "
                 f"resumed run starts without them; derive the callbacks from ExportableState, too "
                 f"(transformers.trainer_callback)"
-            )
-        if offers_hand_over(self._session):
-            say(
-                f"the Trainer cannot change its ranks live: set {Env.LIVE}=no in the pods, so that no drain waits "
-                f"for a hand-over"
             )

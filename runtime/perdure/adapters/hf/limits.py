@@ -170,9 +170,9 @@ def _losses(trainer: Any, session: Session) -> Iterator[str]:
 
 def forgetful(trainer: Any) -> list[str]:
     """The user's callbacks with attributes that no checkpoint holds."""
-    callbacks = trainer.callback_handler.callbacks
+    callbacks = [
+        one for one in trainer.callback_handler.callbacks if vars(one) and not isinstance(one, ExportableState)
+    ]
     return [
-        type(one).__name__
-        for one in callbacks
-        if vars(one) and not isinstance(one, ExportableState) and not type(one).__module__.startswith("transformers.")
+        type(one).__name__ for one in callbacks if not type(one).__module__.startswith(("transformers.", "perdure."))
     ]

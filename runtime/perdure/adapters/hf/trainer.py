@@ -7,12 +7,14 @@ saved; a run that is asked to leave ends there, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from perdure.adapters.hf.batches import Collate, Placeholder, TrainerBatches
 from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
 from perdure.adapters.hf.losses import Losses
+from perdure.adapters.hf.wrapping import let_session_wrap
 from perdure.console import say
 from perdure.errors import UserError
 from perdure.session.loading import load
@@ -90,8 +92,9 @@ class WithSession:
         """Create everything to restore now, and restore it; the Trainer would create it right after this call."""
         trainer: Any = super()
         trainer._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, None, trial)
+        let_session_wrap(self, self.session)
         self._model, _ = trainer._prepare_for_training(max_steps, self.get_train_dataloader(), None)
-        return self._at_work.begin(self._model, num_train_epochs), 0
+        return self._at_work.begin(num_train_epochs), 0
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
@@ -119,7 +122,8 @@ class WithSession:
         """Skip the evaluation before the first step on a resume."""
         if skip_scheduler and self._at_work.resumed:
             return {}
-        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)  # type: ignore[misc]
+        with self._at_work.evaluation_before_training() if skip_scheduler else nullcontext():
+            return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)  # type: ignore[misc]
 
     def _maybe_log_save_evaluate(
         self,

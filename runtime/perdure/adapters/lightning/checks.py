@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from lightning.pytorch import Callback
+
 from perdure.errors import UserError
 
 _CALLBACKS: Final = {
@@ -19,6 +21,10 @@ _CALLBACKS: Final = {
     "LearningRateFinder": "it trains and starts over: find the rate in a separate script",
     "OnExceptionCheckpoint": "the Session saves when the training is asked to leave: remove it",
 }
+
+
+_ATTACHED: Final = {"log", "log_dict"}
+"""What Lightning itself sets in callbacks."""
 
 
 def check_trainer(trainer: Any) -> None:
@@ -40,6 +46,14 @@ def _found(trainer: Any) -> Iterator[tuple[str, str]]:
         yield "reload_dataloaders_every_n_epochs", "the order of samples changes with each epoch as it is: remove it"
     if trainer.limit_train_batches == 0:
         yield "limit_train_batches=0", "use trainer.validate()"
+
+
+def forgetful(trainer: Any) -> list[str]:
+    """The user's callbacks with attributes that no checkpoint holds."""
+    kinds = [type(callback) for callback in trainer.callbacks if vars(callback).keys() - _ATTACHED]
+    theirs = [kind for kind in kinds if not kind.__module__.startswith(("lightning.", "perdure."))]
+    hooks = ("state_dict", "on_save_checkpoint")
+    return [kind.__name__ for kind in theirs if all(getattr(kind, hook) is getattr(Callback, hook) for hook in hooks)]
 
 
 def check_share(size: int, batch_size: int, world: int, *, drop_last: bool) -> None:

@@ -8,18 +8,21 @@ ahead would break it. An epoch of the Session ends when Lightning begins the nex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Final
 
 from lightning.pytorch import Callback
 
 from perdure.adapters.lightning.batches import LightningBatches
-from perdure.adapters.lightning.checks import check_trainer
+from perdure.adapters.lightning.checks import check_trainer, forgetful
 from perdure.adapters.lightning.inner import is_ahead, take_over
 from perdure.adapters.lightning.state import TrainerState
 from perdure.errors import UserError
-from perdure.session.driven import keep
+from perdure.session.driven import keep, own_collectives
 from perdure.session.functions import progress, restore
 from perdure.session.session import Session
+
+ONE_RANK: Final = "Lightning changes its ranks live among two and more"
 
 
 class SessionDriver(Callback):
@@ -35,6 +38,7 @@ class SessionDriver(Callback):
         self._steps = 0
         self._over = False
         """Whether Lightning has ended the training."""
+        self._sanity_check = ExitStack()
 
     def begin(self, trainer: Any) -> None:
         """Restore the training; the trainer is set up. UserError for what cannot be resumed exactly."""
@@ -57,6 +61,17 @@ class SessionDriver(Callback):
         keep(session, "trainer", self._state, self._state.put_together)
 
     # Batches and epochs.
+
+    def obstacle(self) -> str:
+        """Why the ranks cannot change while Lightning trains; "" if they can."""
+        if self._session.world == 1:
+            return ONE_RANK
+        if self._trainer is not None and (names := forgetful(self._trainer)):
+            return (
+                f"callbacks without a state_dict that keep values of their own: {', '.join(names)}: a new member's "
+                f"would begin without them"
+            )
+        return ""
 
     def take(self, batches: LightningBatches) -> None:
         """Set the training batches. UserError for a second loader."""
@@ -115,6 +130,14 @@ class SessionDriver(Callback):
         return self._over and not reached
 
     # Called by Lightning.
+
+    def on_sanity_check_start(self, *_: Any) -> None:
+        """The sanity check is the first run's alone, so its collectives are none that a newcomer has to make."""
+        self._sanity_check.enter_context(own_collectives(self._session))
+
+    def on_sanity_check_end(self, *_: Any) -> None:
+        """See `on_sanity_check_start`."""
+        self._sanity_check.close()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """A batch is done. Lightning's step count shows whether a step is, too."""

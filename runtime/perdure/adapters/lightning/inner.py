@@ -22,6 +22,9 @@ class _EpochLoop(_TrainingEpochLoop):
     resume. A Session saves between batches, when all of it is done, including a validation.
     """
 
+    def _broadcast_sigterm_tensor(self) -> None:
+        """Do nothing: the Session handles signals. A newcomer has no other ranks here yet."""
+
     def advance(self, data_fetcher: Any) -> None:
         if self.restarting:
             self._restarting = False

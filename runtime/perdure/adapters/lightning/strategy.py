@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from lightning.fabric.utilities.seed import reset_seed
@@ -10,15 +11,19 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.strategy import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from perdure.adapters.lightning.batches import LightningBatches
 from perdure.adapters.lightning.checks import check_share
 from perdure.adapters.lightning.driver import SessionDriver
+from perdure.adapters.lightning.early import BARRIERS, BROADCASTS, REDUCTIONS, EarlyCollectives
 from perdure.adapters.lightning.ranks import SessionEnvironment
 from perdure.errors import UserError
-from perdure.session.driven import drive
+from perdure.session.driven import Framework, disregard, drive, need_ranks
 from perdure.session.session import Session
+
+T = TypeVar("T")
 
 
 class SessionStrategy(DDPStrategy):
@@ -35,7 +40,8 @@ class SessionStrategy(DDPStrategy):
         self.session = session
         self._driver = SessionDriver(session)
         self._replica: Any = None
-        drive(session, "Lightning")
+        self._early = EarlyCollectives(session)
+        drive(session, Framework("Lightning", self._driver.obstacle, self._renew, self._early.make_up))
 
     def loader(
         self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = True, drop_last: bool = False, **options: Any
@@ -65,9 +71,22 @@ class SessionStrategy(DDPStrategy):
         self._launcher = None  # the ranks are started already
 
     def setup_distributed(self) -> None:
-        """The ranks are connected already."""
+        """The ranks are connected already, unless this process joins a living run."""
         reset_seed()
         self.set_world_ranks()
+        need_ranks(self.session)
+
+    def barrier(self, *args: Any, **named: Any) -> None:
+        """Wait for all ranks."""
+        self._early.made(BARRIERS, partial(super().barrier, *args, **named), None)
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """The object of one rank, on all."""
+        return self._early.made(BROADCASTS, partial(super().broadcast, obj, src), obj)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The reduced tensor of all ranks."""
+        return self._early.made(REDUCTIONS, partial(super().reduce, tensor, group, reduce_op), tensor)
 
     # The module.
 
@@ -83,11 +102,7 @@ class SessionStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             super().setup(trainer)
             self._driver.begin(trainer)
-            self.model = self._replica.inside[0]
-            if self.session.world > 1 and not self.lightning_module.automatic_optimization:
-                self.model.require_forward_param_sync = (
-                    False  # of buffers; DDP's own, which Lightning unsets after a pass
-                )
+            self._take_replica()
         elif self.session.world > 1:
             super().setup(trainer)
         else:  # DDP's would look for a process group
@@ -105,12 +120,25 @@ class SessionStrategy(DDPStrategy):
         self._replica = self.session.wrap(model, **self._ddp_kwargs)
         return self._replica.inside[0]  # type: ignore[no-any-return]
 
+    def _take_replica(self) -> None:
+        """Have Lightning call what the session calls now. Lightning looks at its type, so the wrapper would not do."""
+        self.model = self._replica.inside[0]
+        if isinstance(self.model, DistributedDataParallel) and not self.lightning_module.automatic_optimization:
+            self.model.require_forward_param_sync = False  # of buffers; DDP's own, which Lightning unsets after a pass
+
+    def _renew(self) -> None:
+        """The ranks have changed live."""
+        self._early.forget()
+        self._take_replica()
+
     def _register_ddp_hooks(self) -> None:
         """Do nothing: the Session sums gradients."""
 
     def process_dataloader(self, dataloader: object) -> object:
         """Called for each loader of the Trainer. UserError for a training loader whose position cannot be saved."""
         trainer = self.lightning_module.trainer
+        if not trainer.training:
+            disregard(getattr(dataloader, "sampler", None))  # it has this process's rank, which stays
         if trainer.training and isinstance(dataloader, LightningBatches):
             self._driver.take(dataloader)
         elif trainer.training:

@@ -149,7 +149,7 @@ class Process(Effects):
             registry=SimpleNamespace(things=[], sharded="", shards_obstacle=lambda _: ""),
             replicas=[],
             joining=False,
-            driven_by="",
+            framework=None,
             world=2,
             collectives_before=False,
             progress=SimpleNamespace(step=7),

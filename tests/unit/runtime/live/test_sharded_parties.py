@@ -43,7 +43,7 @@ def effects(world: int, joins: tuple[int, ...], leavers: tuple[int, ...], how: s
     mesh = init_device_mesh("cpu", (2, 2) if how in IN_TWO else (4,), mesh_dim_names=names)
     registry.add("model", shard(nn.Linear(4, 4), how, mesh))
     settings = Settings("file:///nowhere", uid="uid", run=1, rank=1, world=4, member=NOBODY)
-    run = SimpleNamespace(registry=registry, settings=settings, world=4, driven_by="", joining=False, replicas=())
+    run = SimpleNamespace(registry=registry, settings=settings, world=4, framework=None, joining=False, replicas=())
     run.collectives_before = 0
     attempt = Attempt(1, 2, 4, joins, leavers)
     assert attempt.new_world == world
@@ -59,7 +59,7 @@ def test_an_unknown_error_of_torch_is_an_obstacle_to_this_size_and_does_not_reac
     found = effects(6, (2, 3), ())
     for info in infos(found.run.registry.sharded_modules):
         info.shard_mesh_dim = 7
-    found.prepare_shards()
+    found.prepare_size()
     assert "index out of range" in found.size_obstacle
 
 
@@ -70,7 +70,7 @@ def test_a_divisor_of_gradients_that_the_script_has_set_keeps_the_size(
     """Nobody knows whether the newer run's should be another."""
     found = effects(world, joins, leavers)
     model(found).set_gradient_divide_factor(4.0)
-    found.prepare_shards()
+    found.prepare_size()
     assert "divides gradients by 4 (set_gradient_divide_factor)" in found.size_obstacle
 
 
@@ -85,7 +85,7 @@ def test_a_newcomer_whose_script_sets_other_options_of_the_shards_does_not_join(
 
 def test_a_model_that_gets_a_part_after_an_offer_ends_the_attempt_before_anything_is_sent() -> None:
     found = effects(6, (2, 3), ())
-    found.prepare_shards()
+    found.prepare_size()
     assert found.resharded is not None
     net = model(found)
     net.late = fully_shard(nn.Linear(4, 4), mesh=net.weight.device_mesh)
@@ -113,14 +113,14 @@ def test_ranks_that_do_not_fill_the_rows_of_a_mesh_are_an_obstacle_before_the_st
     how: str, world: int, joins: tuple[int, ...], leavers: tuple[int, ...]
 ) -> None:
     found = effects(world, joins, leavers, how)
-    found.prepare_shards()
+    found.prepare_size()
     assert f"a multiple of 2 ranks, and not to {world}" in found.size_obstacle
 
 
 @pytest.mark.parametrize("how", IN_TWO)
 def test_whole_rows_are_none(how: str) -> None:
     found = effects(6, (2, 3), (), how)
-    found.prepare_shards()
+    found.prepare_size()
     assert (found.size_obstacle, found.resharded is None) == ("", False)
 
 

@@ -1,0 +1,96 @@
+"""Members of a training by the Hugging Face Trainer and by Lightning are replaced while it trains: nothing is another.
+
+What an undisturbed training comes to is the judge: its weights, its optimizers, everything that it has logged, the
+framework's own counts, and the samples of each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.live.jobs import WAIT_AT, Job
+from tests.unit.runtime.live.nursery import Nursery
+
+PACKAGE = "tests.unit.runtime.adapters"
+MODULES = ("perdure.session.session", "transformers.trainer", "lightning", f"{PACKAGE}.live_trainings")
+SECONDS = 300
+"""The imports take twenty seconds of a core, and a machine may be busy."""
+HF, PL = "live_trainings.hf", "live_trainings.pl"
+Undisturbed = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("live"), PACKAGE, MODULES, seconds=SECONDS)
+    yield nursery
+    nursery.close()
+
+
+def job(nursery: Nursery, name: str, script: str, world: int = 2, **arguments: Any) -> Job:
+    environ = {"FOLDER": str(nursery.folder), **arguments.pop("environ", {})}
+    return Job(nursery, f"{script[-2:]}-{name}", world, script=script, environ=environ, **arguments)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(nursery: Nursery) -> Undisturbed:
+    """What a training comes to, by process; trained when it is first asked for."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def results(script: str, **arguments: Any) -> dict[str, Any]:
+        name = "-".join(["undisturbed", script, *map(str, arguments.values())])
+        if name not in found:
+            found[name] = job(nursery, name, script, **arguments).begin().end()
+        return found[name]
+
+    return results
+
+
+def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
+    """What each rank of the last run has at its end, without what began with its process."""
+    own = ("seen", "epochs", "same objects")
+    return {
+        found["rank"]: {name: value for name, value in found.items() if name not in own}
+        for found in results.values()
+        if "rank" in found
+    }
+
+
+def seen(results: Mapping[str, Any], *names: str) -> list[Any]:
+    """The batches that these processes have trained on, one after the other."""
+    return [batch for name in names for batch in results[name]["seen"]]
+
+
+def opened(job: Job) -> list[tuple[int, int | None]]:
+    return [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
+
+
+REPLACED: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "hf-rank-0": (HF, 0, {}),
+    "hf-rank-1-and-updates-of-two-batches": (HF, 1, {"gradient_accumulation_steps": 2}),
+    "hf-rank-0-of-a-model-that-divides-by-labels": (HF, 0, {"model": "summed"}),
+    "lightning-rank-0": (PL, 0, {}),
+    "lightning-rank-1-and-steps-of-two-batches": (PL, 1, {"accumulate_grad_batches": 2}),
+    "lightning-rank-0-and-two-optimizers": (PL, 0, {"module": "Twin"}),
+}
+"""The script, the rank that leaves, and the script's arguments."""
+SHORT = ("hf-rank-0", "lightning-rank-0")
+"""Those of `make test`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.chaos) for name in REPLACED]
+)
+def test_a_replaced_rank_changes_nothing(nursery: Nursery, undisturbed: Undisturbed, name: str) -> None:
+    script, leaver, arguments = REPLACED[name]
+    moved = job(nursery, name, script, **arguments).offered(2, (leaver,), (leaver,)).begin()
+    results, straight = moved.end(), undisturbed(script, **arguments)
+    assert opened(moved) == [(1, None), (2, 1)], moved.output("old0")
+    assert results[f"old{leaver}"]["left"] == WAIT_AT + 2
+    assert by_rank(results) == by_rank(straight)
+    for rank in (0, 1):
+        parts = [part for part in (f"old{rank}", f"new{rank}") if part in results]
+        assert seen(results, *parts) == seen(straight, f"old{rank}")
+    assert all(found["same objects"] for found in results.values() if "rank" in found)
