@@ -6,12 +6,13 @@ framework's own counts, and the samples of each rank.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.runtime.live.jobs import WAIT_AT, Job
+from tests.unit.runtime.live.jobs import EVERY, WAIT_AT, Job
 from tests.unit.runtime.live.nursery import Nursery
 
 PACKAGE = "tests.unit.runtime.adapters"
@@ -19,6 +20,7 @@ MODULES = ("perdure.session.session", "transformers.trainer", "lightning", f"{PA
 SECONDS = 300
 """The imports take twenty seconds of a core, and a machine may be busy."""
 HF, PL = "live_trainings.hf", "live_trainings.pl"
+SCRIPTS = [pytest.param(HF, id="hf"), pytest.param(PL, id="lightning")]
 Undisturbed = Callable[..., dict[str, Any]]
 
 
@@ -94,3 +96,74 @@ def test_a_replaced_rank_changes_nothing(nursery: Nursery, undisturbed: Undistur
         parts = [part for part in (f"old{rank}", f"new{rank}") if part in results]
         assert seen(results, *parts) == seen(straight, f"old{rank}")
     assert all(found["same objects"] for found in results.values() if "rank" in found)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_ranks_are_replaced_one_after_the_other(nursery: Nursery, undisturbed: Undisturbed, script: str) -> None:
+    moved = job(nursery, "again", script).replaced(1, 0, 1).begin()
+    results, straight = moved.end(), undisturbed(script)
+    assert opened(moved) == [(1, None), (2, 1), (3, 2), (4, 3)], moved.output("old0")
+    assert by_rank(results) == by_rank(straight)
+    assert seen(results, "old0", "new3") == seen(straight, "old0")
+    assert seen(results, "old1", "new2", "new4") == seen(straight, "old1")
+    assert [results[name]["left"] // EVERY for name in ("old1", "old0", "new2")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_newcomer_that_is_killed_with_the_state_costs_nothing(
+    nursery: Nursery, undisturbed: Undisturbed, script: str
+) -> None:
+    moved = job(nursery, "killed", script).offered(2, (0,), (0,), die="restored").begin()
+    ended = moved.ended()
+    assert (ended.pop("new0"), set(ended.values())) == (-signal.SIGKILL, {0})
+    results = {name: nursery.result(f"{moved.name}-{name}") for name in ended}
+    assert opened(moved) == [(1, None)]
+    assert results == undisturbed(script)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_if_the_older_run_ends_after_all(
+    nursery: Nursery, undisturbed: Undisturbed, script: str
+) -> None:
+    """The newcomer has a placeholder by then, and has left out what Lightning asks of all ranks before a restore."""
+    environ = {"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)}
+    moved = job(nursery, "ends", script, environ=environ)
+    results = moved.offered(2, (1,), (1,), restarted=(0,)).begin().end()
+    assert opened(moved) == [(1, None), (2, None)]
+    assert by_rank(results) == by_rank(undisturbed(script))
+    assert {name: results[name]["rank"] for name in ("again0", "new1")} == {"again0": 0, "new1": 1}
+
+
+REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
+    "hf-another-size": (HF, 3, {}, "the Hugging Face Trainer keeps the number of ranks that it began with"),
+    "lightning-another-size": (PL, 3, {}, "Lightning keeps the number of ranks that it began with"),
+    "hf-a-callback": (HF, 2, {"keeps": True}, "callbacks that keep values of their own: Keeps"),
+    "lightning-a-callback": (PL, 2, {"keeps": True}, "that keep values of their own: Keeps"),
+    "hf-a-collective": (HF, 2, {"early": True}, "makes collectives before its first batch"),
+    "lightning-a-collective-of-torch": (PL, 2, {"early": "torch"}, "makes collectives before its first batch"),
+    "lightning-a-collective-of-the-strategy": (
+        PL,
+        2,
+        {"early": "strategy"},
+        "makes collectives before its first batch",
+    ),
+}
+SHORT_REFUSED = ("hf-a-callback", "lightning-another-size", "lightning-a-collective-of-the-strategy")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT_REFUSED else pytest.mark.chaos) for name in REFUSED]
+)
+def test_what_cannot_go_over_live_is_refused_with_the_reason_and_goes_on_in_place(
+    nursery: Nursery, undisturbed: Undisturbed, name: str
+) -> None:
+    script, world, arguments, words = REFUSED[name]
+    everyone = (0, 1) if world == 2 else (0, 1, 2)
+    environ = {"PERDURE_REPORT_FD": "1"}
+    refused = job(nursery, name, script, leaves_at=WAIT_AT, environ=environ, **arguments)
+    results = refused.offered(world, everyone, (0, 1), wait=False).begin().end()
+    assert words in refused.output("old0")
+    assert opened(refused) == [(1, None), (2, None)]
+    assert {name for name, found in results.items() if "left" in found} == {"old0", "old1"}
+    if world == 2:
+        assert by_rank(results) == by_rank(undisturbed(script))

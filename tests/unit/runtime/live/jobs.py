@@ -119,17 +119,16 @@ class Job:
             self._offer_at(name, AGAIN_AT, _offer(3, party, left, port, block))
         return self
 
-    def replaced(self, times: int) -> Job:
-        """Rank 1 of 2 is replaced so often, every EVERY steps, each time by another process."""
-        leaver = "old1"
-        for run in range(2, times + 2):
+    def replaced(self, *ranks: int) -> Job:
+        """These ranks of 2 are replaced, one every EVERY steps, each by another process."""
+        names = ["old0", "old1"]
+        for run, rank in enumerate(ranks, 2):
             port, address = free_port(), f"127.0.0.1:{free_port()}"
-            block = Handover(run - 1, 2, (1,), (1,), address, LIMIT, f"token-{self.name}-{run}")
-            stays, leaves, comes = attempt_of(block, run).parties
-            for name, party in (("old0", stays), (leaver, leaves)):
+            block = Handover(run - 1, 2, (rank,), (rank,), address, LIMIT, f"token-{self.name}-{run}")
+            for name, party in zip(names, attempt_of(block, run).parties, strict=False):
                 self._offer_at(name, EVERY * (run - 1), _offer(run, party, 2, port, block))
-            leaver = f"new{run}"
-            self._late[leaver] = _rank(run, comes.new or 0, 2, port) | _told(block)
+            names[rank] = f"new{run}"
+            self._late[names[rank]] = _rank(run, rank, 2, port) | _told(block)
         return self
 
     def end(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_a_leaver_whose_script_catches_everything_leaves_all_the_same(nursery: N
 
 
 def test_ten_hand_overs_leave_neither_threads_nor_connections(nursery: Nursery) -> None:
-    job = Job(nursery, "ten", 2, epochs=7, count_in=[3, 11]).replaced(10).begin()
+    job = Job(nursery, "ten", 2, epochs=7, count_in=[3, 11]).replaced(*[1] * 10).begin()
     results = job.end()
     assert [(run, over) for run, over, _ in opened(job)] == [(1, None), *((run, run - 1) for run in range(2, 12))]
     after_two, after_ten = results["old0"]["counted"].values()
