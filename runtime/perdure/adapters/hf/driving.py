@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from perdure.adapters.hf.batches import TrainerBatches
 from perdure.adapters.hf.cues import Cues
-from perdure.adapters.hf.limits import forgetful
+from perdure.adapters.hf.limits import forgetful, keeping_more
 from perdure.adapters.hf.trainer_progress import TrainerProgress
 from perdure.console import say
 from perdure.session.driven import (
@@ -134,7 +134,7 @@ class Driving:
         """Why the ranks cannot change while the Trainer trains; "" if they can."""
         if self._session.world == 1:
             return f"{TRAINER} on one rank has a process group of accelerate's own"
-        if names := forgetful(self._trainer):
+        if names := keeping_more(self._trainer):
             return f"{KEEPING}: {', '.join(names)}: a new member's would begin without them"
         return ""
 

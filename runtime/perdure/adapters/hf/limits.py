@@ -170,9 +170,21 @@ def _losses(trainer: Any, session: Session) -> Iterator[str]:
 
 def forgetful(trainer: Any) -> list[str]:
     """The user's callbacks with attributes that no checkpoint holds."""
-    callbacks = [
-        one for one in trainer.callback_handler.callbacks if vars(one) and not isinstance(one, ExportableState)
-    ]
+    return [kind.__name__ for kind in _with_values(trainer) if not issubclass(kind, ExportableState)]
+
+
+def keeping_more(trainer: Any) -> list[str]:
+    """The user's callbacks with attributes whose own class saves none. What a class of transformers saves does not
+    count: it knows nothing of the rest."""
+    kinds = _with_values(trainer)
     return [
-        type(one).__name__ for one in callbacks if not type(one).__module__.startswith(("transformers.", "perdure."))
+        kind.__name__ for kind in kinds if not any("state" in vars(part) for part in filter(_is_users, kind.__mro__))
     ]
+
+
+def _with_values(trainer: Any) -> list[type]:
+    return [type(one) for one in trainer.callback_handler.callbacks if vars(one) and _is_users(type(one))]
+
+
+def _is_users(kind: type) -> bool:
+    return not kind.__module__.startswith(("transformers.", "perdure."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from lightning.pytorch import Callback
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from perdure.errors import UserError
 
@@ -21,8 +21,6 @@ _CALLBACKS: Final = {
     "LearningRateFinder": "it trains and starts over: find the rate in a separate script",
     "OnExceptionCheckpoint": "the Session saves when the training is asked to leave: remove it",
 }
-
-
 _ATTACHED: Final = {"log", "log_dict"}
 """What Lightning itself sets in callbacks."""
 
@@ -48,12 +46,40 @@ def _found(trainer: Any) -> Iterator[tuple[str, str]]:
         yield "limit_train_batches=0", "use trainer.validate()"
 
 
-def forgetful(trainer: Any) -> list[str]:
-    """The user's callbacks with attributes that no checkpoint holds."""
+def live_obstacle(trainer: Any) -> str:
+    """Why no new member can take a living one's place in this training; "" if one can."""
+    if names := _forgetful(trainer):
+        return (
+            f"callbacks that save no values by themselves, and keep some: {', '.join(names)}: a new member's would "
+            f"begin without them"
+        )
+    if trainer.check_val_every_n_epoch != 1:
+        return "check_val_every_n_epoch: between two validations a new member does not know the results of the last one"
+    if trainer._val_check_time_interval is not None:
+        return "val_check_interval is a time: a new member's clock begins anew, and it would validate alone"
+    datamodule, module = trainer.datamodule, trainer.lightning_module
+    if (datamodule is not None and is_overridden("prepare_data", datamodule)) or is_overridden("prepare_data", module):
+        return (
+            "prepare_data: a new member would prepare the data while the others read it, and wait for them: prepare it "
+            "before the training"
+        )
+    return ""
+
+
+def _forgetful(trainer: Any) -> list[str]:
+    """The user's callbacks with attributes whose own class saves none. What Lightning's part of the class saves does
+    not count: it knows nothing of the rest."""
     kinds = [type(callback) for callback in trainer.callbacks if vars(callback).keys() - _ATTACHED]
-    theirs = [kind for kind in kinds if not kind.__module__.startswith(("lightning.", "perdure."))]
-    hooks = ("state_dict", "on_save_checkpoint")
-    return [kind.__name__ for kind in theirs if all(getattr(kind, hook) is getattr(Callback, hook) for hook in hooks)]
+    theirs = filter(_is_users, kinds)
+    return [kind.__name__ for kind in theirs if not any(_saves(part) for part in filter(_is_users, kind.__mro__))]
+
+
+def _is_users(kind: type) -> bool:
+    return not kind.__module__.startswith(("lightning.", "perdure.", "builtins"))
+
+
+def _saves(kind: type) -> bool:
+    return not vars(kind).keys().isdisjoint({"state_dict", "on_save_checkpoint"})
 
 
 def check_share(size: int, batch_size: int, world: int, *, drop_last: bool) -> None:

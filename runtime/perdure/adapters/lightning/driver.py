@@ -14,7 +14,7 @@ from typing import Any, Final
 from lightning.pytorch import Callback
 
 from perdure.adapters.lightning.batches import LightningBatches
-from perdure.adapters.lightning.checks import check_trainer, forgetful
+from perdure.adapters.lightning.checks import check_trainer, live_obstacle
 from perdure.adapters.lightning.inner import is_ahead, take_over
 from perdure.adapters.lightning.state import TrainerState
 from perdure.errors import UserError
@@ -66,12 +66,7 @@ class SessionDriver(Callback):
         """Why the ranks cannot change while Lightning trains; "" if they can."""
         if self._session.world == 1:
             return ONE_RANK
-        if self._trainer is not None and (names := forgetful(self._trainer)):
-            return (
-                f"callbacks without a state_dict that keep values of their own: {', '.join(names)}: a new member's "
-                f"would begin without them"
-            )
-        return ""
+        return "" if self._trainer is None else live_obstacle(self._trainer)
 
     def take(self, batches: LightningBatches) -> None:
         """Set the training batches. UserError for a second loader."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning
@@ -39,7 +39,7 @@ def hf(
     leaves_at: int | None = None,
     die: str = "",
     model: str = "mean",
-    keeps: bool = False,
+    keeps: str = "",
     early: bool = False,
     **named: Any,
 ) -> dict[str, Any]:
@@ -70,6 +70,14 @@ def hf(
             def __init__(self) -> None:
                 self.value = 0
 
+        class StopsEarlyAndKeeps(EarlyStoppingCallback):
+            """What it inherits saves the patience, and not its value."""
+
+            def __init__(self) -> None:
+                super().__init__(9)
+                self.value = 0
+
+        kept = {"": (), "value": (Keeps,), "more": (StopsEarlyAndKeeps,)}[keeps]
         trainer = Trainer(
             session=session,
             batch_size=BATCH,
@@ -78,7 +86,7 @@ def hf(
             train_dataset=Numbers(100),
             eval_dataset=Numbers(20, seed=1),
             compute_metrics=score,
-            callbacks=[tally, Draw(), Meets(), EarlyStoppingCallback(9), *([Keeps()] if keeps else [])],
+            callbacks=[tally, Draw(), Meets(), EarlyStoppingCallback(9), *(kind() for kind in kept)],
         )
 
         def ids() -> list[int]:
@@ -110,8 +118,9 @@ def pl(
     leaves_at: int | None = None,
     die: str = "",
     module: str = "Module",
-    keeps: bool = False,
+    keeps: str = "",
     early: str = "",
+    prepares: bool = False,
     **named: Any,
 ) -> dict[str, Any]:
     """A training by Lightning, with a validation each epoch, a normalisation, and metrics that an epoch accumulates.
@@ -121,11 +130,10 @@ def pl(
     torch.set_num_threads(1)
     offers, objects, epochs = dict(again), list[list[int]](), list[dict[str, float]]()
     with Session.from_env(root, deterministic=True) as session:
-        net: Any = {"Module": Module, "Twin": Twin}[module]()
-
+        net: Any = (Prepares if prepares else {"Module": Module, "Twin": Twin}[module])()
         strategy = SessionStrategy(session)
         chosen = {"max_epochs": 3, "enable_checkpointing": False, **QUIET, **named}
-        callbacks: list[Callback] = [Early() if early else Callback(), *([KeepsValue()] if keeps else [])]
+        callbacks: list[Callback] = [Early() if early else Callback(), *(kind() for kind in KEEPING[keeps])]
         callbacks += [EarlyStopping("val", patience=9)] if module == "Module" else []
 
         def meet(trainer: Any) -> None:
@@ -163,6 +171,28 @@ class KeepsValue(Callback):
 
     def __init__(self) -> None:
         self.value = 0
+
+
+class StopsEarlyAndKeepsValue(EarlyStopping):
+    """What it inherits saves the patience, and not its value."""
+
+    def __init__(self) -> None:
+        super().__init__("val", patience=9)
+        self.value = 0
+
+
+KEEPING: Mapping[str, tuple[Callable[[], Callback], ...]] = {
+    "": (),
+    "value": (KeepsValue,),
+    "more": (StopsEarlyAndKeepsValue,),
+}
+
+
+class Prepares(Module):
+    """Lightning waits after its preparation, with all ranks and without a limit of time."""
+
+    def prepare_data(self) -> None:
+        pass
 
 
 class Early(Callback):

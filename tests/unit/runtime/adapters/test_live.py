@@ -137,8 +137,28 @@ def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_if_the_older_
 REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
     "hf-another-size": (HF, 3, {}, "the Hugging Face Trainer keeps the number of ranks that it began with"),
     "lightning-another-size": (PL, 3, {}, "Lightning keeps the number of ranks that it began with"),
-    "hf-a-callback": (HF, 2, {"keeps": True}, "callbacks that keep values of their own: Keeps"),
-    "lightning-a-callback": (PL, 2, {"keeps": True}, "that keep values of their own: Keeps"),
+    "hf-a-callback": (HF, 2, {"keeps": "value"}, "callbacks that keep values of their own: Keeps"),
+    "hf-a-callback-that-keeps-more-than-it-saves": (HF, 2, {"keeps": "more"}, "their own: StopsEarlyAndKeeps"),
+    "lightning-a-callback": (PL, 2, {"keeps": "value"}, "and keep some: KeepsValue"),
+    "lightning-a-callback-that-keeps-more-than-it-saves": (
+        PL,
+        2,
+        {"keeps": "more"},
+        "and keep some: StopsEarlyAndKeepsValue",
+    ),
+    "lightning-a-validation-every-other-epoch": (
+        PL,
+        2,
+        {"check_val_every_n_epoch": 3},
+        "check_val_every_n_epoch: between two validations",
+    ),
+    "lightning-a-validation-by-the-clock": (
+        PL,
+        2,
+        {"val_check_interval": "00:00:01:00"},
+        "val_check_interval is a time",
+    ),
+    "lightning-a-preparation": (PL, 2, {"prepares": True}, "prepare_data: a new member would prepare the data"),
     "hf-a-collective": (HF, 2, {"early": True}, "makes collectives before its first batch"),
     "lightning-a-collective-of-torch": (PL, 2, {"early": "torch"}, "makes collectives before its first batch"),
     "lightning-a-collective-of-the-strategy": (
@@ -148,7 +168,13 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
         "makes collectives before its first batch",
     ),
 }
-SHORT_REFUSED = ("hf-a-callback", "lightning-another-size", "lightning-a-collective-of-the-strategy")
+SHORT_REFUSED = (
+    "hf-a-callback-that-keeps-more-than-it-saves",
+    "lightning-a-callback-that-keeps-more-than-it-saves",
+    "lightning-another-size",
+    "lightning-a-collective-of-the-strategy",
+    "lightning-a-preparation",
+)
 
 
 @pytest.mark.parametrize(
