@@ -35,7 +35,8 @@ SHOWN: Final[Mapping[str, Sequence[str]]] = {
         "tests/unit/runtime/session/test_found_groups.py::"
         "test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_the_same_weights",
     ],
-    "Hugging Face's Trainer and Lightning (in place)": [
+    "Hugging Face's Trainer and Lightning (live at the same size)": [
+        "tests/unit/runtime/adapters/test_live.py::test_a_replaced_rank_changes_nothing",
         "tests/unit/runtime/adapters/test_hf.py::test_two_ranks_that_are_drained_come_to_the_bits_of_two_that_are_not",
         "tests/unit/runtime/adapters/test_lightning.py::"
         "test_a_training_that_is_asked_to_leave_comes_to_what_it_comes_to_undisturbed",

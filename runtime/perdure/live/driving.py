@@ -220,7 +220,8 @@ class Driver:
                 else:
                     self._thread(self._await_agent)
             case ev.TellEnded(word, why):
-                effects.run.tell(HandoverEnded(effects.attempt.next, word, self.why or why))
+                why = effects.size_obstacle or self.why or why  # others may have refused the size and left before
+                effects.run.tell(HandoverEnded(effects.attempt.next, word, why))
             case ev.AskExit():
                 self._ask_exit()
 

@@ -25,7 +25,7 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024

@@ -143,12 +143,11 @@ class Session:
         which averages its gradients by itself, and on every rank if they train parameters of other shapes or strides.
         """
         refuse_sharded(model)
-        core = self._core
-        replica = wrapping.Replica(model, deterministic=core.deterministic, options=options)
-        if not core.run.joining:
-            with core.run.own_collectives():
-                replica.adapt(core.run.world, peers=core.run.peers)
-        core.run.replicas.append(replica)
+        core, run = self._core, self._core.run
+        run.replicas.append(replica := wrapping.Replica(model, deterministic=core.deterministic, options=options))
+        with run.own_collectives():
+            if not run.joining:
+                replica.adapt(run.world, peers=run.peers)
         return replica
 
     def register(

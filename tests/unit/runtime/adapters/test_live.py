@@ -90,7 +90,7 @@ def test_a_replaced_rank_changes_nothing(nursery: Nursery, undisturbed: Undistur
     moved = job(nursery, name, script, **arguments).offered(2, (leaver,), (leaver,)).begin()
     results, straight = moved.end(), undisturbed(script, **arguments)
     assert opened(moved) == [(1, None), (2, 1)], moved.output("old0")
-    assert results[f"old{leaver}"]["left"] == WAIT_AT + 2
+    assert results[f"old{leaver}"]["left"] > WAIT_AT
     assert by_rank(results) == by_rank(straight)
     for rank in (0, 1):
         parts = [part for part in (f"old{rank}", f"new{rank}") if part in results]
@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
     "lightning-a-validation-by-the-clock": (
         PL,
         2,
-        {"val_check_interval": "00:00:01:00"},
+        {"module": "Twin", "val_check_interval": "00:00:01:00"},
         "val_check_interval is a time",
     ),
     "lightning-a-preparation": (PL, 2, {"prepares": True}, "prepare_data: a new member would prepare the data"),
@@ -192,4 +192,4 @@ def test_what_cannot_go_over_live_is_refused_with_the_reason_and_goes_on_in_plac
     assert opened(refused) == [(1, None), (2, None)]
     assert {name for name, found in results.items() if "left" in found} == {"old0", "old1"}
     if world == 2:
-        assert by_rank(results) == by_rank(undisturbed(script))
+        assert by_rank(results) == by_rank(undisturbed(script, **arguments))
