@@ -89,6 +89,11 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure/adapters/hf/trainer",
         "perdure/adapters/hf/trainer_progress",
     ],
+    "tests/unit/runtime/adapters/test_live.py": [
+        "perdure/adapters/hf/wrapping",
+        "perdure/adapters/lightning/early",
+        "perdure/loop/framework",
+    ],
     "tests/unit/runtime/adapters/test_lightning.py": [
         "perdure/adapters/lightning/batches",
         "perdure/adapters/lightning/checks",
