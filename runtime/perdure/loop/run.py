@@ -178,6 +178,16 @@ class Run:
         finally:
             self._own_collectives = collectives_so_far() - scripts
 
+    def take_replica(self, replica: Replica) -> None:
+        """Has a wrapped model train on the ranks, now if there are any yet, and on those that follow. Collective.
+
+        UserError on all ranks if their models differ; then it is none that follows the ranks.
+        """
+        if not self.joining:
+            with self.own_collectives():
+                replica.adapt(self.world, peers=self.peers)
+        self.replicas.append(replica)
+
     def state(self) -> RankState:
         """The state that a save made now would hold."""
         return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())

@@ -143,11 +143,8 @@ class Session:
         which averages its gradients by itself, and on every rank if they train parameters of other shapes or strides.
         """
         refuse_sharded(model)
-        core, run = self._core, self._core.run
-        run.replicas.append(replica := wrapping.Replica(model, deterministic=core.deterministic, options=options))
-        with run.own_collectives():
-            if not run.joining:
-                replica.adapt(run.world, peers=run.peers)
+        replica = wrapping.Replica(model, deterministic=self._core.deterministic, options=options)
+        self._core.run.take_replica(replica)
         return replica
 
     def register(

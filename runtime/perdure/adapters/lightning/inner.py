@@ -6,13 +6,17 @@ Written for Lightning 2.6. If another release lacks a name, importing this modul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 from perdure.errors import UserError
+
+_DECISIVE: Final = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
+"""What a ModelCheckpoint decides by whether to save, and has in no state_dict. All ranks have to decide alike."""
 
 
 class _EpochLoop(_TrainingEpochLoop):
@@ -57,6 +61,22 @@ def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
     progress = fit.epoch_progress.current
     _Loop.restarting.fset(fit, progress.started > progress.processed)
     fit.epoch_loop.val_loop._restarting = True  # or the sanity check would run, and reset its progress
+
+
+def read_checkpoints(trainer: Any) -> dict[str, dict[str, Any]]:
+    """What each ModelCheckpoint decides by, beside its state_dict."""
+    return {found.state_key: {name: getattr(found, name) for name in _DECISIVE} for found in _checkpoints(trainer)}
+
+
+def restore_checkpoints(trainer: Any, saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Restore that. Those that were not there stay as they are."""
+    for found in _checkpoints(trainer):
+        for name, value in saved.get(found.state_key, {}).items():
+            setattr(found, name, value)
+
+
+def _checkpoints(trainer: Any) -> list[Any]:
+    return [found for found in trainer.callbacks if isinstance(found, ModelCheckpoint)]
 
 
 def is_ahead(trainer: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from perdure.adapters.lightning import metrics
-from perdure.adapters.lightning.inner import restore_loops
+from perdure.adapters.lightning.inner import read_checkpoints, restore_checkpoints, restore_loops
 from perdure.session.driven import of_all_ranks
 from perdure.session.session import Session
 
@@ -66,6 +66,7 @@ class TrainerState:
             "should_stop": trainer.should_stop,
             "accumulate": trainer.accumulate_grad_batches,
             "callbacks": {found.state_key: state for found in trainer.callbacks if (state := found.state_dict())},
+            "checkpoints": read_checkpoints(trainer),
             "precision": trainer.precision_plugin.state_dict(),
             "datamodule": trainer.datamodule.state_dict() if trainer.datamodule else {},
             "metrics": metrics.read(trainer),
@@ -80,6 +81,7 @@ class TrainerState:
                 if _FOLDER in state and hasattr(callback, _FOLDER):
                     callback.dirpath = state[_FOLDER]  # else it takes a new logger's folder, and forgets its best files
                 callback.load_state_dict(copy.deepcopy(state))
+        restore_checkpoints(trainer, own.get("checkpoints", {}))  # older commits have none
         if own["precision"]:
             trainer.precision_plugin.load_state_dict(own["precision"])
         if own["datamodule"]:

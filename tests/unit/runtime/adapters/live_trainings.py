@@ -9,12 +9,13 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -121,11 +122,12 @@ def pl(
     keeps: str = "",
     early: str = "",
     prepares: bool = False,
+    checkpoints: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> dict[str, Any]:
     """A training by Lightning, with a validation each epoch, a normalisation, and metrics that an epoch accumulates.
 
-    `early`: how it makes a collective in its setup.
+    `early`: how it makes a collective in its setup. With `checkpoints` it has a ModelCheckpoint with these options.
     """
     torch.set_num_threads(1)
     offers, objects, epochs = dict(again), list[list[int]](), list[dict[str, float]]()
@@ -135,6 +137,10 @@ def pl(
         chosen = {"max_epochs": 3, "enable_checkpointing": False, **QUIET, **named}
         callbacks: list[Callback] = [Early() if early else Callback(), *(kind() for kind in KEEPING[keeps])]
         callbacks += [EarlyStopping("val", patience=9)] if module == "Module" else []
+        files = Path(f"{root}-files")
+        if checkpoints is not None:
+            callbacks.append(ModelCheckpoint(files, **checkpoints))
+            chosen["enable_checkpointing"] = True
 
         def meet(trainer: Any) -> None:
             parts = (trainer.lightning_module, *trainer.optimizers, trainer.fit_loop, trainer.strategy)
@@ -162,6 +168,7 @@ def pl(
             "epochs": epochs,
             "schedules": [repr(found.scheduler.state_dict()) for found in trainer.lr_scheduler_configs],
             "validated": trainer.validate(net, DataLoader(samples(20), 4), verbose=False),
+            "files": sorted(path.name for path in files.iterdir()) if checkpoints is not None else [],
             "same objects": len(set(map(tuple, objects))) == 1,
         }
 

@@ -42,10 +42,10 @@ def undisturbed(nursery: Nursery) -> Undisturbed:
     found: dict[str, dict[str, Any]] = {}
 
     def results(script: str, **arguments: Any) -> dict[str, Any]:
-        name = "-".join(["undisturbed", script, *map(str, arguments.values())])
-        if name not in found:
-            found[name] = job(nursery, name, script, **arguments).begin().end()
-        return found[name]
+        asked = f"{script} {arguments}"
+        if asked not in found:
+            found[asked] = job(nursery, f"undisturbed-{len(found)}", script, **arguments).begin().end()
+        return found[asked]
 
     return results
 
@@ -76,6 +76,22 @@ REPLACED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lightning-rank-0": (PL, 0, {}),
     "lightning-rank-1-and-steps-of-two-batches": (PL, 1, {"accumulate_grad_batches": 2}),
     "lightning-rank-0-and-two-optimizers": (PL, 0, {"module": "Twin"}),
+    "lightning-rank-1-and-validations-within-epochs": (PL, 1, {"val_check_interval": 3}),
+    "lightning-rank-1-and-files-of-a-step-that-two-batches-end-in": (
+        PL,
+        1,
+        {"accumulate_grad_batches": 2, "max_steps": 8, "checkpoints": {"every_n_train_steps": 6}},
+    ),
+    "lightning-rank-1-and-a-last-file": (
+        PL,
+        1,
+        {"max_steps": 8, "checkpoints": {"every_n_train_steps": 6, "save_last": True}},
+    ),
+    "lightning-rank-0-and-a-file-that-waits-for-a-validation": (
+        PL,
+        0,
+        {"val_check_interval": 7, "checkpoints": {"every_n_train_steps": 6, "monitor": "val"}},
+    ),
 }
 """The script, the rank that leaves, and the script's arguments."""
 SHORT = ("hf-rank-0", "lightning-rank-0")
@@ -137,6 +153,12 @@ def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_if_the_older_
 REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
     "hf-another-size": (HF, 3, {}, "the Hugging Face Trainer keeps the number of ranks that it began with"),
     "lightning-another-size": (PL, 3, {}, "Lightning keeps the number of ranks that it began with"),
+    "hf-a-compiled-model": (
+        HF,
+        2,
+        {"torch_compile": True, "torch_compile_backend": "eager"},
+        "a DistributedDataParallel that the script has made itself",
+    ),
     "hf-a-callback": (HF, 2, {"keeps": "value"}, "callbacks that keep values of their own: Keeps"),
     "hf-a-callback-that-keeps-more-than-it-saves": (HF, 2, {"keeps": "more"}, "their own: StopsEarlyAndKeeps"),
     "lightning-a-callback": (PL, 2, {"keeps": "value"}, "and keep some: KeepsValue"),
@@ -159,6 +181,12 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
         "val_check_interval is a time",
     ),
     "lightning-a-preparation": (PL, 2, {"prepares": True}, "prepare_data: a new member would prepare the data"),
+    "lightning-a-limit-of-time": (
+        PL,
+        2,
+        {"max_time": "00:01:00:00"},
+        "makes collectives before its first batch",
+    ),
     "hf-a-collective": (HF, 2, {"early": True}, "makes collectives before its first batch"),
     "lightning-a-collective-of-torch": (PL, 2, {"early": "torch"}, "makes collectives before its first batch"),
     "lightning-a-collective-of-the-strategy": (
@@ -193,3 +221,16 @@ def test_what_cannot_go_over_live_is_refused_with_the_reason_and_goes_on_in_plac
     assert {name for name, found in results.items() if "left" in found} == {"old0", "old1"}
     if world == 2:
         assert by_rank(results) == by_rank(undisturbed(script, **arguments))
+
+
+ALONE = [
+    pytest.param(HF, "the Hugging Face Trainer on one rank has a process group of accelerate's own", id="hf"),
+    pytest.param(PL, "Lightning changes its ranks live among two and more", id="lightning"),
+]
+
+
+@pytest.mark.parametrize(("script", "words"), ALONE)
+def test_one_rank_is_told_to_keep_its_size(nursery: Nursery, script: str, words: str) -> None:
+    alone = job(nursery, "alone", script, world=1, environ={"PERDURE_REPORT_FD": "1"}).begin()
+    alone.end()
+    assert words in alone.output("old0")

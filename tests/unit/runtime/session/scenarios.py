@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import logging
@@ -10,6 +11,7 @@ import random
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import asdict
@@ -194,6 +196,18 @@ def wraps_unlike(root: str, *, how: str) -> None:
             linear.register_parameter("bias", None)
         model = session.wrap(nn.Sequential(conv, nn.Flatten(), linear))
         model(torch.zeros(1, 2, 3, 3)).sum().backward()
+
+
+def cannot_wrap(root: str) -> bool:
+    """A model that no rank can wrap is refused, and the script drops it. Whether it is still there."""
+    with joined(root) as session:
+        model = nn.Linear(session.rank + 1, 1)
+        dropped = weakref.ref(model)
+        with suppress(UserError):
+            session.wrap(model)
+        del model
+        gc.collect()
+        return dropped() is not None
 
 
 def thaw(root: str) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def scenes(root: Path) -> list[Scene]:
         Scene("stop-on", "stopping", 2, {"root": str(root / "stop")}),
         Scene("stop-never", "stopping", 2, {"root": str(root / "stop-never")}),
         Scene("pins", "pins", 2, {"root": str(root / "pins")}, {"PERDURE_KEEP": "1"}),
+        Scene("cannot-wrap", "cannot_wrap", 2, {"root": str(root / "cannot-wrap")}),
         Scene("pins-unlike", "pins", 2, {"root": str(root / "pins-unlike"), "unlike": True}),
         Scene("uneven", "uneven", 2, {"root": str(root / "uneven")}),
         *(
@@ -396,6 +397,10 @@ def test_every_rank_is_told_which_parameter_of_wrap_is_unlike(played: Results, h
     told = [(result["raised"], result["message"]) for result in played[f"wrap-unlike-{how}"]]
     assert [kind for kind, _ in told] == ["UserError"] * 2
     assert all(f"rank 0 has {first}, rank 1 has {second}: build the same model" in words for _, words in told), told
+
+
+def test_a_model_that_cannot_be_wrapped_is_none_that_follows_the_ranks(played: Results) -> None:
+    assert played["cannot-wrap"] == [False, False]
 
 
 def test_a_layer_that_is_frozen_or_unfrozen_while_training_stays_equal_on_all_ranks(played: Results) -> None:
