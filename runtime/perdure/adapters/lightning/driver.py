@@ -93,6 +93,8 @@ class SessionDriver(Callback):
                 "write training_step(batch, batch_idx), without dataloader_iter"
             )
         if self._pass is None:
+            if self._state:
+                self._state.begin_batches()
             self._pass = iter(batches.loader)
         return next(self._pass)
 

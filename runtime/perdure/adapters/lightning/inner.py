@@ -79,6 +79,13 @@ def _checkpoints(trainer: Any) -> list[Any]:
     return [found for found in trainer.callbacks if isinstance(found, ModelCheckpoint)]
 
 
+def has_just_begun(trainer: Any) -> bool:
+    """Whether an epoch has begun, with its hooks, and has no batch yet. A resume does not call these hooks again."""
+    fit = trainer.fit_loop
+    progress = fit.epoch_progress.current
+    return bool(progress.started > progress.processed and not fit.epoch_loop.batch_progress.current.ready)
+
+
 def is_ahead(trainer: Any) -> bool:
     """Whether Lightning fetches a batch before the previous one is completed."""
     done = trainer.fit_loop.epoch_loop.batch_progress.current

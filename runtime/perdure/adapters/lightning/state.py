@@ -14,8 +14,13 @@ from typing import Any, Final
 from torch import Tensor
 
 from perdure.adapters.lightning import metrics
-from perdure.adapters.lightning.inner import read_checkpoints, restore_checkpoints, restore_loops
-from perdure.session.driven import of_all_ranks
+from perdure.adapters.lightning.inner import (
+    has_just_begun,
+    read_checkpoints,
+    restore_checkpoints,
+    restore_loops,
+)
+from perdure.session.driven import get_generators, of_all_ranks, set_generators
 from perdure.session.session import Session
 
 _FOLDER: Final = "dirpath"
@@ -28,6 +33,7 @@ class TrainerState:
         self._trainer, self._session = trainer, session
         self._every: list[Any] | None = None
         self._accumulate = 0
+        self._draws: dict[str, Any] = {}
 
     def put_together(self) -> None:
         """Gather the states of all ranks before a save. Collective; UserError on all ranks if one has none."""
@@ -46,6 +52,7 @@ class TrainerState:
         if len(every) == world:
             for name, buffer in self._buffers().items():
                 buffer.copy_(own["buffers"][name])
+            self._draws = own.get("draws", {})  # older commits have none
         metrics.restore(trainer, [found["metrics"] for found in every], rank, world)
         restore_loops(trainer, own["loops"])
         self._accumulate = own["accumulate"]
@@ -58,9 +65,16 @@ class TrainerState:
         if self._accumulate:
             self._trainer.accumulate_grad_batches, self._accumulate = self._accumulate, 0
 
+    def begin_batches(self) -> None:
+        """Restore the generators right before an epoch's first batch, if its hooks, which may have drawn, are not called
+        again: the Session's own are those from before the hooks."""
+        draws, self._draws = self._draws, {}
+        set_generators(draws)
+
     def _own(self) -> dict[str, Any]:
         trainer = self._trainer
         return {
+            "draws": get_generators() if has_just_begun(trainer) else {},
             "loops": trainer.fit_loop.state_dict(),
             "limits": _limits(trainer),
             "should_stop": trainer.should_stop,

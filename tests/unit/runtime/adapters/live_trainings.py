@@ -123,11 +123,13 @@ def pl(
     early: str = "",
     prepares: bool = False,
     checkpoints: Mapping[str, Any] | None = None,
+    count: int = 100,
     **named: Any,
 ) -> dict[str, Any]:
     """A training by Lightning, with a validation each epoch, a normalisation, and metrics that an epoch accumulates.
 
     `early`: how it makes a collective in its setup. With `checkpoints` it has a ModelCheckpoint with these options.
+    `count` samples are an epoch.
     """
     torch.set_num_threads(1)
     offers, objects, epochs = dict(again), list[list[int]](), list[dict[str, float]]()
@@ -152,7 +154,7 @@ def pl(
         os.environ["EARLY"] = early
         trainer = lightning.Trainer(strategy=strategy, callbacks=callbacks, **chosen)
         try:
-            trainer.fit(net, strategy.loader(samples(100), BATCH, drop_last=True), DataLoader(samples(20), 4))
+            trainer.fit(net, strategy.loader(samples(count), BATCH, drop_last=True), DataLoader(samples(20), 4))
         except Exit:
             return {"left": session.steps_done, "seen": net.seen, "epochs": epochs}
         return {
@@ -221,6 +223,9 @@ def meeting(meet: Callable[[Any], None], epochs: list[dict[str, float]], restore
 
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             meet(trainer)
+
+        def on_train_epoch_start(self, *_: Any) -> None:
+            torch.rand(3)
 
         def on_train_epoch_end(self, trainer: Any, _: Any) -> None:
             found = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}

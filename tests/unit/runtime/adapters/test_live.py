@@ -76,6 +76,7 @@ REPLACED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lightning-rank-0": (PL, 0, {}),
     "lightning-rank-1-and-steps-of-two-batches": (PL, 1, {"accumulate_grad_batches": 2}),
     "lightning-rank-0-and-two-optimizers": (PL, 0, {"module": "Twin"}),
+    "lightning-rank-0-where-an-epoch-begins": (PL, 0, {"count": 6 * 12}),
     "lightning-rank-1-and-validations-within-epochs": (PL, 1, {"val_check_interval": 3}),
     "lightning-rank-1-and-files-of-a-step-that-two-batches-end-in": (
         PL,
@@ -159,8 +160,8 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
         {"torch_compile": True, "torch_compile_backend": "eager"},
         "a DistributedDataParallel that the script has made itself",
     ),
-    "hf-a-callback": (HF, 2, {"keeps": "value"}, "callbacks that keep values of their own: Keeps"),
-    "hf-a-callback-that-keeps-more-than-it-saves": (HF, 2, {"keeps": "more"}, "their own: StopsEarlyAndKeeps"),
+    "hf-a-callback": (HF, 2, {"keeps": "value"}, "of their own: Keeps: a new member's"),
+    "hf-a-callback-that-keeps-more-than-it-saves": (HF, 2, {"keeps": "more"}, "StopsEarlyAndKeeps: a new member's"),
     "lightning-a-callback": (PL, 2, {"keeps": "value"}, "and keep some: KeepsValue"),
     "lightning-a-callback-that-keeps-more-than-it-saves": (
         PL,
