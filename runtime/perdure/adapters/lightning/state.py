@@ -66,8 +66,10 @@ class TrainerState:
             self._trainer.accumulate_grad_batches, self._accumulate = self._accumulate, 0
 
     def begin_batches(self) -> None:
-        """Restore the generators right before an epoch's first batch, if its hooks, which may have drawn, are not called
-        again: the Session's own are those from before the hooks."""
+        """Restore the generators right before an epoch's first batch, if its hooks are not called again.
+
+        The hooks may have drawn, and the Session's own generators are those from before them.
+        """
         draws, self._draws = self._draws, {}
         set_generators(draws)
 
