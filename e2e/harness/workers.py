@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -128,7 +129,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The first process begins the run; those it starts find it."""
+    """The first process begins the run; those it starts find it.
+
+    A script's shell makes what it starts in the background ignore Ctrl-C, which tests send to processes of theirs.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if VARIABLE not in os.environ:
         config.stash[BEGUN_HERE] = SharedRun.begin()
     if hasattr(config, "workerinput"):

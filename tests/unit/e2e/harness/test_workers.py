@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,24 @@ def test_two_processes_end_with_one_closing_line_and_leave_nothing(run_of_its_ow
     result.assert_outcomes(passed=6)
     assert result.outlines[-1].endswith("=")
     assert not list(run_of_its_own.path.glob("temporary/perdure-tests-*"))
+
+
+@pytest.mark.parametrize("words", [("-n1",), ()], ids=["worker", "no worker"])
+def test_ctrl_c_interrupts_in_a_run_that_a_script_has_put_into_the_background(
+    run_of_its_own: pytest.Pytester, words: tuple[str, ...]
+) -> None:
+    run_of_its_own.makepyfile("""
+        import signal
+
+        def test_a():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    """)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = run_of_its_own.runpytest_subprocess(*words)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    found.assert_outcomes(passed=1)
 
 
 def test_a_test_that_ends_its_process_fails_once_and_all_others_are_run(run_of_its_own: pytest.Pytester) -> None:
