@@ -45,8 +45,11 @@ class Root:
         return {int(folder.name.partition("-")[0]) for folder in self._folder.glob(f"data/{run}/[0-9]*-*")}
 
     def members(self, run: int) -> list[str]:
-        """The pods in which the ranks of this run began, in order, by their own report."""
+        """The pods in which the ranks of this run began, in order, by their own report; none if the store was down for
+        it."""
         opened = next(entry for entry in self.entries() if entry.kind == "Opened" and entry.run == run)
+        if "members" not in opened.body:
+            return []
         told = json.loads((self._folder / opened.body["members"]["key"]).read_text())
         return [str(member["name"]) for member in told["members"]]
 

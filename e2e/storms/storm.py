@@ -255,8 +255,9 @@ class Storm:
 
     def _member(self, rank: int) -> Object:
         """The pod of this rank in the training run, as last seen."""
-        history = self.training.watch.history
-        name = self.training.job.root.members(self._opened())[rank]
+        history, run = self.training.watch.history, self._opened()
+        assigned = {its: name for name, its in observed.ranked_in(history, run).items()}  # the newest of each rank
+        name = (assigned | dict(enumerate(self.training.job.root.members(run))))[rank]
         return next(seen.object for seen in reversed(history) if seen.kind == "Pod" and seen.name == name)
 
     def _harms(self, move: Move, number: int, parties: dict[Victim, Object]) -> None:
