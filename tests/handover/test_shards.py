@@ -58,34 +58,30 @@ def judge(job: LocalMembers, where: str, ended: Sequence[Outcome], undisturbed: 
     assert job.root.weight_hash() == undisturbed.weights
 
 
+def loses(folder: Path, undisturbed: twin.Twin, harm: str, rank: int, where: str) -> Outcome:
+    """One rank ends in this way and place, and another one takes its place in the next run; what the lost one's agent
+    said of it."""
+    lost = "abcd"[rank]
+    new = "abcd".replace(lost, "e")
+    with hsdp(folder, f"{harm},{rank},{AT},{where}") as job:
+        job.first_run(*"abcd", beside="e")
+        outcome = job.members[lost].outcome()
+        begins(job, 2, new, [1])
+        ended = ends(job, new)
+    judge(job, where, ended, undisturbed)
+    return outcome
+
+
 @pytest.mark.parametrize(("where", "rank"), CASES)
 def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
     tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
 ) -> None:
-    lost = "abcd"[rank]
-    new = "abcd".replace(lost, "e")
-    with hsdp(tmp_path, f"SIGKILL,{rank},{AT},{where}") as job:
-        job.first_run(*"abcd", beside="e")
-        job.members[lost].outcome()
-        begins(job, 2, new, [1])
-        ended = ends(job, new)
-    judge(job, where, ended, undisturbed)
+    loses(tmp_path, undisturbed, "SIGKILL", rank, where)
 
 
-@pytest.mark.parametrize(
-    ("where", "rank"), [pytest.param(where, 3, marks=() if where == "stepped" else LONGER) for where in PLACES]
-)
-def test_nor_does_one_whose_script_raises_an_error(
-    tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
-) -> None:
-    lost = "abcd"[rank]
-    new = "abcd".replace(lost, "e")
-    with hsdp(tmp_path, f"RAISE,{rank},{AT},{where}") as job:
-        job.first_run(*"abcd", beside="e")
-        assert job.members[lost].outcome().outcome is ExitKind.FAILED
-        begins(job, 2, new, [1])
-        ended = ends(job, new)
-    judge(job, where, ended, undisturbed)
+@pytest.mark.parametrize("where", [pytest.param(where, marks=() if where == "stepped" else LONGER) for where in PLACES])
+def test_nor_does_one_whose_script_raises_an_error(tmp_path: Path, undisturbed: twin.Twin, where: str) -> None:
+    assert loses(tmp_path, undisturbed, "RAISE", 3, where).outcome is ExitKind.FAILED
 
 
 @LONGER
