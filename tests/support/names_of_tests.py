@@ -189,6 +189,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/session/test_exchanging.py": ["perdure/session/functions"],
     "tests/unit/runtime/session/test_found_groups.py": ["perdure/group/found"],
     "tests/unit/runtime/session/test_late.py": ["perdure/state/pending_state", "perdure/wire/names"],
+    "tests/unit/runtime/session/test_loading.py": ["perdure/checkpoint/stored_commit"],
     "tests/unit/runtime/session/test_processes.py": ["perdure/agent/exit_cause"],
     "tests/unit/runtime/session/test_ranks.py": [
         "perdure/loop/evaluated",
@@ -222,7 +223,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/testing/test_processes.py": ["perdure/testing/keeper"],
     "tests/unit/runtime/wire/test_assignment.py": ["perdure/wire/reading"],
     "tests/unit/runtime/wire/test_settings.py": ["perdure/wire/wanted"],
-    "tests/unit/runtime/cli/test_importing.py": ["perdure/session/importing"],
+    "tests/unit/runtime/cli/test_importing.py": ["perdure/checkpoint/first_commit", "perdure/session/importing"],
 }
 """Modules without a test file of their name, by the file that has their tests."""
 

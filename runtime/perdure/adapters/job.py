@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from perdure.console import say
 from perdure.errors import UserError
-from perdure.session.driven import Limit, NewCommit, ReportFunction, StopCondition, read_resume_from
+from perdure.session.driven import Limit, NewCommit, ReportFunction, StopCondition, read_resume_from, say
 from perdure.session.functions import progress, report_every
 from perdure.session.session import Session
 

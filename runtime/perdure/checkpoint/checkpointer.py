@@ -27,6 +27,7 @@ from perdure.console import Trouble, say
 from perdure.errors import PerdureError, StorageError, StorageRefused, UserError, in_words
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
+from perdure.log import pins
 from perdure.log.position import Position
 from perdure.log.writer import Writer
 from perdure.store import Store
@@ -125,6 +126,11 @@ class Checkpointer:
     """Names already reported to differ between ranks."""
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Held while the writer is used."""
+
+    @staticmethod
+    def check_pin(name: object) -> str:
+        """The same. UserError for what cannot be a pin's name."""
+        return pins.check_pin(name)
 
     def rehearse(self) -> None:
         """Check everything without writing. Raises UserError for what cannot be saved or loaded again. Collective."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.checkpoint.manifest import Manifest, fetch_manifest
 from perdure.checkpoint.opening import writer_of
 from perdure.errors import Corrupt, StorageError
 from perdure.log.entry import Committed, Entry
@@ -43,6 +44,10 @@ class StartOutlook:
     def position(self) -> Position | None:
         """Where training would continue."""
         return Position(self.event.step, self.event.epoch, self.event.cursors) if self.event else None
+
+    def manifest(self) -> Manifest | None:
+        """The commit's manifest, from the store. Raises Corrupt or StorageError."""
+        return fetch_manifest(open_store(self.uri, os.environ), self.event) if self.event else None
 
 
 def look_ahead(settings: Settings, store: Store) -> StartOutlook:

@@ -23,10 +23,11 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
 
+from perdure.checkpoint.first_commit import commit_first, first_run
 from perdure.checkpoint.inspect import Line
 from perdure.cli.export import WEIGHTS, alone
 from perdure.errors import UserError
-from perdure.session.importing import commit_state, first_run
+from perdure.session.importing import as_registered
 from perdure.store import Store
 
 SHARDED_WEIGHTS: Final = "model.safetensors.index.json"
@@ -65,7 +66,7 @@ def import_into(store: Store, name: str, source: Path, take: str | None) -> Line
     if not source.exists():
         raise UserError(f"there is no {source}: name a file of torch.save, or a folder of dcp or safetensors")
     state = _taken(_read(source), take, source)
-    commit_state(store, run, name, state)
+    commit_first(store, run, as_registered(name, state))
     count = sum(isinstance(value, torch.Tensor) for value in state.values())
     return Line(f"{store.uri}: {name}, {count} tensors", {"root": store.uri, "name": name, "tensors": count})
 

@@ -48,7 +48,7 @@ def meet_in_place(run: Run) -> None:
         if run.framework:
             run.framework.met_in_place()
         for replica in run.replicas:
-            replica.adapt(run.world, peers=run.peers)
+            replica.adapt(run.world, gather=run.peers.gather)
 
 
 def meet(run: Run, timeout: float) -> None:

@@ -185,7 +185,7 @@ class Run:
         """
         if not self.joining:
             with self.own_collectives():
-                replica.adapt(self.world, peers=self.peers)
+                replica.adapt(self.world, gather=self.peers.gather)
         self.replicas.append(replica)
 
     def state(self) -> RankState:

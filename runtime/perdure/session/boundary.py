@@ -23,7 +23,6 @@ from perdure.group.agreement import NOTHING, CheckpointCall, Votes
 from perdure.live.handover import LiveHandover
 from perdure.live.header import Stop
 from perdure.live.newcomer import Newcomer
-from perdure.log.pins import check_pin
 from perdure.loop.background_saves import BlockingSave
 from perdure.loop.data.source import Source
 from perdure.loop.leaving import Exit, save_and_leave
@@ -267,7 +266,8 @@ class Boundary:
 
     def mark(self, pin: str | None = None) -> None:
         """The script requests a checkpoint, pinned if it gives a name."""
-        checkpointer, pin = self._run.checkpointer, None if pin is None else check_pin(pin)
+        checkpointer = self._run.checkpointer
+        pin = None if pin is None else checkpointer.check_pin(pin)
         self._check_at_once(CheckpointCall.SAVE if pin is None else CheckpointCall.PIN)
         self._due = "script"
         if pin is not None:

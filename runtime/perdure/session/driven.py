@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from perdure.checkpoint.codec import decode, encode
 from perdure.checkpoint.state import NewCommit
+from perdure.console import say
 from perdure.group.collectives import on_all
 from perdure.live.liveness import tell_attached
 from perdure.loop.data.loader import Loader
@@ -46,6 +47,7 @@ __all__ = [
     "own_collectives",
     "read_resume_from",
     "root",
+    "say",
     "set_generators",
 ]
 

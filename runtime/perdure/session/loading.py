@@ -6,30 +6,24 @@ No other process takes part, whatever world has made the commit. The result is c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor
 
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.history import Commit, Listed, find
-from perdure.checkpoint.history import history as list_commits
-from perdure.checkpoint.load import read_items
-from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
-from perdure.checkpoint.reading import reading
+from perdure.checkpoint.history import Commit
+from perdure.checkpoint.manifest import Manifest
+from perdure.checkpoint.stored_commit import StoredCommit, commits
 from perdure.checkpoint.tree import join, owner
 from perdure.console import warn
-from perdure.errors import Corrupt, UserError
+from perdure.errors import UserError
 from perdure.loop.run import OWN_STOPPING
 from perdure.state import modules, optimizers
 from perdure.state.merging import parts_of
 from perdure.state.pending_state import LATE
-from perdure.store import Store, open_store
 from perdure.wire import CommitSelector
-from perdure.wire.settings import as_uri
 
 _HIDDEN: Final = {OWN_STOPPING, LATE}
 """The session's own objects, of no use to a script."""
@@ -83,27 +77,26 @@ def load(
     taken instead. StorageRefused, or StorageError, if the store cannot be read: keys and endpoint are those of the
     environment.
     """
-    store = open_store(as_uri(uri), os.environ)
-    listed = find(store, CommitSelector(epoch, step, seq, pin))
-    where = f"entry {listed.commit.seq} of {store.uri}"
-    with _named(where, store, listed):
-        manifest = fetch_manifest(store, listed.event)
-    objects = decode(manifest.objects)
+    stored = StoredCommit(uri, CommitSelector(epoch, step, seq, pin))
+    objects = decode(stored.manifest.objects)
     wanted = _wanted(names, objects)
     missing = tuple(name for name in wanted if name not in objects)
     if missing:
-        held = f"{where} does not hold {', '.join(missing)}: it holds {', '.join(sorted(objects.keys() - _HIDDEN))}"
+        there = ", ".join(sorted(objects.keys() - _HIDDEN))
+        held = f"{stored.where} does not hold {', '.join(missing)}: it holds {there}"
         if strict:
             raise UserError(f"{held}; correct the name, or pass strict=False to do without")
         warn(held)
     present = [name for name in wanted if name in objects]
-    with _named(where, store, listed), reading(store, listed.commit.seq):
-        tensors = read_items(store, manifest, [item for item in manifest.tensors if owner(item.name) in present])
+    with stored.held():
+        tensors = stored.tensors(present)
         states = {
-            name: _by_rank(name, manifest) if objects[name] is None else _state_dict(name, objects[name], tensors)
+            name: _by_rank(name, stored.manifest)
+            if objects[name] is None
+            else _state_dict(name, objects[name], tensors)
             for name in present
         }
-    return Checkpoint(listed.commit, states, missing)
+    return Checkpoint(stored.commit, states, missing)
 
 
 def history(uri: str | Path) -> list[Commit]:
@@ -112,20 +105,7 @@ def history(uri: str | Path) -> list[Commit]:
 
     UserError if nothing was ever trained there. StorageRefused, or StorageError, if the store cannot be read.
     """
-    return [listed.commit for listed in list_commits(open_store(as_uri(uri), os.environ))]
-
-
-@contextmanager
-def _named(where: str, store: Store, listed: Listed) -> Iterator[None]:
-    """Adds the commit to errors, and distinguishes damage from a commit deleted while it was read."""
-    try:
-        yield
-    except Corrupt as error:
-        if is_deleted(store, listed.event):
-            raise UserError(
-                f"{where} was deleted by its training while it was read: take a newer one, or `perdure pin` it before"
-            ) from error
-        raise Corrupt(f"{where} cannot be loaded: {error}: choose another commit by seq=") from error
+    return commits(uri)
 
 
 def _wanted(names: Sequence[str] | None, objects: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,6 @@ its boundary and its epoch loops.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perdure.checkpoint.codec import decode
-from perdure.checkpoint.manifest import fetch_manifest
 from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.outlook import StartOutlook, look_ahead
 from perdure.checkpoint.stage import stage
@@ -31,7 +29,6 @@ from perdure.session.description import Description, Finding, StartPoint
 from perdure.session.job import EpochLoops, Status
 from perdure.session.late import awaits
 from perdure.session.resuming import NOTHING_REGISTERED
-from perdure.store import open_store
 from perdure.wire import ExitKind
 from perdure.wire.names import PREVIEW_JSON, PREVIEW_TEXT
 
@@ -99,8 +96,7 @@ class Preview:
             self._fit()
 
     def _fit(self) -> None:
-        if self._outlook and self._outlook.event:
-            manifest = fetch_manifest(open_store(self._outlook.uri, os.environ), self._outlook.event)
+        if self._outlook and (manifest := self._outlook.manifest()):
             objects = decode(manifest.objects)
             self._run.registry.targets(objects, manifest.tensors)
             if names := self._run.registry.awaited(objects):

@@ -20,7 +20,6 @@ from perdure.console import say
 from perdure.group.collectives import on_all
 from perdure.live.liveness import hidden_obstacle, kept_world, obstacle, tell_attached
 from perdure.live.newcomer import Newcomer
-from perdure.log.position import Position
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import give_up, stop_without_step
 from perdure.loop.position.accumulating import of_all
@@ -66,7 +65,8 @@ def resume(run: Run, *, seed: int) -> None:
                 state = _with_merged(run, state, parts_of(loaded.ranks))
             else:
                 run.progress.sums.resume(state.rank)
-            _go_on_from(run, state, loaded.position, loaded.world, seed)
+            _go_on_from(run, state, loaded.position.step, loaded.world, seed)
+            run.progress.resume(loaded.position)
             run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
         if opening.origin and loaded:  # a commit of this root's own, because the other root may delete that one
@@ -103,7 +103,8 @@ def receive(run: Run, *, seed: int) -> Newcomer | None:
     )  # it has not read that the run is open in the log, and it may not be
     with run.timings.part("restore"):
         run.progress.sums.resume(state.rank or {})
-        _go_on_from(run, state, header.position, newcomer.old_world, seed)
+        _go_on_from(run, state, header.position.step, newcomer.old_world, seed)
+        run.progress.resume(header.position)
         run.checkpointer.commit = header.commit
         run.images.begin()
     run.tell(Resumed(run.progress.step, dict(run.timings.seconds)))
@@ -172,8 +173,8 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
     )
 
 
-def _go_on_from(run: Run, state: RankState, position: Position, world: int, seed: int) -> None:
-    """`world` is the number of ranks that the state is from."""
+def _go_on_from(run: Run, state: RankState, step: int, world: int, seed: int) -> None:
+    """`step` and `world`, the number of ranks, are those that the state is from."""
     run.registry.load(state)
     if run.registry.kept and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join(run.registry.kept)}")
@@ -181,6 +182,4 @@ def _go_on_from(run: Run, state: RankState, position: Position, world: int, seed
     same_world = world == run.world
     if same_world and state.rank:
         run.stopping.resume_requested(state.rank["asked"])
-    step, rank = position.step, run.rank
-    run.progress.generators.resume(going_on(state.rank, seed=seed, step=step, rank=rank))
-    run.progress.resume(position)
+    run.progress.generators.resume(going_on(state.rank, seed=seed, step=step, rank=run.rank))

@@ -8,7 +8,7 @@ before a model is wrapped; a hand-over compares its own lines in the same way.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -17,14 +17,16 @@ from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint import tensors
 from perdure.errors import UserError
-from perdure.group.peers import Peers
 
 OWN_GROUP: Final = frozenset({"process_group", "device_mesh"})
 """Options of DistributedDataParallel that name its group."""
 _END: Final = "nothing more"
 
+AllGather = Callable[[str, Any], list[Any]]
+"""Returns each rank's JSON value, by rank, given what the exchange is for and this rank's value. Collective."""
 
-def check_alike(peers: Peers, model: nn.Module, options: Mapping[str, Any]) -> None:
+
+def check_alike(gather: AllGather, model: nn.Module, options: Mapping[str, Any]) -> None:
     """UserError on all ranks if a rank trains other parameters than rank 0, or has one with other strides.
 
     Collective, as DistributedDataParallel is. With `options` that name a group of the script's own, the ranks outside
@@ -34,9 +36,9 @@ def check_alike(peers: Peers, model: nn.Module, options: Mapping[str, Any]) -> N
         return
     lines = _lines(model)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    if len(set(peers.gather("wraps a model", digest))) == 1:
+    if len(set(gather("wraps a model", digest))) == 1:
         return
-    first, *others = peers.gather("compares the parameters of its model", lines)
+    first, *others = gather("compares the parameters of its model", lines)
     for rank, other in enumerate(others, start=1):
         if found := first_difference(first, other):
             raise UserError(

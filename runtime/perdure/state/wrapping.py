@@ -18,10 +18,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perdure.group.peers import Peers
 from perdure.state import keepers
 from perdure.state.outline import Outline
-from perdure.state.parameter_layouts import check_alike
+from perdure.state.parameter_layouts import AllGather, check_alike
 
 WORLD_WITH_ONE_ORDER = 2
 COPY = "a copy of a model that session.wrap has wrapped: copy what is inside, its `module`"
@@ -61,9 +60,9 @@ class Replica(nn.Module):
         self._outline = Outline(module)
         self._made_of = self._outline.parameters()
 
-    def adapt(self, world: int, *, equal: bool = False, peers: Peers | None = None) -> None:
+    def adapt(self, world: int, *, equal: bool = False, gather: AllGather | None = None) -> None:
         """Makes what training calls in a world of this size. `equal`: all ranks have the same weights already. With
-        `peers`, UserError on all ranks if their models differ."""
+        `gather`, UserError on all ranks if their models differ."""
         before = self._called[0]
         if isinstance(before, DistributedDataParallel):
             before._remove_autograd_hooks()  # noqa: SLF001 - otherwise both would reduce
@@ -72,8 +71,8 @@ class Replica(nn.Module):
         self._made_of = self._outline.parameters()
         self._made_with = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
         if world > 1 and any(trained for _, trained in self._made_with):
-            if peers:
-                check_alike(peers, self.module, self._options)
+            if gather:
+                check_alike(gather, self.module, self._options)
             options = {"init_sync": False, **self._options} if equal else self._options
             self._called[0] = self._distributed(world, options)
             self._called[0].training = self.training  # not by train(): parts of the model may be frozen

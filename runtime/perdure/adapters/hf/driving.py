@@ -18,7 +18,6 @@ from perdure.adapters.hf.batches import TrainerBatches
 from perdure.adapters.hf.cues import Cues
 from perdure.adapters.hf.limits import forgetful, keeping_more
 from perdure.adapters.hf.trainer_progress import TrainerProgress
-from perdure.console import say
 from perdure.session.driven import (
     Framework,
     drive,
@@ -27,6 +26,7 @@ from perdure.session.driven import (
     keep,
     own_collectives,
     root,
+    say,
     set_generators,
 )
 from perdure.session.functions import gather, progress, restore

@@ -15,8 +15,8 @@ from perdure.adapters.hf.driving import Driving
 from perdure.adapters.hf.limits import check, check_release
 from perdure.adapters.hf.losses import Losses
 from perdure.adapters.hf.wrapping import let_session_wrap
-from perdure.console import say
 from perdure.errors import UserError
+from perdure.session.driven import say
 from perdure.session.loading import load
 from perdure.session.session import Session
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 
-from perdure.console import say
 from perdure.errors import UserError
+from perdure.session.driven import say
 
 _ADDED: Final = ("value", "cumulated_batch_size")
 _META: Final = (

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import perdure
 from perdure import Corrupt, UserError
+from perdure.checkpoint import stored_commit
 from perdure.checkpoint.retention import retire
 from perdure.group.peers import Solo
-from perdure.session import loading
 from perdure.state.registry import Registry
 from perdure.store import Store, open_store
 from tests.support.store import WatchedStore
@@ -36,7 +36,7 @@ def test_a_commit_that_its_training_deletes_under_the_reader_is_no_damage(
             retire(store, log_writer, 1)
         return act()
 
-    monkeypatch.setattr(loading, "open_store", lambda *_: WatchedStore(store, training))
+    monkeypatch.setattr(stored_commit, "open_store", lambda *_: WatchedStore(store, training))
     with pytest.raises(UserError, match=r"entry 2 of .* was deleted by its training while it was read: .*perdure pin"):
         perdure.load(tmp_path, step=10)
     assert perdure.load(tmp_path).commit.step == 20
