@@ -220,7 +220,7 @@ class Driver:
                 else:
                     self._thread(self._await_agent)
             case ev.TellEnded(word, why):
-                why = effects.size_obstacle or self.why or why  # others may have refused the size and left before
+                why = effects.resharding.obstacle or self.why or why  # others may have refused the size and left before
                 effects.run.tell(HandoverEnded(effects.attempt.next, word, why))
             case ev.AskExit():
                 self._ask_exit()
@@ -257,8 +257,8 @@ class Driver:
                 tell_attached(effects.run, why)
                 self.feed(ev.NotLive(why))
                 return
-            if effects.size_obstacle:
-                self.feed(ev.NotLive(effects.size_obstacle))  # not for good: another size may do
+            if effects.resharding.obstacle:
+                self.feed(ev.NotLive(effects.resharding.obstacle))  # not for good: another size may do
                 return
             effects.get_warm(self._warm)
             if effects.party.decides:

@@ -15,28 +15,26 @@ from typing import Any
 
 from torch import Tensor
 
-from perdure.checkpoint.boxes import is_sharded, placements_over
 from perdure.checkpoint.codec import decode, encode
-from perdure.checkpoint.manifest import SHARED, Item, read_item
+from perdure.checkpoint.manifest import Item, read_item
 from perdure.checkpoint.state import RankState
-from perdure.errors import PeerLost, StorageError, UserError, in_words
+from perdure.errors import PeerLost, StorageError
 from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
-from perdure.layout.box import Box
-from perdure.layout.elastic import ElasticMesh, write_placements
+from perdure.layout.elastic import ElasticMesh
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.collector import CollectorPause
 from perdure.live.header import Header, Stop
 from perdure.live.keys import StoreKeys, Word, open_keys
-from perdure.live.liveness import ONE_RANK, UNREGISTERED, has_placeholders, hidden_obstacle, obstacle
+from perdure.live.liveness import has_placeholders
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
+from perdure.live.resharding import Resharding
 from perdure.live.summing import Summing
 from perdure.live.transfer import (
     Key,
     Parcel,
-    Place,
     describe,
     exchange,
     make_room,
@@ -53,7 +51,6 @@ from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from perdure.loop.leaving import check_places, place
 from perdure.loop.run import Run
-from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
 from perdure.state.merging import parts_of, with_own
 from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.wire import Handover, HandoverWord
@@ -98,12 +95,7 @@ class Effects:
         """On the only old rank, for a run of another size: its own state, encoded."""
         self._alike: dict[str, Any] = {}
         """Random generators equal on all old ranks, with which a run of another size continues."""
-        self.size_obstacle = ""
-        """Why this attempt cannot change the ranks, while one to another size might."""
-        self.resharded: Resharded | None = None
-        """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
-        self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
-        """... and each sharded tensor, with its new memory and the box that belongs there."""
+        self.resharding = Resharding(run, attempt, party)
         self.stopped = False
         """On a newcomer: whether the old ranks have stopped for it."""
         self._collector = CollectorPause()
@@ -132,35 +124,6 @@ class Effects:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
 
-    def prepare_size(self) -> None:
-        """On an old rank, in its main thread: prepare a newer run of another size, for which shards are others."""
-        attempt, registry = self.attempt, self.run.registry
-        if attempt.world == attempt.new_world:
-            return
-        if self.run.framework:
-            self.size_obstacle = f"{self.run.framework.name} keeps the number of ranks that it began with"
-        if not registry.sharded:
-            return
-        if 1 in (attempt.world, attempt.new_world):
-            self.size_obstacle = ONE_RANK
-            return
-        try:
-            self._mesh()
-            if (factor := own_divisor(registry.sharded_modules)) is not None:
-                raise UserError(
-                    f"the script divides gradients by {factor:g} (set_gradient_divide_factor), which may stand for the "
-                    f"number of ranks: leave it out, so that torch divides by the present number"
-                )
-            if self.party.new is not None:
-                self.resharded = Resharded(registry.sharded_modules, rank=self.party.new, world=attempt.new_world)
-        except Exception as error:  # noqa: BLE001 - whatever another torch does, the training goes on
-            self.size_obstacle = in_words(error)
-
-    def _mesh(self) -> ElasticMesh | None:
-        """The mesh of the newer run, if the model is sharded. UserError if it has no such mesh."""
-        mesh = self.run.registry.mesh
-        return mesh and mesh.of(self.attempt.new_world)
-
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
@@ -169,7 +132,7 @@ class Effects:
         elif self.party.part is PartyRole.NEWCOMER:
             self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
-        if mesh := self._mesh():
+        if mesh := self.resharding.mesh():
             warm = f"{warm}\na mesh of shape {list(mesh.shape)} in the newer run"
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
         if self.party.decides:
@@ -200,7 +163,7 @@ class Effects:
         """Connect the newer run's groups, if this party is a rank of it."""
         if self.party.new is None:
             return
-        begun, bridge, mesh = time.monotonic(), self.bridge, self._mesh()
+        begun, bridge, mesh = time.monotonic(), self.bridge, self.resharding.mesh()
         timeout = timedelta(seconds=self.run.timeout)
         groups = tuple(mesh.groups_beside_world(self.party.new)) if mesh else ()
         bridge.groups = connect_ranks(self.settings, timeout=timeout, deadline=self._deadline, mesh=groups)
@@ -288,7 +251,7 @@ class Effects:
     def end(self) -> None:
         """The stop is over, however it ended."""
         self._collector.end()
-        self._rooms = {}
+        self.resharding.forget_rooms()
 
     def lap(self, part: str) -> None:
         """End a part of the stop and record its seconds."""
@@ -298,7 +261,7 @@ class Effects:
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
-        self._check_moment()
+        self.resharding.check_moment()
         self.keys.announce_stop()
         own, state = self._own_part()
         header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
@@ -307,8 +270,8 @@ class Effects:
             self.run.images.know(header.ranks)
         self.lap("header")
         given = self._parcels(header)
-        if state and self.resharded:
-            self._make_rooms(header, state, self.resharded)
+        if state:
+            self.resharding.make_rooms(header, state)
         if state:
             alike = {name: tensor for name, tensor in state.shared.items() if name not in header.shards}
             with Summing(alike if self.attempt.world > 1 else {}) as summing:
@@ -324,53 +287,13 @@ class Effects:
         mesh = ElasticMesh(header.mesh) if header.mesh else None
         return parcels(self.attempt, header.items, header.shards, mesh)
 
-    def _check_moment(self) -> None:
-        """UserError if a sharded model cannot change its ranks now, whatever was found when the attempt began."""
-        registry = self.run.registry
-        if not registry.sharded:
-            return
-        if why := obstacle(self.run) or hidden_obstacle(self.run):
-            raise UserError(why)
-        if keeps_others(registry.sharded_modules):
-            raise UserError(UNREGISTERED)
-        if registry.unreduced:
-            raise UserError("the model holds gradients that are not reduced yet, and would be lost")
-        if registry.gathers:
-            raise UserError(
-                "the script has begun to gather sharded parameters before the batch that needs them "
-                "(`unshard(async_op=True)`, or a prefetch without its forward pass)"
-            )
-
     def _exchange(self, given: Sequence[Parcel], state: RankState) -> dict[Key, Tensor]:
         """Send this rank's part, and receive what it needs itself."""
         group, me = self.bridge.group, self.party.number
-        if self._rooms:
-            places = {(SHARED, name): Place(room, box) for name, (_, room, box) in self._rooms.items()}
+        if places := self.resharding.places:
             return exchange(group, me, given, state, places)
         send(group, [parcel for parcel in given if parcel.sender == me], state)
         return receive(group, [parcel for parcel in given if parcel.receiver == me], {})
-
-    def _make_rooms(self, header: Header, state: RankState, resharded: Resharded) -> None:
-        """On a stayer, for a newer run of another size: memory for its new shards. Raises UserError if the script keeps
-        sharded tensors that would go on with their old shards."""
-        if not resharded.fits(self.run.registry.sharded_modules):
-            raise UserError("the sharded model has got or replaced parameters since this attempt began")
-        live = self.run.registry.sharded_tensors()
-        if odd := sorted(live.keys() ^ header.shards.keys()):
-            raise UserError(
-                f"{odd[0]} is sharded, and is no parameter and no optimizer's state: its size cannot change"
-            )
-        own = [*live.values(), *(tensor.grad for tensor in live.values() if tensor.grad is not None)]
-        if left := strays([*own, *state.shared.values()], self.run.registry.sharded_modules):
-            raise UserError(
-                f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
-                f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"
-            )
-        self._rooms = {name: (tensor, *resharded.room(tensor)) for name, tensor in live.items()}
-
-    def _reshard(self) -> None:
-        if self.resharded and self._rooms:
-            self.resharded.install([(tensor, room) for tensor, room, _ in self._rooms.values()])
 
     def take(self) -> RankState:
         """On a newcomer: wait until the old ranks stop, and receive the state into this script's own tensors."""
@@ -385,30 +308,13 @@ class Effects:
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         targets = registry.targets(decode(header.objects), header.items, self._room or {})
         self._room = None
-        self._check_shards(header, targets)
+        self.resharding.check_shards(header, targets)
         found = receive(bridge.group, mine, targets)
         self.lap("state")
         rank = self.attempt.predecessor_of(self.party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
         own = None if own is None else decode(own)
         return header.state(found, with_own(own, self._merge(header)) if header.parts else own)
-
-    def _check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
-        """UserError unless this script shards the same tensors in the same way as the old ranks."""
-        mesh = self._mesh()
-        for part, name in {*targets, *((SHARED, name) for name in header.shards)}:
-            target = targets.get((part, name))
-            placed = placements_over(target, mesh) if mesh and target is not None and is_sharded(target) else None
-            if (None if placed is None else write_placements(placed)) != header.shards.get(name):
-                raise UserError(f"{name} is not sharded as on the old ranks: start newcomers with the same script")
-        own = self.run.registry.sharding_options()
-        for part, there in header.options.items():
-            here = own.get(part, {})
-            if name := next((name for name in there if here.get(name) != there[name]), ""):
-                raise UserError(
-                    f"{part} has {name}={here.get(name)}, and {there[name]} on the old ranks: set it in each process "
-                    f"before its first batch"
-                )
 
     def _merge(self, header: Header) -> dict[str, Any]:
         """This party's state in a run of another size. Raises UserError if the script's merge function fails."""
@@ -487,7 +393,7 @@ class Effects:
         run, header = self.run, self.header
         if self.attempt.newcomers:
             run.hint = BEGAN_ANEW
-        before = change_ranks(run, self.bridge, self.settings, self._reshard)
+        before = change_ranks(run, self.bridge, self.settings, self.resharding.install)
         take_over_log(run, self._writer, word)
         if header and self.party.part is PartyRole.STAYER:
             self._go_on(header)
@@ -518,7 +424,7 @@ class Effects:
         """Change in a stayer what restoring a commit made here would change."""
         run = self.run
         if self._kept:
-            own = run.registry.state(None).shared if self._rooms else self._kept.shared
+            own = run.registry.state(None).shared if self.resharding.places else self._kept.shared
             run.registry.load(replace(self._kept, shared=own))
             run.tell_result()
         run.registry.load_own(self._merged)

@@ -159,7 +159,7 @@ class LiveHandover:
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
         effects.room_needed = _room_needed(run, attempt)
-        effects.prepare_size()
+        effects.resharding.prepare()
         seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
         timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, run.timings.of_a_save())
         if self._driver:

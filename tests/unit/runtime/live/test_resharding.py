@@ -59,8 +59,8 @@ def test_an_unknown_error_of_torch_is_an_obstacle_to_this_size_and_does_not_reac
     found = effects(6, (2, 3), ())
     for info in infos(found.run.registry.sharded_modules):
         info.shard_mesh_dim = 7
-    found.prepare_size()
-    assert "index out of range" in found.size_obstacle
+    found.resharding.prepare()
+    assert "index out of range" in found.resharding.obstacle
 
 
 @pytest.mark.parametrize(("world", "joins", "leavers"), [(6, (2, 3), ()), (2, (), (2, 3))])
@@ -70,41 +70,41 @@ def test_a_divisor_of_gradients_that_the_script_has_set_keeps_the_size(
     """Nobody knows whether the newer run's should be another."""
     found = effects(world, joins, leavers)
     model(found).set_gradient_divide_factor(4.0)
-    found.prepare_size()
-    assert "divides gradients by 4 (set_gradient_divide_factor)" in found.size_obstacle
+    found.resharding.prepare()
+    assert "divides gradients by 4 (set_gradient_divide_factor)" in found.resharding.obstacle
 
 
 def test_a_newcomer_whose_script_sets_other_options_of_the_shards_does_not_join() -> None:
     found = effects(4, (3,), (3,))
     header = cast("Header", SimpleNamespace(shards={}, options=found.run.registry.sharding_options()))
-    found._check_shards(header, {})
+    found.resharding.check_shards(header, {})
     model(found).set_requires_all_reduce(False)
     with pytest.raises(UserError, match="model has all_reduce_grads=False, and True on the old ranks"):
-        found._check_shards(header, {})
+        found.resharding.check_shards(header, {})
 
 
 def test_a_model_that_gets_a_part_after_an_offer_ends_the_attempt_before_anything_is_sent() -> None:
     found = effects(6, (2, 3), ())
-    found.prepare_size()
-    assert found.resharded is not None
+    found.resharding.prepare()
+    assert found.resharding._resharded is not None
     net = model(found)
     net.late = fully_shard(nn.Linear(4, 4), mesh=net.weight.device_mesh)
     with pytest.raises(UserError, match="has got or replaced parameters since this attempt began"):
-        found._make_rooms(cast("Any", None), cast("Any", None), found.resharded)
+        found.resharding.make_rooms(cast("Any", None), cast("Any", None))
 
 
 @pytest.mark.parametrize("how", ["fsdp", *IN_TWO])
 def test_a_sharded_model_that_is_not_registered_keeps_the_ranks_in_words_of_its_own(how: str) -> None:
     found = effects(4, (3,), (3,), how)
     assert kept_world(found.run) == ""
-    found._check_moment()
+    found.resharding.check_moment()
     teacher = shard(nn.Linear(4, 4), how, model(found).weight.device_mesh._get_root_mesh())
     assert kept_world(found.run) == UNREGISTERED
     with pytest.raises(UserError, match="is not registered: register it, too"):
-        found._check_moment()
+        found.resharding.check_moment()
     found.run.registry.add("teacher", teacher)
     assert kept_world(found.run) == ""
-    found._check_moment()
+    found.resharding.check_moment()
 
 
 @pytest.mark.parametrize("how", IN_TWO)
@@ -113,15 +113,15 @@ def test_ranks_that_do_not_fill_the_rows_of_a_mesh_are_an_obstacle_before_the_st
     how: str, world: int, joins: tuple[int, ...], leavers: tuple[int, ...]
 ) -> None:
     found = effects(world, joins, leavers, how)
-    found.prepare_size()
-    assert f"a multiple of 2 ranks, and not to {world}" in found.size_obstacle
+    found.resharding.prepare()
+    assert f"a multiple of 2 ranks, and not to {world}" in found.resharding.obstacle
 
 
 @pytest.mark.parametrize("how", IN_TWO)
 def test_whole_rows_are_none(how: str) -> None:
     found = effects(6, (2, 3), (), how)
-    found.prepare_size()
-    assert (found.size_obstacle, found.resharded is None) == ("", False)
+    found.resharding.prepare()
+    assert (found.resharding.obstacle, found.resharding._resharded is None) == ("", False)
 
 
 @pytest.mark.parametrize("how", IN_TWO)

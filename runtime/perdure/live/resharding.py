@@ -1,0 +1,136 @@
+"""Checks a sharded model in a hand-over, and gives it its shards in a run of another size.
+
+Used by perdure.live.effects. Raises UserError if the script keeps something that cannot move. Communicates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from perdure.checkpoint.boxes import is_sharded, placements_over
+from perdure.checkpoint.manifest import SHARED
+from perdure.checkpoint.state import RankState
+from perdure.errors import UserError, in_words
+from perdure.layout.box import Box
+from perdure.layout.elastic import ElasticMesh, write_placements
+from perdure.live.header import Header
+from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
+from perdure.live.protocol.parties import Attempt, Party
+from perdure.live.transfer import Key, Place
+from perdure.loop.run import Run
+from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
+
+
+class Resharding:
+    """The shards of one party in one attempt."""
+
+    def __init__(self, run: Run, attempt: Attempt, party: Party) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._party = party
+        self.obstacle = ""
+        """Why this attempt cannot change the ranks, while one to another size might."""
+        self._resharded: Resharded | None = None
+        """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
+        self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
+        """... and each sharded tensor, with its new memory and the box that belongs there."""
+
+    def prepare(self) -> None:
+        """On an old rank, in its main thread: prepare a newer run of another size, for which shards are others."""
+        attempt, registry = self._attempt, self._run.registry
+        if attempt.world == attempt.new_world:
+            return
+        if self._run.framework:
+            self.obstacle = f"{self._run.framework.name} keeps the number of ranks that it began with"
+        if not registry.sharded:
+            return
+        if 1 in (attempt.world, attempt.new_world):
+            self.obstacle = ONE_RANK
+            return
+        try:
+            self.mesh()
+            if (factor := own_divisor(registry.sharded_modules)) is not None:
+                raise UserError(
+                    f"the script divides gradients by {factor:g} (set_gradient_divide_factor), which may stand for the "
+                    f"number of ranks: leave it out, so that torch divides by the present number"
+                )
+            if self._party.new is not None:
+                self._resharded = Resharded(registry.sharded_modules, rank=self._party.new, world=attempt.new_world)
+        except Exception as error:  # noqa: BLE001 - whatever another torch does, the training goes on
+            self.obstacle = in_words(error)
+
+    def mesh(self) -> ElasticMesh | None:
+        """The mesh of the newer run, if the model is sharded. UserError if it has no such mesh."""
+        mesh = self._run.registry.mesh
+        return mesh and mesh.of(self._attempt.new_world)
+
+    def check_moment(self) -> None:
+        """UserError if a sharded model cannot change its ranks now, whatever was found when the attempt began."""
+        registry = self._run.registry
+        if not registry.sharded:
+            return
+        if why := obstacle(self._run) or hidden_obstacle(self._run):
+            raise UserError(why)
+        if keeps_others(registry.sharded_modules):
+            raise UserError(UNREGISTERED)
+        if registry.unreduced:
+            raise UserError("the model holds gradients that are not reduced yet, and would be lost")
+        if registry.gathers:
+            raise UserError(
+                "the script has begun to gather sharded parameters before the batch that needs them "
+                "(`unshard(async_op=True)`, or a prefetch without its forward pass)"
+            )
+
+    def make_rooms(self, header: Header, state: RankState) -> None:
+        """On a stayer, for a newer run of another size: memory for its new shards. Raises UserError if the script keeps
+        sharded tensors that would go on with their old shards."""
+        resharded = self._resharded
+        if resharded is None:
+            return
+        if not resharded.fits(self._run.registry.sharded_modules):
+            raise UserError("the sharded model has got or replaced parameters since this attempt began")
+        live = self._run.registry.sharded_tensors()
+        if odd := sorted(live.keys() ^ header.shards.keys()):
+            raise UserError(
+                f"{odd[0]} is sharded, and is no parameter and no optimizer's state: its size cannot change"
+            )
+        own = [*live.values(), *(tensor.grad for tensor in live.values() if tensor.grad is not None)]
+        if left := strays([*own, *state.shared.values()], self._run.registry.sharded_modules):
+            raise UserError(
+                f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
+                f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"
+            )
+        self._rooms = {name: (tensor, *resharded.room(tensor)) for name, tensor in live.items()}
+
+    @property
+    def places(self) -> dict[Key, Place]:
+        """Where received shards go; {} if this rank's shards stay as they are."""
+        return {(SHARED, name): Place(room, box) for name, (_, room, box) in self._rooms.items()}
+
+    def install(self) -> None:
+        """The sharded tensors continue in their new memory."""
+        if self._resharded and self._rooms:
+            self._resharded.install([(tensor, room) for tensor, room, _ in self._rooms.values()])
+
+    def forget_rooms(self) -> None:
+        """Free the new memory that no tensor has taken."""
+        self._rooms = {}
+
+    def check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
+        """UserError unless this script shards the same tensors in the same way as the old ranks."""
+        mesh = self.mesh()
+        for part, name in {*targets, *((SHARED, name) for name in header.shards)}:
+            target = targets.get((part, name))
+            placed = placements_over(target, mesh) if mesh and target is not None and is_sharded(target) else None
+            if (None if placed is None else write_placements(placed)) != header.shards.get(name):
+                raise UserError(f"{name} is not sharded as on the old ranks: start newcomers with the same script")
+        own = self._run.registry.sharding_options()
+        for part, there in header.options.items():
+            here = own.get(part, {})
+            if name := next((name for name in there if here.get(name) != there[name]), ""):
+                raise UserError(
+                    f"{part} has {name}={here.get(name)}, and {there[name]} on the old ranks: set it in each process "
+                    f"before its first batch"
+                )
