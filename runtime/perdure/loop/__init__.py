@@ -13,6 +13,7 @@ reporting           what the end of a process means, and reports it
 reports             the script's own timed reports
 result              the result that a script sets
 survivor_snapshots  images for the next run, in case a peer is lost
+safe_point          one place where a run might have stopped, and the image made of it
 copy_budget         how much of the training's time copies for images may take
 standing            the session call that a rank is in, for deadlock messages
 leaving             how a process leaves before the goal

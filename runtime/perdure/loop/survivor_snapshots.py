@@ -21,91 +21,32 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Final
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from perdure.checkpoint import boxes, stage, tensors
-from perdure.checkpoint.image_file import Label, write_image
-from perdure.checkpoint.state import RankState
+from perdure.checkpoint import boxes
 from perdure.console import say
 from perdure.errors import PeerLost, PerdureError
-from perdure.group.agreement import Agreement
-from perdure.group.peers import Peers
-from perdure.host.memory import free_memory
-from perdure.log.entry import checksum
-from perdure.log.images import Stamp
-from perdure.log.position import Position
 from perdure.loop.copy_budget import CopyBudget
-from perdure.loop.framework import Framework
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
 from perdure.loop.optimizer_meeting import OptimizerMeeting
-from perdure.loop.position.progress import ProgressTracker
-from perdure.loop.reporting import Reporter
+from perdure.loop.safe_point import SafePoint, SnapshotSource, safe_point
 from perdure.loop.step_exchanges import StepExchanges
-from perdure.loop.telemetry.events import Event
 from perdure.state.numpy_random import NumpyGenerator
 from perdure.state.python_random import PythonGenerator
-from perdure.state.registry import Registry, Small
-from perdure.state.rng import Reading, alike, of_lost_rank, sums
+from perdure.state.rng import Reading, alike, sums
 from perdure.state.write_detection import Fingerprint, Fingerprints
-from perdure.wire.channel import Imaged, Imaging
-from perdure.wire.settings import Settings
+from perdure.wire.channel import Imaged
 
 SMALL_BYTES: Final = 16 * 2**20
 """State that changes between two steps is copied at each of them, up to this size."""
-MARGIN_BYTES: Final = 64 * 2**20
-"""Memory that has to be left over beside an image."""
 PATIENCE_SECONDS: Final = 4.0
 """How long an image waits for the end of the current step: less than the agent waits for the image."""
 GIVEN_UP: Final = "this run is lost, and this rank has left its image: it trains no more"
 TOO_LONG: Final = "copying what changes between two steps takes too long at present"
-
-
-@dataclass(frozen=True)
-class SafePoint:
-    """One place at which the run might have stopped."""
-
-    stamp: Stamp
-    position: Position
-    small: Small
-    rank: Any
-    """This rank's own state."""
-    open: tuple[str, ...]
-    """Accumulators to which a lost rank may have added values that no other rank has."""
-
-
-class SnapshotSource(Protocol):
-    """What an image is made from: the parts of a Run that it reads, and the listeners that it tells."""
-
-    settings: Settings
-    progress: ProgressTracker
-    registry: Registry
-    peers: Peers
-    agreement: Agreement
-    reporter: Reporter
-    framework: Framework | None
-    joining: bool
-
-    @property
-    def rank(self) -> int:
-        """This process's number in the run."""
-        ...
-
-    @property
-    def world(self) -> int:
-        """How many processes the run has."""
-        ...
-
-    def own(self, reading: Reading = ...) -> dict[str, Any]:
-        """State that is this rank's alone."""
-        ...
-
-    def tell(self, event: Event) -> None:
-        """Reports an event to the agent and the other sinks."""
-        ...
 
 
 class SurvivorSnapshots:
@@ -313,11 +254,8 @@ class SurvivorSnapshots:
         return standing
 
     def _copied(self, number: int, rank: int) -> SafePoint | None:
-        run = self._run
-        stamp = Stamp(run.settings.uid, number, run.progress.step, rank, run.world)
         try:
-            own, open_sums = run.own(self._generators), run.progress.sums.open
-            return SafePoint(stamp, run.progress.position(), run.registry.small(), own, open_sums)
+            return safe_point(self._run, number, rank, self._generators)
         except Exception as error:  # noqa: BLE001 - of a script's own object: training is worth more
             self._never = f"what is registered cannot be copied: {error!r}"
             return None
@@ -455,7 +393,7 @@ class SurvivorSnapshots:
 
     def _written(self) -> tuple[int | None, str]:
         """The image's step, or why there is none."""
-        run, standing, path = self._run, self._standing, self._run.settings.image_file
+        standing, path = self._standing, self._run.settings.image_file
         if self._never or self._lone:
             return None, self._never or self._lone
         if not self.wanted:
@@ -470,21 +408,11 @@ class SurvivorSnapshots:
             return None, "nothing was trained since the last commit"
         if standing.open:
             return None, f"what the lost rank added to accumulators is lost with it: {', '.join(standing.open)}"
-        state = run.registry.state(standing.rank, standing.small)
-        parts = boxes.parts(state.shared.values(), standing.stamp.world)
-        part, several = parts[standing.stamp.rank], max(parts) + 1
-        staged = stage.stage(state, part, several, parts)
-        run.tell(Imaging(staged.size))
-        room = free_memory()
-        if room is not None and staged.size + MARGIN_BYTES > room:
-            return None, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
-        of_lost = of_lost_rank([staged.state], self._alike)
-        layout = checksum(repr([stage.layout(state.shared), parts]).encode()) if several > 1 else ""
-        whose = part, several, layout
-        label = Label(standing.stamp, standing.position, _sum_of(state), self._alike, of_lost, self._ranks, *whose)
-        end = write_image(path, label, staged, self._stands, self._end)
-        if not end:
-            return None, "training went on while the image was written"
+        end, why = standing.write(
+            self._run, path, stands=self._stands, behind=self._end, alike=self._alike, ranks=self._ranks
+        )
+        if why:
+            return None, why
         self._end = end
         return standing.stamp.step, ""
 
@@ -511,15 +439,3 @@ def _behind(mine: weakref.ref[SurvivorSnapshots]) -> Callable[..., None]:
             images.stepped(optimizer)
 
     return behind
-
-
-def _sum_of(state: RankState) -> str:
-    """A checksum of what is equal on all ranks that hold the same."""
-    sums_of: dict[str, int] = {}
-    for name, tensor in state.shared.items():
-        held = boxes.held(tensor) if boxes.is_sharded(tensor) else None
-        if held is None:
-            sums_of[name] = tensors.checksum(tensor)
-        else:
-            sums_of |= {f"{name}{one.box}": tensors.checksum(one.memory) for one in held}
-    return f"{tensors.digest(sums_of):016x}"

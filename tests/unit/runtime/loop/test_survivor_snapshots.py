@@ -23,7 +23,7 @@ from perdure.errors import Corrupt, PeerLost
 from perdure.group.agreement import Agreement, Meeting
 from perdure.group.peers import Alone
 from perdure.group.world import Group, connect_group
-from perdure.loop import copy_budget, survivor_snapshots
+from perdure.loop import copy_budget, safe_point, survivor_snapshots
 from perdure.loop.last_step import LastStep
 from perdure.loop.position.accumulating import Accumulator
 from perdure.loop.run import Run
@@ -256,7 +256,7 @@ def test_what_moves_on_while_the_image_is_written_takes_it_back(
         return write_image(path, label, staged, asked, begin)
 
     training.step()
-    monkeypatch.setattr(survivor_snapshots, "write_image", written_late)
+    monkeypatch.setattr(safe_point, "write_image", written_late)
     training.run.images.leave()
     assert [*found, training.image] == [None, None]
 
@@ -401,7 +401,7 @@ def test_one_is_left_at_most(training: Training) -> None:
 
 
 def test_without_memory_for_it_there_is_none(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survivor_snapshots, "MARGIN_BYTES", 2**60)
+    monkeypatch.setattr(safe_point, "MARGIN_BYTES", 2**60)
     training.step()
     training.run.images.leave()
     assert training.image is None
