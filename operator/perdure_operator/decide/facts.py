@@ -13,10 +13,8 @@ from typing import Final
 
 from perdure.wire import LINGER_SECONDS, Completion, ExitKind
 from perdure_operator.api import names
-from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, doubled_seconds, later
-from perdure_operator.decide.quota import makes_room
 from perdure_operator.state.newest_answer import NewestAnswer
 from perdure_operator.state.snapshot import (
     KeptTemplate,
@@ -51,29 +49,8 @@ lost member's replacement has for it, too."""
 _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HANDED_OVER)
 """Outcomes after which the log has the run's end."""
 
-_CANNOT_START: Final = frozenset(
-    {
-        Reason.POD_REFUSED,
-        Reason.TEMPLATE_INVALID,
-        Reason.CHECKING_TEMPLATE,
-        Reason.REPLACING_MEMBERS,
-        Reason.IMAGE_PULL_FAILED,
-        Reason.AGENT_MISSING,
-        Reason.CONTAINER_NOT_CREATED,
-        Reason.CONTAINER_ENDED,
-        Reason.EXIT_SAVE,
-        Reason.DELETING_MEMBERS,
-        Reason.MEMBER_STUCK,
-    }
-)
-"""What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
-another matter: members that leave make some."""
-
 CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which no member leaves at a known time, unless a node has a deadline."""
-_LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
-"""The scheduler's words for resources that members free when they leave."""
-
 _NAMES_SHOWN: Final = 8
 _NODES_KEPT: Final = 8
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -377,40 +354,6 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
         cause=cause[:CAUSE_LENGTH],
         nodes=tuple(failed)[-_NODES_KEPT:],
     )
-
-
-def spares_the_run(draft: Draft) -> bool:
-    """Whether the run trains on while new members fail on their own: it is known to be the run that trains."""
-    upcoming = draft.status.next
-    return new_members_fail(draft) and not (_resizes(draft) and upcoming and upcoming.attempts)
-
-
-def new_members_fail(draft: Draft) -> bool:
-    """Whether new members of this move fail on their own, and no member is taken away at a known time.
-
-    If the run stopped, it would need the members that fail, are refused, or have no pod yet. For another size no member
-    has to leave: then the run stops only if its end makes the room that new members lack.
-    """
-    intent, upcoming = draft.intent, draft.status.next
-    row = upcoming.replacements if upcoming else None
-    if intent is None or intent.disruption not in CAN_WAIT or intent.deadline_seen:
-        return False
-    if _resizes(draft) and intent.ready_by is None:
-        return False  # it grows
-    if row is not None and row.nodes:
-        return True
-    held = draft.standbys_wait or draft.waiting
-    if held is not None and held.reason is Reason.QUOTA_EXCEEDED:
-        return not makes_room(held.message)
-    if _resizes(draft):
-        unplaced = held.message if held and held.reason is Reason.UNSCHEDULABLE else ""
-        return not any(word in unplaced for word in _LACKS)
-    unmade = set(draft.next_members) - set(own(draft.snapshot))
-    return bool(unmade) or (held is not None and held.reason in _CANNOT_START)
-
-
-def _resizes(draft: Draft) -> bool:
-    return draft.intent is not None and draft.intent.disruption is Disruption.SIZE_CHANGE
 
 
 def listed(pods: Iterable[PodView]) -> str:

@@ -27,16 +27,15 @@ from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
 from perdure_operator.decide.facts import (
     joined,
     made_from_another,
-    new_members_fail,
     order_of_death,
     own,
     patience,
     refused,
-    spares_the_run,
     still_running,
     template_of,
     unexpected,
 )
+from perdure_operator.decide.failing_members import new_members_fail, spares_the_run
 from perdure_operator.decide.intents import fall_back, leave_at_once, limited, may_prepare, ready_by
 from perdure_operator.decide.placement import can_start, can_train
 from perdure_operator.decide.plans import live_plan, plan_in_place, succeed

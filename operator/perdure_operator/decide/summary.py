@@ -11,9 +11,9 @@ from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
 from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, spares_the_run, terminated
-from perdure_operator.decide.health import describe_health, is_training
-from perdure_operator.decide.hearing import describe_training, keep_progress
+from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, terminated
+from perdure_operator.decide.failing_members import spares_the_run
+from perdure_operator.decide.health import describe_health, describe_training, is_training, keep_progress
 from perdure_operator.decide.history import failed_to_take_over
 from perdure_operator.decide.placement import can_train, unusable_node
 from perdure_operator.decide.sizing import grows_later, size_of, wanted_size, warn_of_priority, why_so_many

@@ -17,7 +17,7 @@ from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.draft import clock, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS
-from perdure_operator.decide.hearing import is_silent
+from perdure_operator.decide.health import is_silent
 from perdure_operator.state.snapshot import PodView
 
 UNREADABLE: Final = "unreadable"

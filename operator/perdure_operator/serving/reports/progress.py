@@ -9,8 +9,7 @@ from typing import Final
 from perdure.wire.report import TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
-from perdure_operator.decide.health import health
-from perdure_operator.decide.hearing import is_silent, trained_runs
+from perdure_operator.decide.health import health, is_silent, trained_runs
 from perdure_operator.serving.reports.heard import Received
 
 EVERY: Final = timedelta(seconds=60)

@@ -13,7 +13,7 @@ from perdure.wire import Role
 from perdure.wire.report import Report
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.read.records import JobRecord, PodRecord
-from perdure_operator.decide.hearing import trained_plans, trained_runs
+from perdure_operator.decide.health import trained_plans, trained_runs
 from perdure_operator.serving.reports.tokens import ReportingPod
 
 _REPORT: Final = frozenset({Role.MEMBER.value, Role.STANDBY.value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure_operator.decide.quota import makes_room
+from perdure_operator.decide.failing_members import makes_room
 
 WORDS = 'pods "digits-ab12-2" is forbidden: exceeded quota: share, requested: {0}=1, used: {0}={1}, limited: {0}={2}'
 

@@ -13,7 +13,7 @@ import pytest
 from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import TrainingPhase, TrainingProgress
 from perdure_operator.cluster.protocol import JOBS, Forbidden, Json, Resource, Unavailable
-from perdure_operator.decide.hearing import SILENT
+from perdure_operator.decide.health import SILENT
 from perdure_operator.loop.progress import LOOK_SECONDS, PAUSE_SECONDS, REFUSED_SECONDS, ProgressWriter
 from perdure_operator.serving.pacing import BoundedRate
 from perdure_operator.serving.reports.heard import Received, ReportBoard

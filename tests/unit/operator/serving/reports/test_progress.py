@@ -10,7 +10,7 @@ import pytest
 from perdure.wire.report import TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
-from perdure_operator.decide.hearing import SILENT
+from perdure_operator.decide.health import SILENT
 from perdure_operator.serving.reports import progress
 from perdure_operator.serving.reports.heard import Received
 from perdure_operator.serving.reports.progress import EVERY, Shown

@@ -11,7 +11,7 @@ from perdure.wire import ExitKind, Outcome, Role, write_outcome
 from perdure.wire.report import Report
 from perdure_operator.api.status import NextRun, PreviousRun, TrainingJobStatus
 from perdure_operator.cluster.read.records import JobRecord, PodRecord
-from perdure_operator.decide.hearing import trained_runs
+from perdure_operator.decide.health import trained_runs
 from perdure_operator.serving.reports.tokens import ReportingPod
 from perdure_operator.serving.reports.trust import refusal, speaks_for_job
 from tests.support.reporting import job_of, members, report, sender, trains
