@@ -24,12 +24,13 @@ from perdure.session.driven import (
     get_generators,
     joins,
     keep,
+    of_all_ranks,
     own_collectives,
     root,
     say,
     set_generators,
 )
-from perdure.session.functions import gather, progress, restore
+from perdure.session.functions import progress, restore
 from perdure.session.session import Session
 
 TRAINER: Final = "the Hugging Face Trainer"
@@ -44,7 +45,7 @@ class Driving:
         self._session = session
         self._batches: TrainerBatches = trainer.get_train_dataloader()
         begun = time.monotonic()
-        self._progress = TrainerProgress(trainer, partial(gather, session), lambda: time.monotonic() - begun)
+        self._progress = TrainerProgress(trainer, partial(of_all_ranks, session, "trainer"), lambda: time.monotonic() - begun)
         self._epochs: Iterator[int] = iter(())
         self._epoch = 0
         self._draws: dict[str, Any] | None = None

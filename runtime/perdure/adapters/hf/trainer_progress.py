@@ -1,14 +1,15 @@
 """The Trainer's own progress, in addition to model, optimizer and schedule: its TrainerState, the states of its
 callbacks, and the losses not logged yet. It is saved and restored with the training.
 
-Each rank has its own losses to log, so a save first gathers those of all ranks.
+Each rank has its own losses to log, and its callbacks may have states of their own, so a save first gathers those of
+all ranks. A run with another number of ranks gets the callbacks of rank 0 on all of them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from transformers.trainer_callback import ExportableState, TrainerControl
 
@@ -18,11 +19,22 @@ COUNTED: Final = ("epoch", "global_step", "num_input_tokens_seen", "total_flos",
 """The fields of a TrainerState to save; the others follow from the arguments."""
 
 
+class _Own(TypedDict):
+    """What a rank does not share with the others."""
+
+    waiting: list[float]
+    """Its loss and its FLOPs."""
+    callbacks: str
+
+
 class TrainerProgress:
     """The state registered under the name "trainer"."""
 
-    def __init__(self, trainer: Any, gather: Callable[[Any], list[Any]], seconds: Callable[[], float]) -> None:
-        """`seconds` returns the seconds since this call of train() began."""
+    def __init__(
+        self, trainer: Any, gather: Callable[[Callable[[], Any]], list[Any]], seconds: Callable[[], float]
+    ) -> None:
+        """`gather` returns what a function gives on each rank. `seconds` returns the seconds since this call of train()
+        began."""
         self._trainer = trainer
         self._gather = gather
         self._seconds = seconds
@@ -30,28 +42,31 @@ class TrainerProgress:
         """Seconds that earlier runs have trained."""
         self.last: list[float | None] = [None, None]
         """Gradient norm and learning rate of the last update, as logged."""
-        self._of_all: list[list[float]] | None = None
+        self._of_all: list[_Own] | None = None
         self._restored: Mapping[str, Any] | None = None
         self._history: tuple[int, str] = (0, "[]")
 
     def put_together(self) -> None:
-        """Gather the losses of all ranks before a save. Collective."""
-        self._of_all = self._gather(self._own())
+        """Gather what each rank has of its own before a save. Collective; an error on all ranks if one has none."""
+        self._of_all = self._gather(self._own)
 
-    def _own(self) -> list[float]:
+    def _own(self) -> _Own:
         trainer = self._trainer
         loss = getattr(trainer, "_tr_loss", None)  # there is none before training begins
-        return [0.0 if loss is None else loss.item(), float(trainer.current_flos)]
+        waiting = [0.0 if loss is None else loss.item(), float(trainer.current_flos)]
+        return {"waiting": waiting, "callbacks": json.dumps(self._callbacks(), default=_plain)}
 
     def state_dict(self) -> dict[str, Any]:
         """The present state, with the losses as last gathered."""
-        trainer = self._trainer
+        trainer, of_all = self._trainer, self._of_all or [self._own()]
+        callbacks = [own["callbacks"] for own in of_all]
         return {
             "state": json.dumps({name: getattr(trainer.state, name) for name in COUNTED}, default=_plain),
             "log_history": self._log_history(),
-            "callbacks": json.dumps(self._callbacks(), default=_plain),
+            "callbacks": callbacks[0],
+            "callbacks_of_ranks": callbacks if len(set(callbacks)) > 1 else [],
             "stopping": bool(trainer.control.should_training_stop),
-            "waiting": self._of_all or [self._own()],
+            "waiting": [own["waiting"] for own in of_all],
             "logged": [getattr(trainer, "_total_loss_scalar", 0.0), getattr(trainer, "_globalstep_last_logged", 0)],
             "last": self.last,
             "max_steps": int(trainer.state.max_steps),
@@ -69,7 +84,7 @@ class TrainerProgress:
         for name, value in counted.items():
             setattr(trainer.state, name, value)
         trainer.state.log_history = json.loads(saved["log_history"])
-        for callback, attributes in self._exportable(json.loads(saved["callbacks"])):
+        for callback, attributes in self._exportable(json.loads(self._own_callbacks(saved))):
             for name, value in attributes.items():
                 setattr(callback, name, value)
         self.seconds_before, self.last = saved["seconds"], saved["last"]
@@ -113,6 +128,12 @@ class TrainerProgress:
             return waiting[rank][0], waiting[rank][1]
         losses, flos = zip(*waiting, strict=True)
         return sum(losses) / len(losses), sum(flos) if rank == 0 else 0.0
+
+    def _own_callbacks(self, saved: Mapping[str, Any]) -> str:
+        """The states of this rank's callbacks."""
+        of_ranks: list[str] = saved.get("callbacks_of_ranks", [])  # older commits have none
+        rank, world = self._trainer.args.process_index, self._trainer.args.world_size
+        return of_ranks[rank] if len(of_ranks) == world else str(saved["callbacks"])
 
     def _log_history(self) -> str:
         """The log as JSON, cached until something is logged, because it keeps growing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from perdure.errors import UserError
@@ -53,6 +54,8 @@ def live_obstacle(trainer: Any) -> str:
             f"callbacks that save no values by themselves, and keep some: {', '.join(names)}: a new member's would "
             f"begin without them"
         )
+    if any(isinstance(one, Timer) and one.time_remaining() is not None for one in trainer.callbacks):
+        return "max_time: the others' clock is not a new member's, and Lightning compares it before the first batch"
     if trainer.check_val_every_n_epoch != 1:
         return "check_val_every_n_epoch: between two validations a new member does not know the results of the last one"
     if trainer._val_check_time_interval is not None:

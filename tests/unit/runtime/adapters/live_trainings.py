@@ -1,12 +1,13 @@
 """The trainers' scripts in test_live: the Hugging Face Trainer and Lightning, whose ranks change while they train.
 
-Callbacks have no attributes: what such ones keep would keep the ranks from changing live.
+Callbacks have no attributes, or save them: what others keep would keep the ranks from changing live.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from perdure.adapters.hf import Trainer
 from perdure.adapters.lightning import SessionStrategy
@@ -30,6 +32,7 @@ from tests.unit.runtime.live.scripts import await_exit, dies, take_part
 
 warnings.simplefilter("ignore")
 BATCH = 12
+LONG = 3600.0
 
 
 def hf(
@@ -57,6 +60,7 @@ def hf(
         if early:
             dist.barrier()
         net, tally = MODELS[model](0.3), Tally()
+        adds = Adds(net)
 
         class Meets(TrainerCallback):
             def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
@@ -71,6 +75,15 @@ def hf(
             def __init__(self) -> None:
                 self.value = 0
 
+        class Clocked(TrainerCallback):
+            """It ends the training when its time is over."""
+
+            def on_train_begin(self, *_: Any, **__: Any) -> None:
+                self.begun = time.monotonic()
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                control.should_training_stop = time.monotonic() - self.begun > LONG
+
         class StopsEarlyAndKeeps(EarlyStoppingCallback):
             """What it inherits saves the patience, and not its value."""
 
@@ -78,7 +91,7 @@ def hf(
                 super().__init__(9)
                 self.value = 0
 
-        kept = {"": (), "value": (Keeps,), "more": (StopsEarlyAndKeeps,)}[keeps]
+        kept = {"": (), "value": (Keeps,), "clock": (Clocked,), "more": (StopsEarlyAndKeeps,)}[keeps]
         trainer = Trainer(
             session=session,
             batch_size=BATCH,
@@ -87,7 +100,7 @@ def hf(
             train_dataset=Numbers(100),
             eval_dataset=Numbers(20, seed=1),
             compute_metrics=score,
-            callbacks=[tally, Draw(), Meets(), EarlyStoppingCallback(9), *(kind() for kind in kept)],
+            callbacks=[tally, adds, Draw(), Meets(), EarlyStoppingCallback(9), *(kind() for kind in kept)],
         )
 
         def ids() -> list[int]:
@@ -104,6 +117,7 @@ def hf(
             "loss": loss,
             "state": state,
             "evaluations": tally.evaluations,
+            "sum": adds.sum,
             "optimizer": digest(trainer.optimizer.state_dict()["state"]),
             "random": digest({"torch": torch.get_rng_state()}),
             "last evaluation": trainer.evaluate()["eval_loss"],
@@ -173,6 +187,19 @@ def pl(
             "files": sorted(path.name for path in files.iterdir()) if checkpoints is not None else [],
             "same objects": len(set(map(tuple, objects))) == 1,
         }
+
+
+class Adds(TrainerCallback, ExportableState):
+    """It adds up numbers of this rank's samples, and saves the sum."""
+
+    def __init__(self, net: Any) -> None:
+        self.net, self.sum = net, 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"sum": self.sum}}
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.sum += self.net.seen[-1][0]
 
 
 class KeepsValue(Callback):

@@ -161,6 +161,7 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
         "a DistributedDataParallel that the script has made itself",
     ),
     "hf-a-callback": (HF, 2, {"keeps": "value"}, "of their own: Keeps: a new member's"),
+    "hf-a-limit-of-time": (HF, 2, {"keeps": "clock"}, "of their own: Clocked: a new member's"),
     "hf-a-callback-that-keeps-more-than-it-saves": (HF, 2, {"keeps": "more"}, "StopsEarlyAndKeeps: a new member's"),
     "lightning-a-callback": (PL, 2, {"keeps": "value"}, "and keep some: KeepsValue"),
     "lightning-a-callback-that-keeps-more-than-it-saves": (
@@ -186,7 +187,7 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], str]] = {
         PL,
         2,
         {"max_time": "00:01:00:00"},
-        "makes collectives before its first batch",
+        "max_time: the others' clock is not a new member's",
     ),
     "hf-a-collective": (HF, 2, {"early": True}, "makes collectives before its first batch"),
     "lightning-a-collective-of-torch": (PL, 2, {"early": "torch"}, "makes collectives before its first batch"),
