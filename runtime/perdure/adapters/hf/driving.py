@@ -45,7 +45,9 @@ class Driving:
         self._session = session
         self._batches: TrainerBatches = trainer.get_train_dataloader()
         begun = time.monotonic()
-        self._progress = TrainerProgress(trainer, partial(of_all_ranks, session, "trainer"), lambda: time.monotonic() - begun)
+        self._progress = TrainerProgress(
+            trainer, partial(of_all_ranks, session, "trainer"), lambda: time.monotonic() - begun
+        )
         self._epochs: Iterator[int] = iter(())
         self._epoch = 0
         self._draws: dict[str, Any] | None = None
