@@ -125,8 +125,8 @@ def _block(plan: RunPlan) -> Handover | None:
 def _token(plan: RunPlan) -> str:
     """A token that distinguishes this attempt from all others: it keeps stale connections of earlier ones out.
 
-    It is no secret: whoever reads status can compute it. An operator that restarts has to write it again, and has
-    nothing that readers of status lack. Who may reach the ports is for a NetworkPolicy to decide.
+    It is no secret: anyone who reads status can compute it, because a restarted operator has to write it again and
+    has only status. A NetworkPolicy decides who may reach the ports.
     """
     words = [str(plan.run), *[member.uid for member in plan.members]]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()

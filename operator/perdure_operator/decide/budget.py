@@ -1,6 +1,6 @@
 """The PodDisruptionBudget: minAvailable is never below the number of pods labelled `member`.
 
-Raise, then label; unlabel, then lower: while a run goes on in living pods, leavers count beside newcomers.
+Raise, then label; unlabel, then lower: while a run goes on in living pods, both leavers and newcomers count.
 An eviction is refused while a member runs and passes once it has terminated.
 """
 
@@ -45,7 +45,7 @@ def _wanted(draft: Draft) -> int:
     plans += [draft.newest_plan] if draft.newest_plan else []
     names = {member.name for plan in plans for member in plan.members} if plans else set(draft.next_members)
     in_place = any(plan.takes_over for plan in plans)
-    # Pods that are about to get the label count beside those that have it and may live, for whatever reason they do.
+    # Pods that are about to get the label count as well as those that have it and may live, for any reason.
     counted = labelled if in_place else {name for name in labelled if not terminated(pods[name])}
     # The next run is planned in the round in which the last leaver has ended: its budget has to exist by then.
     following = len(draft.next_members) if draft.intent and draft.intent.leave else 0

@@ -51,7 +51,7 @@ _EXPECTED: Final = _SAVED | {Reason.UNKNOWN_END}
 
 @dataclass(frozen=True)
 class Cost:
-    """Where a run stood when it ended."""
+    """How far a run had come when it ended."""
 
     of: int
     """The run that its members reported on."""
@@ -380,7 +380,7 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 
 
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
-    """Where the newest run stood of which one of these members tells: their own run may never have begun."""
+    """How far the newest run came that one of these members reports: their own run may never have begun."""
     told = _who_tell(draft, ended)
     of = max((one.run for one in told if one.run), default=ended.run)
     mine = [one for one in told if one.run == of]

@@ -83,7 +83,7 @@ def keep_progress(draft: Draft) -> Draft:
     """Remove reported progress when no run is active, because outcomes say more. Until then, schedule a round for when
     it expires.
 
-    Rates that nobody reports any more are dropped, and so is a step where a later one is known.
+    Rates of an old report are dropped, and so is its step if a later one is known.
     """
     progress = draft.status.progress
     if draft.current is None:

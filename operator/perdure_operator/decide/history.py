@@ -52,7 +52,7 @@ def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, wh
 
 
 def _counted(before: EarlierTakeovers, dropped: tuple[HistoryEntry, ...]) -> EarlierTakeovers:
-    """The counts with these entries. What nobody reported until now is counted nowhere."""
+    """The counts with these entries. Entries whose way was never reported are not counted."""
     ways = {Takeover.LIVE: "live", Takeover.IN_PLACE: "in_place", Takeover.RECREATE: "recreate"}
     for entry in dropped:
         if way := ways.get(entry.how):

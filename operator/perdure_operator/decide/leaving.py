@@ -237,8 +237,8 @@ def tell_leavers(draft: Draft) -> Draft:
 def _last_word(draft: Draft, plan: RunPlan | None, intent: Intent) -> str:
     """The text for a leaver; "" if there is nothing new to tell.
 
-    After a fault none may save: the text then carries the number of the run that follows. If nobody is left of the run
-    that took over, leavers may have the only copy of its state: the text names it as lost, so that they commit it.
+    After a fault none may save: the text then carries the number of the run that follows. If the run that took over has
+    no member left, leavers may have the only copy of its state: the text names it as lost, so that they commit it.
     """
     if plan:
         return leave(draft.status.run, intent) if intent.disruption is Disruption.NODE_FAULT else leave_with(plan)

@@ -107,7 +107,8 @@ def why_unfit(draft: Draft, name: str, pod: PodView | None) -> str:
 
 
 def why_useless(draft: Draft, name: str, pod: PodView | None) -> str:
-    """Why this name can be in no run, "" if it can: one that stands still even uses nodes that need not be left."""
+    """Why this name can be in no run, "" if it can. The node does not count: a run without progress may use nodes that
+    need not be left."""
     if pod is None:
         return _why_burnt(draft, name)
     if pod.gone:

@@ -104,7 +104,7 @@ def _not_left_any_more(draft: Draft, intent: Intent, found: EndReason) -> tuple[
 
 
 def let_settle(draft: Draft) -> Draft:
-    """Hold back a new member for a signal that comes and goes beside one that stays.
+    """Hold back a new member for a signal that comes and goes while another one stays.
 
     At most for half of the time that the other signal leaves, as all members would have to leave when that is over.
     """
@@ -212,7 +212,7 @@ def take_over_with_fewer(draft: Draft) -> Draft:
 def _goes_on_with(
     draft: Draft, current: CurrentRun, intent: Intent, roles: Succession, size: int
 ) -> tuple[Draft, bool]:
-    """Whether it is time for a run of this size; 0 stands for no run.
+    """Whether it is time for a run of this size; 0 means no run.
 
     If a member has ended no member trains: then it is time as soon as a run may begin at all.
     """
@@ -400,7 +400,7 @@ def _template_rules_out(template: Mapping[str, Any]) -> str:
     if any(one.get("name") == Env.LIVE and one.get("value") == "no" for one in trainer.get("env") or ()):
         return f"{Env.LIVE}=no"
     if gpus := [name for name in trainer.get("resources", {}).get("limits") or () if name.startswith(_GPUS)]:
-        return f"on GPUs ({gpus[0]}) ranks cannot be connected beside a living run yet"
+        return f"ranks on GPUs ({gpus[0]}) cannot connect yet while another run trains"
     return ""
 
 

@@ -115,7 +115,7 @@ def most_with(draft: Draft, able: int) -> int:
 
 
 def lasts(draft: Draft, size: int) -> tuple[Draft, bool]:
-    """Whether a run of this size could have begun for growAfterSeconds by now; 0 stands for no run."""
+    """Whether a run of this size could have begun for growAfterSeconds by now; 0 means no run."""
     upcoming, elastic = draft.status.next, draft.snapshot.spec.elastic
     if upcoming is None or elastic is None:
         return draft, False

@@ -1,7 +1,7 @@
-"""Standbys: how they are named, which spares are kept warm beside the run, and whom the next run takes from them.
+"""Standbys: how they are named, which spares are kept warm, and which of them the next run takes.
 
-`elastic.spares` spares stand beside a run that has begun. They are the first to go. A spare that cannot be used any
-more is replaced, at a pace that never becomes a storm. Members come first: new spares are made only while nothing asks
+A run that has begun has `elastic.spares` spares. A spare that cannot be used any more is replaced, at a pace that never
+becomes a storm. Members come first: new spares are made only while nothing asks
 the run to change. A job without `elastic` has none.
 """
 

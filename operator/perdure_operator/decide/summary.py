@@ -186,7 +186,7 @@ def _move(draft: Draft, cause: str) -> str:
         offered = f"run {draft.status.next.plan.run} is offered to the members"
         words = (
             f"{cause}; {offered}: they hand over between two steps, or save where their script cannot go on as it is; "
-            f"no member reports yet whether they train, or stand still as a store or a member does not answer"
+            f"no member has reported yet whether they train, or wait for a store or a member that does not answer"
         )
         return f"{words}; {draft.standbys_wait.message}" if draft.standbys_wait else words
     if not intent.prepare or draft.standbys_wait is None:

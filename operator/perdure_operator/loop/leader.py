@@ -1,4 +1,4 @@
-"""Election, resync and workers: the part of the operator beside the watch.
+"""Election, resync and workers: all of the operator but the watch.
 
 Every replica fills its cache; only the leader works. A process that loses its Lease stops at once and ends: a fresh
 process is safer than one that does not know what it missed. This module knows no event source, and its clocks and

@@ -24,7 +24,7 @@ from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader, Show, nowhere
 
 SideWork = Callable[[], Coroutine[Any, Any, None]]
-"""Work that runs beside the watch until the operator stops."""
+"""Work that runs in addition to the watch until the operator stops."""
 
 
 @dataclass(frozen=True)

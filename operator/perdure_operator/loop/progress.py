@@ -1,4 +1,4 @@
-"""Shows in status what members report, beside the rounds. While this process leads.
+"""Shows in status what members report, independently of the rounds, while this process leads.
 
 A write of numbers alone starts no round: its answer goes into the cache, so the watch brings nothing new. It does not
 disturb a round either: a job that a worker holds is left for the next look. Used by `operator`.

@@ -109,7 +109,7 @@ class Terminated(Model):
 
 
 class PodView(Model):
-    """A pod with the job's label, whoever owns it."""
+    """A pod with the job's label, of any owner."""
 
     name: str
     uid: str
@@ -320,7 +320,7 @@ class Snapshot(Model):
     """Templates stored for the job; status says which one counts."""
     refusals: tuple[Refusal, ...] = ()
     channel_refused: str = ""
-    """Why new members get no way to report; "" if they do, or if nobody should."""
+    """Why new members get no way to report; "" if they do, or if the operator takes no reports."""
     allotted: tuple[str, ...] = ()
     """Names in status that this process wrote there: no other process can have created their pods."""
     created: tuple[str, ...] = ()

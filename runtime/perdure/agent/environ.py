@@ -33,7 +33,7 @@ OF_A_RUN: Final = frozenset(
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """What a process needs to know beside its run."""
+    """What a process needs to know in addition to its run."""
 
     local_rank: int
     processes: int

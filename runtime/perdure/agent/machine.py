@@ -437,7 +437,7 @@ def _living(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     state, actions = replace(state, trainer=trainer), [*actions, *asked]
     if newer := _follows_at_once(state, trainer):
         state, started = _start(state, newer)
-        say = PrintLine(f"run {trainer.run} is over here, and run {newer.run} begins beside its end")
+        say = PrintLine(f"run {trainer.run} is over in this pod; run {newer.run} starts while its processes shut down")
         return state, [*actions, say, *started]
     if ended := _leaves_at_once(state, trainer):
         state, finished = _finish(replace(state, trainer=ended), pod_outcome(ended))

@@ -2,8 +2,8 @@
 
 A trainer is over when its last process has ended *and* no descendant is left: a DataLoader worker of the old run must
 not hold memory or ports of the next. A trainer whose processes only have their interpreters to shut down, and hold
-nothing, may be set aside earlier and ends beside the next one. There are no threads here, only non-blocking pipes that
-the shell's selector watches.
+nothing, may be set aside earlier and ends while the next one runs. There are no threads here, only non-blocking pipes
+that the shell's selector watches.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Agent:
         return self._exit
 
     def _report(self) -> None:
-        """Tell the operator how the training stands, if it takes reports."""
+        """Report the progress of the training to the operator, if it takes reports."""
         self._reporter.look(self._state, self._selector)
         self._children.spared = self._reporter.pid
 

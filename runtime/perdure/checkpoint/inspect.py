@@ -40,7 +40,7 @@ class Line:
 
 
 def unheard(_steps: int) -> None:
-    """For `coming`, where nobody asks how much is to come."""
+    """A `coming` that ignores how much is to come."""
 
 
 def log(uri: str, environ: Mapping[str, str]) -> Iterator[Line]:

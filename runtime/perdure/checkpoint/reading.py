@@ -23,7 +23,7 @@ RENEW_SECONDS: Final = 60.0
 def reading(store: Store, seq: int) -> Iterator[None]:
     """No training deletes this commit within the block, unless it had begun before.
 
-    Where the store takes no mark, as from somebody who may only read, it is read without, with a message.
+    If the store refuses the mark, as with read-only credentials, the commit is read without one, with a message.
     """
     try:
         mark = mark_reading(store, seq)

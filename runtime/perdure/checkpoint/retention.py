@@ -57,7 +57,7 @@ class Unneeded:
     released: frozenset[int]
     """The released pins that this handles, the script's and those by hand."""
     read: frozenset[int]
-    """The numbers of commits that stay because somebody reads them."""
+    """The numbers of commits that stay because a process reads them."""
     left_marks: frozenset[str]
     """What readers have left that ended."""
     bypassed_are_gone: bool

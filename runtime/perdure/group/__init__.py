@@ -8,7 +8,7 @@ collectives  work that succeeds or fails on all ranks together
 agreement    the one-step-lagged vote to save or leave
 pace         how often the ranks vote
 heartbeat    whether the other ranks are alive, for a rank that is asked to leave
-places       where the ranks stand, if one of them stands still
+places       where the ranks are, if one of them makes no progress
 world        gloo groups connected by hand, and installing one as torch's WORLD
 old_groups   frees the groups of older runs
 backoff      limits TCP's pauses between retransmissions

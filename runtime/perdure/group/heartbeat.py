@@ -6,8 +6,8 @@ asked to leave and has seen no new number for longer than a step takes exits: it
 their connection to it, or see no new number either.
 
 The heartbeat never disturbs work in progress: it pauses while a checkpoint is made, and a rank that was never heard
-does not count as gone. Each number comes with the rank's place (perdure.group.places): a rank that stands still for
-long says where all of them stand. Used by the session; it uses no collective.
+does not count as gone. Each number comes with the rank's place (perdure.group.places): a rank that makes no
+progress for long logs where all of them are. Used by the session; it uses no collective.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Says where the ranks stand once one of them has stood still for long.
+"""Reports which call each rank is in, once one of them has been in the same call for long.
 
 Ranks that meet in one collective at different calls get an error there (perdure.group.peers). In different groups, as
 when one is in its backward pass and another evaluates, each waits for a rank that never comes. So each rank's heartbeat
-carries its place, and a rank that stands still reads all of them. Pure; used by perdure.group.heartbeat.
+carries its place, and a rank that makes no progress reads all of them. Pure; used by perdure.group.heartbeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 STILL_SECONDS: Final = 60.0
-"""A rank that stands at one place for this long, and for longer than its longest step, looks at the others."""
+"""A rank that is at one place for this long, and for longer than its longest step, looks at the others."""
 LOOK_SECONDS: Final = 10.0
 """How often it then looks again."""
 SILENT_SECONDS: Final = 20.0
@@ -28,7 +28,7 @@ class Beat:
 
     number: int
     seconds: int = 0
-    """How long the rank has stood there."""
+    """How long the rank has been there."""
     place: str = ""
 
     def encode(self) -> str:
@@ -44,7 +44,7 @@ def decode(text: str) -> Beat:
 
 
 class Standstill:
-    """How long this rank has stood at one place, and what it has said of that. The caller passes every time."""
+    """How long this rank has been at one place, and what it has logged about it. The caller passes the time."""
 
     def __init__(self) -> None:
         self._place = ""
@@ -62,7 +62,7 @@ class Standstill:
         return int(now - self._since)
 
     def is_to_look(self, now: float, longest_step: float) -> bool:
-        """Whether this rank looks now where the others stand. Never before its run is open."""
+        """Whether this rank now looks where the others are. Never before its run is open."""
         seconds = now - self._since
         if not self._place or seconds < max(self._looks_at, longest_step):
             return False
@@ -70,7 +70,7 @@ class Standstill:
         return True
 
     def line(self, beats: Mapping[int, Beat], now: float) -> str:
-        """Where all ranks stand; "" if they stand at one place, or as they did when that was said."""
+        """Where all ranks are; "" if all are at one place, or at the places that the last line said."""
         for rank, beat in beats.items():
             if rank not in self._heard or self._heard[rank][0] != beat:
                 self._heard[rank] = beat, now

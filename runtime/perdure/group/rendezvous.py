@@ -178,7 +178,7 @@ def open_place(place: StoreAddress, timeout: timedelta, deadline: Deadline, *, l
 def place_of(settings: Settings) -> StoreAddress:
     """The meeting place of a run's ranks.
 
-    Ranks that connect beside a living run have another one than those that meet in place, at the same address: the
+    Ranks that connect while a run trains have another one than those that meet in place, at the same address: the
     first may still listen after an attempt that came to nothing.
     """
     named = f"{settings.uid}/{settings.run or '-'}/{settings.world}"

@@ -80,7 +80,7 @@ def _cells(tensor: TensorDemand) -> Iterator[tuple[int, str, int, Box, Sequence[
 
 def _held(box: Box, sources: Holders) -> Iterator[tuple[Box, Sequence[int]]]:
     """The box in cells, each with all that hold it. Those that hold exactly this box send it whole, if there are any:
-    so it is with models that are not sharded, whose plan is made while training stands still."""
+    so it is with models that are not sharded, whose plan is made while training waits."""
     if box in sources:
         yield box, sources[box]
         return

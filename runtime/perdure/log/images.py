@@ -6,7 +6,7 @@ from an older commit since, and passed that step in another way. So an image cou
 state of the run that opened last.
 
 A lower step does not make an image older either: a run that could not use the newest commit has begun behind it. So a
-commit counts against the images of its own run and of earlier ones. Every later run that could use it stands beyond it.
+commit counts against the images of its own run and of earlier ones. Every later run that could use it is past it.
 
 The image of a rank of a sharded model holds a part of the state. It counts only together with images of all other parts
 at the same step. A rank that lost another one just before its optimizer stepped has left two images

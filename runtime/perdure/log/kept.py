@@ -1,5 +1,5 @@
 """Commits that retention keeps, as it keeps those that the script has pinned: users have pinned them by hand
-(`perdure pin ROOT@ENTRY`), or somebody reads them.
+(`perdure pin ROOT@ENTRY`), or a process reads them.
 
     pins/0000000000000012.pinned          entry 12 is pinned
     pins/0000000000000012.reading-41c2    a reader holds it, and renewed this mark within READING_SECONDS
@@ -39,13 +39,13 @@ class KeptCommits:
     released: frozenset[int] = frozenset()
     """Those that were unpinned or read, and that retention has not handled yet."""
     read: frozenset[int] = frozenset()
-    """Those that somebody reads."""
+    """Those that a process reads."""
     left_marks: frozenset[str] = frozenset()
     """The keys of readers that have ended without removing their mark."""
 
     @property
     def held(self) -> frozenset[int]:
-        """Those that nobody may delete."""
+        """Those that must not be deleted."""
         return self.pinned | self.read
 
 

@@ -1,6 +1,6 @@
 """Limits the training time that copies for images may take. Pure: the caller gives every time.
 
-Wall time counts, because that is how long training stands still; so on a busy node a cheap copy may seem expensive for
+Wall time counts, because training waits for that long; so on a busy node a cheap copy may seem expensive for
 a while. After spending too much an activity pauses, and is then tried again. Each pause in a row is twice as long as
 the one before. Called by perdure.loop.survivor_snapshots.
 """

@@ -1,8 +1,8 @@
 """Copies a part while training goes on: parameters and optimizer state stay as they are until an optimizer steps.
 
 A thread copies; whatever could change them waits for it: each optimizer's step, by torch's hook, and every place where
-the session acts. Nothing of torch promises that nothing else changes them. So everything is summed up where training
-stands, and only a copy with the same checksum is sealed: a perturbation, a clamp or a compiled step in the middle of a
+the session acts. Nothing of torch promises that nothing else changes them. So everything is checksummed while training
+waits, and only a copy with the same checksum is sealed: a perturbation, a clamp or a compiled step in the middle of a
 copy drops that save, and from then on training waits for this process's copies.
 
 Called by perdure.loop.save_effects.
@@ -33,9 +33,9 @@ from perdure.state.registry import Registry
 MOST_AT_ONCE_BYTES: Final = 64 * 2**20
 """The forward pass may change these tensors, so they are copied twice; above this size deferring does not pay."""
 LARGE_BYTES: Final = 32 * 2**20
-"""Of a smaller part, nobody notices how long training waits."""
+"""Copying a smaller part takes too short to notice, so training waits for it."""
 MOST_PLAIN_COPIES: Final = 15
-"""At most so many copies are made at once after one beside training did not pay. Then it is tried again."""
+"""After a copy during training did not pay, training waits for the next ones, at most this many."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,16 @@ class Deferral:
         self._hook: Any = None
         self._copy: _Copy | None = None
         self._pays_at = 0.0
-        """When the copy has gone on beside training for as long as training stood for its checksum."""
+        """When the copy will have overlapped with training for as long as training waited for its checksum."""
         self._plain = 0
-        """How many further copies are made at once."""
+        """How many further copies training waits for."""
         self._paused = 0
-        """How many were, when the last one beside training did not pay; 0 if it did."""
+        """The same number when the last copy during training did not pay; 0 if it did."""
         self._paid = True
 
     @property
     def copies(self) -> bool:
-        """Whether a copy was begun whose outcome nobody has taken."""
+        """Whether a copy was begun whose outcome was not taken yet."""
         return self._copy is not None
 
     def copy(self, staged: Staged, fill: Fill, *, trains: bool) -> Filled | NoCopy | CopyBegun:
@@ -136,7 +136,7 @@ class Deferral:
 
     def steps(self, *, closure: bool) -> None:
         """An optimizer is about to step: waits for the copy. From any thread. `closure`: forward and backward are yet
-        to come in this step, so that nothing is won by a copy beside it."""
+        to come in this step, so that a copy during training gains nothing."""
         if self._copy:
             self.settle()
             self.refused = self.refused or closure
@@ -191,7 +191,7 @@ def _copied(staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
 
 
 def _placed_first(hook: Any) -> Any:
-    """Whoever looks at steps sees one begin once it waits no longer: until then an image of the state is possible."""
+    """Other hooks see the step begin only after this one has waited: until then an image of the state is possible."""
     with suppress(AttributeError):  # of torch's own: what another version keeps in another way stays last
         hook.hooks_dict_ref().move_to_end(hook.id, last=False)
     return hook

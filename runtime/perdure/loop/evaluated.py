@@ -197,6 +197,6 @@ class _Place(NamedTuple):
 
 
 def _compiles() -> bool:
-    """Whether torch has compiled anything. It does so anew for a module with another set of hooks."""
+    """Whether torch has compiled anything. It recompiles a module whose hooks change."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters["frames"])

@@ -1,4 +1,4 @@
-"""Where a rank stands among the calls of the session, for other ranks that wait for it.
+"""The session call that a rank is in, for other ranks that wait for it.
 
 Read every few seconds by the heartbeat's thread, so that a step pays nothing for it.
 """

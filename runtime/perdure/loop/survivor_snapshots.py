@@ -45,7 +45,7 @@ SMALL_BYTES: Final = 16 * 2**20
 """State that changes between two steps is copied at each of them, up to this size."""
 PATIENCE_SECONDS: Final = 4.0
 """How long an image waits for the end of the current step: less than the agent waits for the image."""
-GIVEN_UP: Final = "this run is lost, and this rank has left its image: it trains no more"
+GIVEN_UP: Final = "this run is lost, and this rank has left its image: it stops training"
 TOO_LONG: Final = "copying what changes between two steps takes too long at present"
 
 

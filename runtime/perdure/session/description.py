@@ -16,7 +16,7 @@ _INDENT: Final = "  "
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where the training stands, or would begin."""
+    """Where the training is, or would begin."""
 
     run: int
     """The run's number, or the number that it would get."""

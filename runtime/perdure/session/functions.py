@@ -41,7 +41,7 @@ class Progress:
 
 
 def progress(session: Session) -> Progress:
-    """Where the training stands now, and how many saves have failed."""
+    """The position of the training, and how many saves have failed."""
     core = core_of(session)
     done, goal, checkpointer = core.run.progress, core.loops.goal, core.run.opened_checkpointer
     return Progress(

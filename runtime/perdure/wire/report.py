@@ -108,7 +108,7 @@ _Reason = Annotated[str, _reason]
 
 @dataclass(frozen=True)
 class Report:
-    """How one pod's training stands. What is unknown is None, or an empty text."""
+    """The progress of one pod's training. What is unknown is None, or an empty text."""
 
     start: Annotated[str, _start]
     """Names one start of the pod's agent: hexadecimal digits drawn at random."""

@@ -64,7 +64,7 @@ class Outlook(Model):
     told: tuple[str, ...] = ()
     """The events that it would send."""
     saved_by: datetime | None = None
-    """Until when members may save that the run does not keep, if all are told at that time."""
+    """Until when members that leave may save, if all are asked at that time."""
     awaited_until: datetime | None = None
     """Until when new members are awaited; absent without a time limit, and if none are."""
 
@@ -108,7 +108,7 @@ def play(snapshot: Snapshot, *, room: bool) -> Outlook:
 
 
 def _how(status: TrainingJobStatus, run: int) -> How | None:
-    """How the run goes on, once members would be told so; None until then."""
+    """How the run goes on, once members would be asked to; None until then."""
     current, stage = status.current, stage_of(status)
     if stage is Stage.HANDING_OVER:
         return How.LIVE

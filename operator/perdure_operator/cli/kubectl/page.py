@@ -83,7 +83,7 @@ OVERDUE: Final = 60
 
 
 def deadline(moment: datetime | None, now: datetime, *, whom: str = "") -> str:
-    """An end of a wait and how long until then; of one on which nobody has acted, who should. "" for None."""
+    """The end of a wait and how long until then; if it has passed without effect, who should act. "" for None."""
     if moment is None:
         return ""
     left = (moment - now).total_seconds()

@@ -70,7 +70,7 @@ async def job_alone(api: Kubectl, namespace: str, name: str) -> JobSeen:
 async def job(api: Kubectl, namespace: str, name: str) -> JobSeen:
     """One job with its pods. The job is read first: a pod that its status names and that is not listed is gone.
 
-    What must not be read, and a pod that cannot be read, are told as a warning.
+    What may not be read, and a pod that cannot be read, become a warning.
     """
     record = job_of(await _raw_job(api, namespace, name))
     try:

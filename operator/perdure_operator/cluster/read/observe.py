@@ -304,7 +304,7 @@ class Observer:
         return tuple(sorted({budget.key[1] for budget in covering} | taken))
 
     def _budget_named(self, record: JobRecord) -> BudgetRecord | None:
-        """The budget with the name of the job's, whoever owns it."""
+        """The budget with the name of the job's, of any owner."""
         return self._cache.budget((record.key[0], names.budget(record.key[1], record.uid)))
 
     def _better_claims(self, record: JobRecord) -> tuple[str, ...]:

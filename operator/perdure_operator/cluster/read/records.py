@@ -163,7 +163,7 @@ class PodRecord(Record):
         return (self.uid, self.job, self.labels) == (other.uid, other.job, other.labels) and mine == theirs
 
     def counts_for_budget_of(self, uid: str) -> bool:
-        """Whether the PodDisruptionBudget of that job counts it as a member, whoever owns it."""
+        """Whether the PodDisruptionBudget of that job counts it as a member, of any owner."""
         return self.labels.get(LABEL_UID) == uid and self.labels.get(LABEL_ROLE) == Role.MEMBER
 
 

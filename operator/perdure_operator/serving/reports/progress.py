@@ -20,7 +20,7 @@ AT_LEAST: Final = timedelta(seconds=10)
 
 _RATE_SECONDS: Final = 10
 _RATE_STEPS: Final = 3
-"""Rates count for so long after a step, or for so many steps' time: an agent repeats them while its trainer stands."""
+"""Rates count for so long after a step, or for so many steps' time: an agent repeats them until the next step."""
 _WITH_STEPS: Final = frozenset({TrainerPhase.TRAINING, TrainerPhase.SAVING})
 """Phases in which steps are made."""
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()

@@ -59,7 +59,7 @@ def live_obstacle(trainer: Any) -> str:
     if trainer.check_val_every_n_epoch != 1:
         return "check_val_every_n_epoch: between two validations a new member does not know the results of the last one"
     if trainer._val_check_time_interval is not None:
-        return "val_check_interval is a time: a new member's clock begins anew, and it would validate alone"
+        return "val_check_interval is a time: a new member's clock would start at zero, and it would validate alone"
     datamodule, module = trainer.datamodule, trainer.lightning_module
     if (datamodule is not None and is_overridden("prepare_data", datamodule)) or is_overridden("prepare_data", module):
         return (

@@ -1,6 +1,6 @@
 """Lightning's own collectives before the first batch, of which a process that joins a living run does without.
 
-The others have made theirs long ago. If the newer run begins in place instead, all its ranks begin anew, and make them
+The others have made theirs long ago. If the newer run begins in place instead, all its ranks start again, and make them
 while this process waits in its restore: it makes up for what it has left out. A collective that the script asks for is
 made as usual: without other ranks it fails, and the ranks that made it do not change live.
 """

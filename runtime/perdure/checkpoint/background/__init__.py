@@ -1,4 +1,4 @@
-"""Saves in the background: training stands for a copy in memory at most, and another process uploads it.
+"""Saves in the background: training waits for a copy in memory at most, and another process uploads it.
 
 Each rank copies its part into its arena, seals it and orders its uploader; once all parts are durable, rank 0 appends
 the commit to the log. Staged, durable and committed are three states: only a committed save is visible to other runs.
@@ -26,11 +26,11 @@ the name: a word of another save is ignored, however late it comes.
 What holds, whatever dies, freezes, is late or refuses:
 
 * A save begins only where all ranks have read that no arena is in use. No rank begins or skips one by itself.
-* Nobody writes an arena while a process may read it: who had to read it has released it, or is killed and reaped.
+* No process writes an arena while another may read it: the reader has released it, or was killed and reaped.
 * What has failed on one rank has failed on all. What is durable on all is committed by rank 0, off the training thread.
 * An append without an answer is repeated until it has one; no save begins and no newer run opens before that. It stays
   unanswered only where the time to leave is over.
-* Hooks are told by rank 0's word, after the log's answer, on all ranks at one hand-out.
+* Hooks run after the log's answer, by rank 0's word, on all ranks at the same hand-out.
 * A save that failed or was dropped for a hand-over is owed: it is repeated at the next batch request at which no save
 is in progress.
   Never are two in a row dropped for hand-overs.
@@ -70,7 +70,7 @@ those of rank 0:
     Stream                 a blocking save from the live tensors
     RefuseHandover         ends the attempt
     StopFenced             raises Fenced on all ranks
-    Close, GiveUp, Left    the turn is over: Closed in the log, nobody knows, or the log says it
+    Close, GiveUp, Left    the turn is over: the log has Closed, the end is unknown, or the log says it
 
 A save of `Wish.NOW` (the script or a person wants it) is made by blocking, because they rely on a commit that exists
 when training goes on, and its errors are raised where the script is. An uploader and its arena end with their trainer:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.events import Abandon, Action, Save, StopFenced, TellCommitted, TellFailed
 from perdure.checkpoint.background.state import (
-    CommitStage,
+    CommitState,
     LoggedCommit,
     Mode,
-    PartStage,
+    PartState,
     SaveOutcome,
     SavesState,
     Step,
@@ -53,12 +53,12 @@ def drop(state: SavesState) -> Step:
     if state.save is None:
         return stay(state)
     abandon = () if state.rank else (Abandon(state.save),)
-    ended = let_go(state, PartStage.NONE)
+    ended = let_go(state, PartState.NONE)
     return then((state, abandon), (_without(ended[0]), ended[1]))
 
 
 def _without(state: SavesState) -> SavesState:
-    return replace(state, save=None, everywhere=False, part=PartStage.NONE, commit=CommitStage.NONE)
+    return replace(state, save=None, everywhere=False, part=PartState.NONE, commit=CommitState.NONE)
 
 
 def told(state: SavesState) -> Step:

@@ -2,8 +2,8 @@
 
 It is an anonymous file. The trainer maps what it has allocated of it, because a copy takes half the time of a write.
 The process that uploads only reads it: what it sums up is what it sends, and a file that was cut short does not kill
-it. A label stands in it only while it holds a whole part: it is taken off before the first byte is overwritten,
-and written last, at once. So whoever is killed between leaves nothing, and two steps are never mixed.
+it. It has a label only while it holds a whole part: the label is removed before the first byte is overwritten, and
+written last, in one write. So a process killed in between leaves nothing, and two steps are never mixed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from perdure.checkpoint.background.events import (
     Prepare,
     Prepared,
 )
-from perdure.checkpoint.background.state import CommitStage, LoggedCommit, SavesState, Step, stay
+from perdure.checkpoint.background.state import CommitState, LoggedCommit, SavesState, Step, stay
 from perdure.checkpoint.background.this_rank import fail
 
 CommitEvent = Prepared | NotPrepared | Appended | NoAnswer | CommitFenced
@@ -27,7 +27,7 @@ def begin_commit(state: SavesState) -> Step:
     """Begins to commit the save under way, which is durable on all ranks."""
     if state.rank or state.save is None:
         return stay(state)
-    return stay(state, Prepare(state.save), commit=CommitStage.PREPARING)
+    return stay(state, Prepare(state.save), commit=CommitState.PREPARING)
 
 
 def step_commit(state: SavesState, event: CommitEvent) -> Step:
@@ -36,15 +36,15 @@ def step_commit(state: SavesState, event: CommitEvent) -> Step:
     if save is None or event.name != save.name:
         return stay(state)
     match event:
-        case Prepared() if state.commit is CommitStage.PREPARING:
-            return stay(state, Append(save, state.final), commit=CommitStage.SENT, sent_final=state.final)
-        case NotPrepared(why=why) if state.commit is CommitStage.PREPARING:
+        case Prepared() if state.commit is CommitState.PREPARING:
+            return stay(state, Append(save, state.final), commit=CommitState.SENT, sent_final=state.final)
+        case NotPrepared(why=why) if state.commit is CommitState.PREPARING:
             return fail(state, why)
-        case Appended(seq=seq) if state.commit is CommitStage.SENT:
+        case Appended(seq=seq) if state.commit is CommitState.SENT:
             answer = LoggedCommit(save.number, state.sent_final, seq).pack()
-            return stay(state, commit=CommitStage.ANSWERED, answer=answer)
-        case NoAnswer() if state.commit is CommitStage.SENT:
+            return stay(state, commit=CommitState.ANSWERED, answer=answer)
+        case NoAnswer() if state.commit is CommitState.SENT:
             return stay(state, Append(save, state.sent_final, again=True))
-        case CommitFenced(why=why) if state.commit is CommitStage.SENT:
+        case CommitFenced(why=why) if state.commit is CommitState.SENT:
             return stay(replace(state, fenced=why or "another run owns the log"))
     return stay(state)

@@ -31,7 +31,7 @@ from perdure.checkpoint.background.events import (
     Wish,
 )
 from perdure.checkpoint.background.leaving import leave, streamed
-from perdure.checkpoint.background.state import Firm, Mode, PartStage, SavesState, Step, begin, name_of, stay, then
+from perdure.checkpoint.background.state import Firm, Mode, PartState, SavesState, Step, begin, name_of, stay, then
 from perdure.checkpoint.background.this_rank import PartEvent, begin_copy, step_part
 from perdure.checkpoint.background.vector import ArenaUse
 
@@ -165,7 +165,7 @@ def _hands_over(state: SavesState) -> Step:
 
 def _ends(state: SavesState) -> Step:
     """Nothing of this process stays behind, and nothing more is begun."""
-    state = replace(state, mode=Mode.LEFT, part=PartStage.NONE)
+    state = replace(state, mode=Mode.LEFT, part=PartState.NONE)
     return (
         stay(state, KillUploader(state.uploader), dying=state.uploader, uploader=0) if state.uploader else stay(state)
     )

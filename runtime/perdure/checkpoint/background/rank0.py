@@ -110,7 +110,7 @@ class CommitRequests:
         self._begin(act, no_answer)
 
     def beside(self, act: Callable[[], None]) -> str:
-        """Do something in a thread that nobody waits for. Returns why it was not begun, if no thread can be started."""
+        """Do something in a thread of its own. Returns why it was not begun, if no thread can be started."""
         try:
             threading.Thread(target=act, name="perdure-commit", daemon=True).start()
         except RuntimeError as error:  # at a limit of threads or of memory

@@ -18,7 +18,7 @@ _SEQ_BITS: Final = 40
 _NAME_CHARACTERS: Final = 16
 
 
-class PartStage(StrEnum):
+class PartState(StrEnum):
     """What has become of this rank's part of the save under way."""
 
     NONE = "none"
@@ -29,7 +29,7 @@ class PartStage(StrEnum):
     FAILED = "failed"
 
 
-class CommitStage(StrEnum):
+class CommitState(StrEnum):
     """What rank 0 does for the save under way."""
 
     NONE = "none"
@@ -142,7 +142,7 @@ class SavesState:
     tried: bool = False
     """Agreed: while the ranks leave, a whole save has failed."""
 
-    part: PartStage = PartStage.NONE
+    part: PartState = PartState.NONE
     durable: int = 0
     failed: int = 0
     why: str = ""
@@ -165,7 +165,7 @@ class SavesState:
     orders: int = 0
     """How many processes were ordered to upload the save under way."""
 
-    commit: CommitStage = CommitStage.NONE
+    commit: CommitState = CommitState.NONE
     sent_final: bool = False
     """Whether the append says that the commit is final."""
     answer: int = 0
@@ -221,7 +221,7 @@ def words(state: SavesState) -> Words:
         arena = ArenaUse.NONE
     else:
         # Also after it has released the arena an uploader has work to do, and takes no other order.
-        busy = state.arena or state.dying or state.part in (PartStage.UPLOADING, PartStage.HELD)
+        busy = state.arena or state.dying or state.part in (PartState.UPLOADING, PartState.HELD)
         arena = ArenaUse.IN_USE if busy else ArenaUse.FREE
     return Words(state.durable, state.failed, arena, state.answer)
 
@@ -250,7 +250,7 @@ def carried(state: SavesState) -> Carried:
 
 def unanswered(state: SavesState) -> bool:
     """On rank 0: whether an append was sent that has no answer."""
-    return state.commit is CommitStage.SENT and not state.fenced
+    return state.commit is CommitState.SENT and not state.fenced
 
 
 def quiet(state: SavesState) -> bool:

@@ -26,7 +26,7 @@ from perdure.checkpoint.background.words import (
     FAILED,
     RELEASED,
     Lines,
-    Told,
+    UploaderWord,
     UploadOrder,
     read_order,
     write_told,
@@ -56,13 +56,13 @@ class Uploads:
         try:
             seconds = self._upload(order)
         except (StorageRefused, UserError) as error:
-            self._tell(Told(FAILED, name, why=str(error), refused=True))
+            self._tell(UploaderWord(FAILED, name, why=str(error), refused=True))
         except PerdureError as error:
-            self._tell(Told(FAILED, name, why=str(error)))
+            self._tell(UploaderWord(FAILED, name, why=str(error)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer has to know
-            self._tell(Told(FAILED, name, why=f"the uploader cannot go on: {in_words(error)}"))
+            self._tell(UploaderWord(FAILED, name, why=f"the uploader cannot go on: {in_words(error)}"))
         else:
-            self._tell(Told(DURABLE, name, seconds))
+            self._tell(UploaderWord(DURABLE, name, seconds))
 
     def _upload(self, order: UploadOrder) -> float:
         begun, seal = time.monotonic(), order.seal
@@ -72,7 +72,7 @@ class Uploads:
         staged, position = read_part(self._arena, seal)
         store = self._store(order.root)
         sums = put_shard(store, order.folder, staged, seal.checksum)
-        self._tell(Told(RELEASED, seal.name))
+        self._tell(UploaderWord(RELEASED, seal.name))
         put_index(store, order.folder, staged, sums, run=seal.run, position=position)
         return time.monotonic() - begun
 
@@ -81,7 +81,7 @@ class Uploads:
             self._stores[root] = open_store(root, os.environ)
         return self._stores[root]
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: UploaderWord) -> None:
         with suppress(BrokenPipeError):  # the trainer's end is noticed elsewhere
             os.write(self._words, write_told(told))
 

@@ -1,6 +1,6 @@
 """The trainer's side of the process that uploads: starts it, orders, hears, ends it. Never waits for it, but in `reap`.
 
-Whoever calls it decides how long a save may take, and what comes of its words. One thread calls it, best the main one:
+The caller decides how long a save may take, and how to react to its words. One thread calls it, best the main one:
 Linux ends a child with the thread that made it, so where another thread starts the uploader, that is left out, and the
 uploader notices the end of the trainer by itself within a second.
 """
@@ -21,7 +21,15 @@ from functools import cached_property
 from typing import Any, Final
 
 from perdure.checkpoint.background.arena import Arena, Filled
-from perdure.checkpoint.background.words import DURABLE, RELEASED, Lines, Told, UploadOrder, read_told, write_order
+from perdure.checkpoint.background.words import (
+    DURABLE,
+    RELEASED,
+    Lines,
+    UploaderWord,
+    UploadOrder,
+    read_told,
+    write_order,
+)
 from perdure.checkpoint.upload import index_of
 from perdure.host.descriptors import above_standard
 from perdure.log.objects import shard_key
@@ -170,7 +178,7 @@ class Uploader:
         return said
 
     def _after_the_end(self, process: _Process) -> None:
-        """It has ended, and somebody else may hold the pipe."""
+        """It has ended, but another process may hold the pipe open."""
         while data := process.read():
             self._hear(process, data)
         self._lose(self._end_of(process.child))
@@ -182,7 +190,7 @@ class Uploader:
         except (ValueError, TypeError) as error:
             self._lose(f"it sent an unknown message: {error}")
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: UploaderWord) -> None:
         if self._under_way is None or told.name != self.busy:
             return
         folder, part = self._under_way

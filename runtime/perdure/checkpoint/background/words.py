@@ -28,7 +28,7 @@ class UploadOrder:
 
 
 @dataclass(frozen=True)
-class Told:
+class UploaderWord:
     """One word about a save."""
 
     word: str
@@ -37,7 +37,7 @@ class Told:
     """Of the upload, with DURABLE."""
     why: str = ""
     refused: bool = False
-    """Whether the store refuses the same call until somebody changes something."""
+    """Whether the store refuses the same call until a person changes something."""
 
 
 DURABLE: Final = "durable"
@@ -71,14 +71,14 @@ def read_order(line: bytes) -> UploadOrder:
     return UploadOrder(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
 
 
-def write_told(told: Told) -> bytes:
+def write_told(told: UploaderWord) -> bytes:
     """As a line."""
     return _line(asdict(told) | {"why": told.why[:WHY_CHARACTERS]})
 
 
-def read_told(line: bytes) -> Told:
+def read_told(line: bytes) -> UploaderWord:
     """ValueError or TypeError if it is none."""
-    return Told(**json.loads(line))
+    return UploaderWord(**json.loads(line))
 
 
 def _line(body: dict[str, object]) -> bytes:

@@ -103,7 +103,7 @@ class Reader(Loader):
         for field in ("samples", "seed", "shuffle", "order", *(("per_epoch", "rewind") if in_epoch else ())):
             if used and cursor.get(field) != own[field]:
                 raise UserError(
-                    f"{self}: {field} is {own[field]}, and the checkpoint stands behind {used} samples of a reader "
+                    f"{self}: {field} is {own[field]}, but the checkpoint was made after {used} samples of a reader "
                     f"with {cursor.get(field)}: {keep}, or use another root"
                 )
 

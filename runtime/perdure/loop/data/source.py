@@ -127,8 +127,8 @@ class Source(ABC, Generic[T]):
         if self._ended and self.trains:
             raise UserError(
                 f"{self} is at the end of its epoch: it is trained once an epoch; evaluate with a loader of another "
-                f"name, or with a DataLoader of your own; where a shorter set is begun again beside a longer one, give "
-                f"it as often as that takes: torch.utils.data.ConcatDataset([dataset] * times)"
+                f"name, or with a DataLoader of your own; to repeat a shorter dataset while a longer one lasts, use "
+                f"torch.utils.data.ConcatDataset([dataset] * times)"
             )
         walk = self._walk(epoch)
         self._pass = weakref.ref(walk)
@@ -209,8 +209,8 @@ class Source(ABC, Generic[T]):
         for name, thing in streams().items() if before else ():
             if any(draws_from(one, thing) for one in before):
                 raise UserError(
-                    f"{name!r} stands before {self} in zip(), which asks it first: where the run stops its position "
-                    f"would be one item ahead, and a resumed run would lose that item: put {self} first"
+                    f"{name!r} comes before {self} in zip(), so zip() takes its item first: if the run stops there, a "
+                    f"resumed run loses that item: put {self} first"
                 )
 
     def _walk(self, epoch: int) -> Iterator[T]:

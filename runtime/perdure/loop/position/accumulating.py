@@ -5,7 +5,7 @@ generators, and moves with them. If a resumed run would execute some of the scri
 from before that code. Results that were read are kept too, in order, because code that is executed again reads them
 again. It then gets the same results without asking other ranks.
 
-`Sums` is pure; owned by perdure.loop.position.progress, which says where the script stands. `Accumulator` is what a
+`Sums` is pure; owned by perdure.loop.position.progress, which knows the script's position. `Accumulator` is what a
 script uses.
 """
 

@@ -157,7 +157,7 @@ class TestOffer:
     def test_once_a_run_was_offered_nobody_is_said_to_train(self) -> None:
         """They stand still while a store or a member does not answer, and report it only when they end."""
         words = _offered().condition(ConditionType.DISRUPTED).message
-        assert "no member reports yet whether they train, or stand still" in words
+        assert "no member has reported yet whether they train, or wait for" in words
 
     def test_while_members_get_the_offer_the_job_is_running(self) -> None:
         here = _running().cordon("n1").settle().after(1).settle().ready().step()
@@ -209,7 +209,7 @@ class TestNoOffer:
         ("trainer", "why"),
         [
             ({"env": [{"name": "PERDURE_LIVE", "value": "no"}]}, "PERDURE_LIVE=no"),
-            ({"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}}, "on GPUs (nvidia.com/gpu) ranks cannot"),
+            ({"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}}, "ranks on GPUs (nvidia.com/gpu) cannot"),
         ],
         ids=["said", "gpus"],
     )

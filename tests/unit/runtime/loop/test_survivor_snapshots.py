@@ -393,7 +393,7 @@ def test_generators_were_alike_in_a_world_of_one_size_alone(training: Training) 
 def test_one_is_left_at_most(training: Training) -> None:
     training.step()
     training.run.images.leave()
-    with pytest.raises(PeerLost, match="it trains no more"):
+    with pytest.raises(PeerLost, match="it stops training"):
         training.step()
     training.run.images.leave()
     assert training.image
@@ -547,7 +547,7 @@ def test_a_rank_that_waits_for_a_frozen_one_is_freed_by_its_agents_request(train
     asking.join(SECONDS)
     assert [image.label.stamp.step for image in read_images(training.path)] == [1, 2]
     training.forward().backward()
-    with pytest.raises(PeerLost, match="it trains no more"):
+    with pytest.raises(PeerLost, match="it stops training"):
         training.optimizer.step()
 
 
@@ -568,7 +568,7 @@ def test_a_rank_that_is_asked_in_its_last_step_and_takes_too_long_has_left_the_p
     training.run.progress.step += 1
     training.run.images.stand()
     assert [image.label.stamp.step for image in read_images(training.path)] == [1]
-    with pytest.raises(PeerLost, match="it trains no more"):
+    with pytest.raises(PeerLost, match="it stops training"):
         training.optimizer.step()
 
 
@@ -587,7 +587,7 @@ def test_a_rank_that_is_asked_in_a_step_to_which_all_came_leaves_it_before_its_s
     training.run.images.stand()
     assert [image.label.stamp.step for image in read_images(training.path)] == [2]
     asking.join(SECONDS)
-    with pytest.raises(PeerLost, match="it trains no more"):
+    with pytest.raises(PeerLost, match="it stops training"):
         training.optimizer.step()
 
 
@@ -616,7 +616,7 @@ def test_a_main_thread_that_stands_still_in_the_meeting_costs_no_image_of_the_pl
     asking = threading.Thread(target=ask)
     asking.start()
     training.forward().backward()
-    with pytest.raises(PeerLost, match="it trains no more"):
+    with pytest.raises(PeerLost, match="it stops training"):
         training.optimizer.step()
     asking.join(SECONDS)
     assert [event for event in told.events if isinstance(event, Imaged)] == [Imaged(1, "", 3)]

@@ -24,7 +24,7 @@ from torch.utils.data import TensorDataset
 from perdure.checkpoint.background import arena
 from perdure.checkpoint.background.arena import Filled
 from perdure.checkpoint.background.copies import Copies
-from perdure.checkpoint.background.state import CommitStage
+from perdure.checkpoint.background.state import CommitState
 from perdure.checkpoint.upload import Staged
 from perdure.errors import UserError
 from perdure.loop import background_saves
@@ -134,7 +134,7 @@ class Uploads:
         """Until the save in progress continues only by a vote: neither the process nor the store has anything to
         answer."""
         self.wait()
-        while self._background._known.commit in (CommitStage.PREPARING, CommitStage.SENT):
+        while self._background._known.commit in (CommitState.PREPARING, CommitState.SENT):
             self._background.words()
             time.sleep(0.001)
 

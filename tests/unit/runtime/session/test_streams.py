@@ -101,7 +101,7 @@ def train(session: Session, stream: Words, together: Together, *, stop: int = 0)
 def test_a_stream_that_zip_asks_before_the_loader_is_refused_by_name(
     join: Join, stream: type[Words], together: Together
 ) -> None:
-    with pytest.raises(UserError, match=r"'stream' stands before loader 'train' in zip\(\).*put loader 'train' first"):
+    with pytest.raises(UserError, match=r"'stream' comes before loader 'train' in zip\(\).*put loader 'train' first"):
         train(join(), stream(), together)
 
 

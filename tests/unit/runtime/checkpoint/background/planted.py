@@ -9,7 +9,7 @@ from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.agreeing import drop
 from perdure.checkpoint.background.committing import begin_commit
 from perdure.checkpoint.background.machine import SavesState, Step, step
-from perdure.checkpoint.background.state import CommitStage, Mode, PartStage, SaveOutcome, stay, then
+from perdure.checkpoint.background.state import CommitState, Mode, PartState, SaveOutcome, stay, then
 from perdure.checkpoint.background.this_rank import fail
 from perdure.checkpoint.background.vector import ArenaUse
 from tests.unit.runtime.checkpoint.background.small import Setting
@@ -28,7 +28,7 @@ class Planted:
 
 def _free_once_durable(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
-    return (replace(after, arena="") if after.part is PartStage.DURABLE else after), actions
+    return (replace(after, arena="") if after.part is PartState.DURABLE else after), actions
 
 
 def _free_once_killed(state: SavesState, event: on.Event) -> Step:
@@ -45,7 +45,7 @@ def _released_by_any(state: SavesState, event: on.Event) -> Step:
 
 
 def _a_process_that_died_says_failed(state: SavesState, event: on.Event) -> Step:
-    if isinstance(event, on.UploaderEnded) and event.uploader == state.uploader and state.part is PartStage.UPLOADING:
+    if isinstance(event, on.UploaderEnded) and event.uploader == state.uploader and state.part is PartState.UPLOADING:
         return stay(state, uploader=0)
     return step(state, event)
 
@@ -73,7 +73,7 @@ def _told_once_durable(state: SavesState, event: on.Event) -> Step:
 
 def _committed_by_rank_0_alone(state: SavesState, event: on.Event) -> Step:
     after, actions = step(state, event)
-    if isinstance(event, on.Durable) and after.part is PartStage.DURABLE:
+    if isinstance(event, on.Durable) and after.part is PartState.DURABLE:
         return then((after, actions), begin_commit(after))
     return after, actions
 
@@ -86,8 +86,8 @@ def _given_up_and_deleted(state: SavesState, event: on.Event) -> Step:
 
 def _failed_with_its_append(state: SavesState, event: on.Event) -> Step:
     """The deadline also counts once the append is sent."""
-    if isinstance(event, on.Late) and state.commit is CommitStage.SENT and state.save:
-        return fail(replace(state, part=PartStage.DURABLE), "late")
+    if isinstance(event, on.Late) and state.commit is CommitState.SENT and state.save:
+        return fail(replace(state, part=PartState.DURABLE), "late")
     return step(state, event)
 
 
@@ -126,7 +126,7 @@ def _no_deadline(state: SavesState, event: on.Event) -> Step:
 
 
 def _no_deadline_once_durable(state: SavesState, event: on.Event) -> Step:
-    return stay(state) if isinstance(event, on.Late) and state.part is not PartStage.UPLOADING else step(state, event)
+    return stay(state) if isinstance(event, on.Late) and state.part is not PartState.UPLOADING else step(state, event)
 
 
 def _dropped_and_not_held(state: SavesState, event: on.Event) -> Step:

@@ -18,7 +18,7 @@ from perdure.checkpoint.background.words import (
     FAILED,
     LINE_BYTES,
     Lines,
-    Told,
+    UploaderWord,
     UploadOrder,
     read_order,
     read_told,
@@ -136,7 +136,7 @@ def test_an_order_longer_than_a_pipe_takes_is_none() -> None:
 
 
 def test_a_long_reason_is_cut() -> None:
-    told = Told(FAILED, "aa", why="é\n" * 100_000, refused=True)
+    told = UploaderWord(FAILED, "aa", why="é\n" * 100_000, refused=True)
     (line,) = Lines().add(write_told(told))
     assert told.why.startswith(read_told(line).why)
     assert read_told(line).why

@@ -170,9 +170,9 @@ def test_what_cannot_be_is_refused(join: Join, options: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"size": 12}, "samples is 12, and the checkpoint stands behind 5 samples of a reader with 10: keep it"),
+        ({"size": 12}, "samples is 12, but the checkpoint was made after 5 samples of a reader with 10: keep it"),
         ({"shuffle": True}, "shuffle is True"),
-        ({"per_epoch": 4}, "per_epoch is 4, and the checkpoint .* with 3: keep it until the epoch is over"),
+        ({"per_epoch": 4}, "per_epoch is 4, but the checkpoint .* with 3: keep it until the epoch is over"),
         ({"rewind": True}, "rewind is True"),
         ({"per_epoch": None, "rewind": True}, "made by a loader of kind 'reader'"),
     ],
