@@ -42,10 +42,10 @@ demo: prepare
 demo-down: dev
 	$(VENV)/python -m e2e.demo down
 
-test: prepare for-tests
+test: for-tests
 	$(PYTEST)
 
-chaos: prepare for-tests
+chaos: for-tests
 	$(PYTEST) --chaos $(if $(SEED),--seed=$(SEED))
 
 simulate: dev
@@ -74,12 +74,12 @@ bench-scale:
 prepare:
 	$(PYTHON) -m e2e.prepare all
 
-# Karpenter, for tests alone.
-autoscaler: prepare
+# That and Karpenter, for tests alone.
+autoscaler:
 	$(PYTHON) -m e2e.prepare autoscaler
 
-# Karpenter and Prometheus, for tests alone.
-for-tests: prepare
+# That, Karpenter and Prometheus, for tests alone.
+for-tests:
 	$(PYTHON) -m e2e.prepare for-tests
 
 dev:

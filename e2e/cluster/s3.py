@@ -48,7 +48,6 @@ class S3:
             f"{IPv4Address(self.address)}:{self.port}",
             "--region",
             self.region,
-            "posix",
             self.folder,
         ]
         keys = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}

@@ -64,7 +64,7 @@ class S3Server:
         objects.mkdir(parents=True, exist_ok=True)
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [versitygw(), "--port", f"127.0.0.1:{self._port}", "posix", objects],
+                [versitygw(), "--port", f"127.0.0.1:{self._port}", objects],
                 env={"ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET, "PATH": os.environ["PATH"]},
                 stdout=log,
                 stderr=log,

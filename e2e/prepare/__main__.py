@@ -7,30 +7,30 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from e2e.prepare import apt, debian, envs, limits, tools
 from e2e.prepare.basics import PrepareError, Progress
 from e2e.prepare.requirements import cannot_run, missing
 
 
-def prepare_cluster(progress: Progress) -> None:
+def prepare_cluster(progress: Progress, modules: Sequence[tools.Module] = tools.MODULES) -> None:
     """Everything the local cluster needs; refuses with the whole list when this machine cannot have it."""
     lacks = missing(before_prepare=True)
     if lacks:
         raise PrepareError(cannot_run(lacks))
     apt.install(progress)
     limits.raise_limits(progress)
-    tools.build(progress)
+    tools.build(progress, modules)
     envs.build(progress)
 
 
-def prepare_all(progress: Progress) -> None:
+def prepare_all(progress: Progress, modules: Sequence[tools.Module] = tools.MODULES) -> None:
     """The developer's environment always; the cluster where it can run, else a visible word why not."""
     envs.build_dev(progress)
     lacks = missing(before_prepare=True)
     if not lacks or os.environ.get("CI") == "true":
-        prepare_cluster(progress)
+        prepare_cluster(progress, modules)
         return
     progress.say(f"NOT PREPARED: {cannot_run(lacks)}")
     if platform.system() == "Linux" and shutil.which("go"):
@@ -44,21 +44,17 @@ def prepare_scale(progress: Progress) -> None:
 
 
 def prepare_autoscaler(progress: Progress) -> None:
-    """What the scenarios with an autoscaler need beside the cluster."""
-    lacks = missing(before_prepare=True)
-    if lacks and os.environ.get("CI") != "true":
-        progress.say(f"NOT PREPARED: {cannot_run(lacks)}")
-        return
-    tools.build(progress, tools.FOR_AUTOSCALING)
+    """All, and what the scenarios with an autoscaler need, in one build: they share what is compiled."""
+    prepare_all(progress, (*tools.MODULES, *tools.FOR_AUTOSCALING))
 
 
 def prepare_for_tests(progress: Progress) -> None:
-    """What tests alone need beside the cluster: an autoscaler, and Prometheus."""
+    """All, and what tests alone need beside it: an autoscaler, and Prometheus."""
+    prepare_autoscaler(progress)
     if shutil.which("apt-get") is None and os.environ.get("CI") != "true":
         progress.say("NOT PREPARED: Prometheus, as there is no apt-get: the tests with it are skipped")
     else:
         debian.unpack(debian.PROMETHEUS, progress)
-    prepare_autoscaler(progress)
 
 
 STEPS: dict[str, Callable[[Progress], object]] = {
@@ -78,7 +74,7 @@ def main() -> int:
         "step",
         choices=STEPS,
         help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale; "
-        "autoscaler: for the scenarios with one; for-tests: that, and Prometheus",
+        "autoscaler: all, and for the scenarios with one; for-tests: that, and Prometheus",
     )
     step: str = parser.parse_args().step
     progress = Progress()

@@ -1,14 +1,16 @@
 """Builds the cluster's programs from Go modules pinned in e2e/cluster/tools/<module>/go.mod and go.sum.
 
 The binaries are in `<cache>/tools/<module>-<key>/bin/`; the key covers that folder and the build flags, so a rebuild
-happens only when one of them changes. Each binary appears by a rename, so an interrupted build continues where it was.
+happens only when one of them changes. Each binary appears by a rename, and an interrupted build continues where it was.
 Go's own caches (6 GB in 90,000 files) live in the cache folder while building and are dropped when everything is there.
-Modules share compiled code if they pin the same version of a dependency: helm's are those of kubernetes.
+What two modules pin alike is compiled once if one call of build() makes both: containerd, helm and karpenter have
+kubernetes' libraries.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -98,7 +100,7 @@ MODULES = (
     ),
     Module("pause", (("pause", "perdure/tools/pause"),)),
     Module("deviceplugin", (("device-plugin", "perdure/tools/deviceplugin"),)),
-    Module("versitygw", (("versitygw", "github.com/versity/versitygw/cmd/versitygw"),)),
+    Module("versitygw", (("versitygw", "perdure/tools/versitygw"),)),
     Module("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
 )
 
@@ -112,7 +114,7 @@ FOR_SCALE = (
     ),
 )
 
-# only tests need it, and it takes two minutes: a step of its own
+# only tests need it
 FOR_AUTOSCALING = (
     Module(
         "karpenter",
@@ -157,8 +159,7 @@ def build(progress: Progress, modules: Sequence[Module] = MODULES) -> None:
         if waiting:
             progress.say(f"building {', '.join(waiting)}, once: the cluster's take about 15 minutes on 2 cores")
         for module in modules:
-            for program, package in module.unbuilt():
-                _build_one(module, program, package, progress)
+            _build_missing(module, progress)
         progress.say("dropping Go's build caches, in the background")
         _drop()
 
@@ -181,18 +182,31 @@ def _go_caches() -> Path:
     return cache_dir() / "go"
 
 
-def _build_one(module: Module, program: str, package: str, progress: Progress) -> None:
+def _build_missing(module: Module, progress: Progress) -> None:
+    """All in one call of Go: it reads the sources of a module once, and links one program while it compiles another."""
+    waiting = module.unbuilt()
+    if not waiting:
+        return
     go = shutil.which("go")
     if go is None:
         raise PrepareError(f"no Go here: {GO_HINT}")
     folder = module.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{program}.unfinished"
-    argv: list[str | Path] = [go, "build", *module.flags(), "-o", unfinished, package]
-    progress.run(f"building {program}", argv, env=_environment(module), cwd=module.pins)
+    unfinished = folder / ".unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    packages = [package for _, package in waiting]
+    argv: list[str | Path] = [go, "build", *module.flags(), "-o", unfinished, *packages]
+    doing = f"building {', '.join(program for program, _ in waiting)}"
+    progress.run(doing, argv, env=_environment(module), cwd=module.pins)
     if module.manifests:
         _copy_manifests(go, module, *module.manifests)
-    unfinished.replace(folder / program)
+    for program, package in waiting:
+        (unfinished / named_by_go(package)).replace(folder / program)
+    shutil.rmtree(unfinished)
+
+
+def named_by_go(package: str) -> str:
+    """What Go calls the program of a package: the last word of its path that is no version."""
+    return next(word for word in reversed(package.split("/")) if not re.fullmatch(r"v\d+", word))
 
 
 def _environment(module: Module) -> dict[str, str]:

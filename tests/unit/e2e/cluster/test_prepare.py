@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.prepare import PrepareError, Progress, envs, missing, requirements, tools
-from e2e.prepare.basics import content_key, locked
+from e2e.prepare.basics import REPOSITORY, content_key, locked
 
 HELM = next(module for module in tools.MODULES if module.name == "helm")
 
@@ -68,18 +68,83 @@ def test_gos_caches_are_out_of_the_way_at_once_and_the_next_run_removes_what_is_
     assert tools.remove_dropped() is None
 
 
-@pytest.mark.parametrize("name", ["helm"])
-def test_what_a_module_shares_with_kubernetes_it_pins_alike_so_that_it_is_compiled_once(name: str) -> None:
-    """Both were 12 minutes of 40 on a busy machine apart, and are 3 together."""
+def pinned(module: str) -> dict[str, str]:
+    """The version of each module that this one is made of."""
+    text = (tools.PINS / module / "go.mod").read_text()
+    return dict(re.findall(r"^\t(\S+) (v\S+) // indirect$", text, re.MULTILINE))
 
-    def pinned(module: str) -> dict[str, str]:
-        text = (tools.PINS / module / "go.mod").read_text()
-        return dict(re.findall(r"^\t(\S+) (v\S+) // indirect$", text, re.MULTILINE))
 
+@pytest.mark.parametrize(
+    ("name", "may_differ"),
+    [
+        ("helm", {"k8s.io/kubectl", "k8s.io/apiextensions-apiserver"}),  # v0.0.0 there, and replaced
+        ("containerd", {"github.com/containerd/containerd/api"}),
+        ("karpenter", {"k8s.io/csi-translation-lib", "k8s.io/apiextensions-apiserver", "go.uber.org/zap"}),
+    ],
+)
+def test_what_a_module_shares_with_kubernetes_it_pins_alike_so_that_it_is_compiled_once(
+    name: str, may_differ: set[str]
+) -> None:
     kubernetes, own = pinned("kubernetes"), pinned(name)
-    unlike = {path for path in kubernetes.keys() & own.keys() if kubernetes[path] != own[path]}
-    assert unlike <= {"k8s.io/kubectl", "k8s.io/apiextensions-apiserver"}, "v0.0.0 there, and replaced"
+    assert {path for path in kubernetes.keys() & own.keys() if kubernetes[path] != own[path]} == may_differ
     assert len(kubernetes.keys() & own.keys()) > 50
+
+
+@pytest.mark.parametrize("target", ["test", "chaos", "for-tests", "autoscaler"])
+def test_one_run_prepares_all_so_that_nothing_compiled_is_dropped_before_the_last_needs_it(target: str) -> None:
+    argv = ["make", "--dry-run", "--always-make", target]
+    commands = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+    assert commands.count("e2e.prepare") == 1
+
+
+GO = """#!/bin/sh
+# Makes a file for each package, as Go does, and fails at a package called broken.
+echo "$*" >> "$GO_CALLS"
+while [ "$1" != -o ]; do shift; done
+folder=$2
+shift 2
+for package; do
+    case ${package##*/} in broken) exit 1;; v[0-9]*) package=${package%/*};; esac
+    : > "$folder/${package##*/}"
+done
+mkdir -p "$GOCACHE"
+"""
+
+
+@pytest.fixture
+def go_calls(pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a stand-in for Go, which takes no minutes, was called with."""
+    programs, calls = pins.parent / "programs", pins.parent / "calls"
+    programs.mkdir()
+    (programs / "go").write_text(GO)
+    (programs / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("GO_CALLS", str(calls))
+    return calls
+
+
+def build_all() -> None:
+    """In a process of its own: its last act, the removal of Go's caches, outlives it."""
+    build = "from e2e.prepare import Progress, tools; tools.build(Progress())"
+    subprocess.run([sys.executable, "-c", build], cwd=REPOSITORY, check=True)
+
+
+def test_each_module_is_built_in_one_call_and_once(go_calls: Path) -> None:
+    build_all()
+    build_all()
+
+    assert tools.unbuilt() == []
+    assert len(go_calls.read_text().splitlines()) == len(tools.MODULES)
+
+
+def test_what_was_built_before_a_module_failed_stays_and_so_do_gos_caches(go_calls: Path, pins: Path) -> None:
+    broken = tools.Module("cni", (("bridge", "x/bridge"), ("broken", "x/broken")))
+    with pytest.raises(PrepareError, match="building bridge, broken"):
+        tools.build(Progress(), (HELM, broken))
+
+    assert tools.unbuilt((HELM, broken)) == ["bridge", "broken"]
+    assert (pins.parent / "cache" / "go").is_dir()
 
 
 def test_without_the_autoscaler_a_cluster_lacks_nothing_and_its_step_is_named(
