@@ -237,7 +237,8 @@ class Driver:
         if bridge is None:
             return
         if self.ground.host.behaviour.balks:
-            self.feed(on.NotLive(BALKS))
+            if self.party.old is not None or await self._awaits(lambda: False, "the old ranks have not refused"):
+                self.feed(on.NotLive(BALKS))
             return
         bridge.enter(self.link)
         if not await self._awaits(lambda: bridge.is_warm(self.link), "not all parties are warm"):

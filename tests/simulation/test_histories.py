@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.harness.shared_run import SharedRun
-from tests.simulation import kubelet
+from tests.simulation import kubelet, scene
 from tests.simulation.faults import FAULTS
 from tests.simulation.history import History, Request, planned
 from tests.simulation.operator_process import OperatorProcess
@@ -89,6 +89,20 @@ def test_a_leaders_picture_is_judged_even_while_no_status_can_be_written(monkeyp
     assert violation is not None
     assert violation.words.endswith("(0: not there)")
     assert history.world.server.policy.refuse_status, "it was seen only after the faults had stopped"
+
+
+def test_a_job_whose_script_cannot_change_members_live_grows_with_the_newcomers_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scripts find their obstacle when they are asked. Each growth stops its run once, and ends no newcomer."""
+    monkeypatch.setattr(scene, "LIVE_SHARE", 1.0)
+    monkeypatch.setattr(scene, "BALKS_SHARE", 1.0)
+    results = [History(Request(seed, only=("scale",))).play() for seed in range(6)]
+    assert [str(result.violation) for result in results if result.violation] == []
+    facts = [fact for result in results for fact in result.facts]
+    assert sum("is offered to the trainer" in str(fact.facts.get("line")) for fact in facts) > 6
+    ends = {fact.facts["how"] for fact in facts if fact.what == "trainer-ended"}
+    assert "handover-failed" not in ends, ends
 
 
 def test_what_a_kubelet_misses_right_after_readiness_is_shown_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

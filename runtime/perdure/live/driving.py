@@ -42,10 +42,6 @@ LOG_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = 0.2
 """The pause before a repeated request."""
 
-REFUSAL_SECONDS: Final = 5.0
-"""How long a newcomer with an obstacle lets the old ranks refuse first. They run the same script, and if they do, all
-begin in place; if not, the newcomer alone ends the attempt."""
-
 Main = ev.MoveState | ev.Install | ev.TrainOn | ev.SaveAndExit | ev.JoinInPlace | ev.ExitProcess
 """Actions of the main thread."""
 
@@ -301,8 +297,11 @@ class Driver:
         self._thread(self._say_here)
 
     def _let_others_refuse(self) -> None:
-        end = time.monotonic() + REFUSAL_SECONDS
-        while time.monotonic() < end and not self._over.wait(AGAIN_SECONDS):
+        """Wait for their word while old rank 0 has not shown that it can hand over.
+
+        If old ranks have an obstacle too, as the same script most often has, all begin in place.
+        """
+        while not self.effects.can_hand_over() and not self._over.wait(AGAIN_SECONDS):
             self._give_up()
 
     def _listen(self, party: int) -> None:

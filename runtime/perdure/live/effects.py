@@ -143,6 +143,10 @@ class Effects:
         """On a newcomer: wait until old rank 0 can hand over, and return whether this process gets a placeholder."""
         return self.keys.await_placeholder(self._deadline)
 
+    def can_hand_over(self) -> bool:
+        """On a newcomer: whether old rank 0 has found no obstacle to this hand-over."""
+        return self.keys.can_hand_over()
+
     def forgo_room(self) -> None:
         """On a newcomer that receives no state: free the tensor memory."""
         self._room = None

@@ -78,6 +78,11 @@ class StoreKeys:
         with peer_lost("it was published whether newcomers get a placeholder"):
             self.store.set(PLACEHOLDER, "1" if wanted else "0")
 
+    def can_hand_over(self) -> bool:
+        """On a newcomer: whether old rank 0 has published that it can."""
+        with peer_lost("it was looked up whether old rank 0 can hand over"):
+            return bool(self.store.check([PLACEHOLDER]))
+
     def await_placeholder(self, deadline: Deadline) -> bool:
         """On a newcomer: wait until old rank 0 can hand over, and return whether newcomers get a placeholder."""
         with peer_lost("old rank 0 was awaited"):

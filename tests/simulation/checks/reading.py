@@ -55,10 +55,13 @@ def spares(job: Json | None) -> int:
 def rests(job: Json, now: float) -> bool:
     """Whether a run that is smaller than wanted pauses after an attempt at a larger one."""
     growth, elastic = status_of(job).get("growth"), job["spec"].get("elastic")
-    if not growth or not elastic or growth["generation"] != job["metadata"]["generation"]:
+    if not growth or growth["generation"] != job["metadata"]["generation"]:
         return False
+    if elastic:
+        longest = max(LONGEST_REST_SECONDS, elastic["growTimeoutSeconds"])
+    else:
+        longest = 2 * (job["spec"].get("startTimeoutSeconds") or 600)
     left = seconds_of(growth["until"]) - now
-    longest = max(LONGEST_REST_SECONDS, elastic["growTimeoutSeconds"])
     return len(plan_of(status_of(job))["members"]) < wanted(job["spec"]) and -LATE_SECONDS < left <= longest
 
 

@@ -105,15 +105,21 @@ def _prepares(state: PartyState, event: Event) -> Step:
             return exits_before_the_stop(state)
         case TrainingDone():
             return reached(state, event)
-        case Passed(Alarm.LIMIT | Alarm.QUIET) | NotLive() if state.forced:
-            # The agreed exit then makes the decider say restart.
-            return stay(state, *(() if state.late else (AskExit(),)), late=True)
+        case NotLive():
+            return _asks_exit(state)  # also for a growth, because newcomers are warm: one stop, and no other attempt
+        case Passed(Alarm.LIMIT | Alarm.QUIET) if state.forced:
+            return _asks_exit(state)
         case Sigterm():
             return stay(state, exit_requested=True)
     why = _why_not(state, event)
     # The decider repeats the word for parties without a link to its sender.
     say = state.decides or not isinstance(event, Heard)
     return gave_up(state, why, say=say) if why else stay(state)
+
+
+def _asks_exit(state: PartyState) -> Step:
+    """Ask once. The agreed exit then makes the decider say restart."""
+    return stay(state, *(() if state.late else (AskExit(),)), late=True)
 
 
 def _comes_nearer(state: PartyState, event: AllWarm | Connected | AllConnected | StoreSeen) -> Step:
@@ -196,7 +202,7 @@ def _not_needed_by(state: PartyState, event: SeenBy | PartyGone | Silent) -> tup
 def _why_not(state: PartyState, event: Event) -> str:
     """Why an old rank that has not voted ends the attempt; "" if it does not."""
     match event:
-        case Unable(why) | NotLive(why) | Heard(HandoverWord.ABORT, why):
+        case Unable(why) | Heard(HandoverWord.ABORT, why):
             return why or "aborted"
         case LinkClosed() if not state.decides:
             return DECIDER_GONE

@@ -61,7 +61,7 @@ def waited(state: PartyState, event: Event, answers: Answers) -> Step:
         case Passed(Alarm.LIMIT):
             return _ask(stay(state, late=True)[0])
         case Passed(Alarm.QUIET):
-            return _ask(stay(state, settles=True)[0])
+            return _ask(stay(state, settles=True, deaf=True)[0])  # the decider had its word to say by now
         case Passed(Alarm.DEADLINE):
             return lost(state, "the outcome of the hand-over did not become known in time")
     return stay(state)

@@ -40,6 +40,7 @@ def broken(setting: Setting, world: World) -> Iterator[str]:
     if world.aborted and ("p" in world.log or taken):
         yield "H9: an aborted run opened"
     yield from _stopped_early(setting, world)
+    yield from _sent_away(setting, world)
     yield from _told_falsely(setting, world)
     if _harmless(setting, world) and any(_loses(setting, world, number) for number in setting.everybody):
         yield "H6: finished steps are lost although nobody was killed"
@@ -49,6 +50,14 @@ def _stopped_early(setting: Setting, world: World) -> Iterator[str]:
     stopped = any(setting.phase(world, rank) in STANDING for rank in setting.old)
     if stopped and len(world.connected) < len(setting.everybody):
         yield "H14: an old rank has stopped before every party was connected"
+
+
+def _sent_away(setting: Setting, world: World) -> Iterator[str]:
+    """Where nothing else goes wrong, an older run that cannot change live ends, and its newcomers begin with it."""
+    if not spent(setting, world, "obstacle") or any(setting.faults[one] for one in setting.faults if one != "obstacle"):
+        return
+    if world.clock == 0 and ExitKind.HANDOVER_FAILED.value in world.ends:
+        yield "H15: a newcomer has ended, and the older run ends to begin with it in place"
 
 
 def _told_falsely(setting: Setting, world: World) -> Iterator[str]:

@@ -275,6 +275,8 @@ def _connecting(setting: Setting, world: World, number: int, what: str) -> Itera
         yield f"{number} is connected", setting.after(done, number, on.Connected())
         if may(world, "unable"):
             yield f"{number} cannot", setting.after(spend(done, "unable"), number, on.Unable("x"))
+        if may(world, "obstacle") and number in setting.old:
+            yield f"{number} is not live", setting.after(spend(done, "obstacle"), number, on.NotLive("x"))
     elif len(world.connected) == len(setting.everybody):
         yield f"{number} knows that all are connected", setting.after(done, number, on.AllConnected())
 

@@ -206,6 +206,15 @@ def _who_has_read_go_lets_go(state: PartyState, event: on.Event) -> Step:
     )
 
 
+def _an_obstacle_is_an_abort(state: PartyState, event: on.Event) -> Step:
+    return step(state, on.Unable(event.why) if isinstance(event, on.NotLive) else event)
+
+
+def _quiet_is_no_silence(state: PartyState, event: on.Event) -> Step:
+    next_state, actions = step(state, event)
+    return (replace(next_state, deaf=state.deaf) if event == on.Passed(Alarm.QUIET) else next_state), actions
+
+
 PLANTED: dict[str, Planted] = {
     "old ranks that are connected wait for no other party": Planted(
         "H14", attempt=ALL_REPLACED, react=_who_is_connected_stops, connecting=True
@@ -250,6 +259,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "who may be the last that holds the state ends": Planted(
         "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
+    ),
+    "a newcomer that hears nothing until the quiet time is over may not be the last": Planted(
+        "H13", {"kill": 1}, 2, ONE_REPLACED, react=_quiet_is_no_silence
+    ),
+    "an older run that cannot change live aborts, and ends": Planted(
+        "H15", {"obstacle": 1}, attempt=GROWN, react=_an_obstacle_is_an_abort, connecting=True
     ),
     "a leaver does not ask whether the successor's rank 0 knows": Planted(
         "H13", {"kill": 1}, attempt=ONE_REPLACED, react=_who_has_read_go_lets_go

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FAULTS: Final = (
     "kill", "freeze", "cut", "flip", "down", "reduce", "ack", "unable", "sigterm", "goal", "commit", "plan",
-    "doubt",
+    "doubt", "obstacle",
 )  # fmt: skip
 _PLACE: Final = {fault: place for place, fault in enumerate(FAULTS)}
 

@@ -128,6 +128,16 @@ def test_a_newcomer_that_makes_a_device_mesh_begins_with_the_others_in_place(nur
     assert opened == [(1, None), (2, None)]
 
 
+def test_a_newcomer_of_a_larger_run_begins_in_place_too_for_which_the_smaller_one_stops_once(nursery: Nursery) -> None:
+    job = Job(nursery, "meshed-larger", 2, script="variants.meshed", makes="a mesh", leaves_at=WAIT_AT)
+    job.offered(3, (2,), (), wait=False, restarted=(0, 1)).begin()
+    results = job.end()
+    assert [set(results[name]) for name in ("old0", "old1")] == [{"left"}, {"left"}]
+    assert len({results[name]["weights"] for name in ("again0", "again1", "new2")}) == 1
+    opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
+    assert opened == [(1, None), (2, None)]
+
+
 @pytest.mark.parametrize("makes", ["a group", "a group by name"])
 def test_a_newcomer_that_alone_makes_a_group_is_told_what_to_do_and_the_others_train_on(
     nursery: Nursery, makes: str

@@ -39,11 +39,15 @@ IN_AN_ACT: list[Faults] = [
     {"freeze": 1, "commit": 1},
 ]  # fmt: skip
 """A party dies or stands still, and a pod is asked to end, an acknowledgement is lost, a save is under way."""
-CONNECTING: list[Faults] = [NOTHING, {"kill": 1}, {"freeze": 1}, {"unable": 1}, {"sigterm": 1}, {"goal": 1}]
+CONNECTING: list[Faults] = [
+    NOTHING, {"kill": 1}, {"freeze": 1}, {"unable": 1}, {"sigterm": 1}, {"goal": 1}, {"obstacle": 1}, {"obstacle": 2},
+    {"obstacle": 1, "sigterm": 1}, {"obstacle": 1, "goal": 1}, {"obstacle": 1, "kill": 1},
+]  # fmt: skip
 """What may go wrong where the parties have yet to connect."""
 HURRIED: list[tuple[str, Faults]] = [
     ("rank-1-leaves", NOTHING), ("rank-0-leaves", NOTHING), ("2-to-3", NOTHING), ("2-to-3", {"cut": 1}),
     ("2-to-3", {"reduce": 1}), ("2-to-3", {"unable": 1}), ("1-to-1", {"unable": 1}), ("rank-1-leaves", {"unable": 1}),
+    ("1-to-1", {"kill": 1}), ("2-to-3", {"kill": 1}),
 ]  # fmt: skip
 """In these the limit may pass, for each party by itself, at any moment."""
 

@@ -297,9 +297,12 @@ class TestRestart:
             assert said(make(D).sees(on.Passed(Alarm.LIMIT))) is RESTART
             assert said(make(D, GROWN).sees(on.Passed(Alarm.LIMIT))) is ABORT
 
-    def test_a_script_that_cannot_restarts_where_a_member_has_to_leave(self) -> None:
+    def test_where_a_script_cannot_change_live_its_run_ends_and_newcomers_begin_in_place(self) -> None:
         assert prepared(LEAVER).sees(on.NotLive("x")) == (on.AskExit(),)
-        assert prepared(D, GROWN).sees(on.NotLive("x"))[0] == on.SayToAll(ABORT, "x")
+        larger = prepared(D, GROWN)
+        assert larger.sees(on.NotLive("x")) == (on.AskExit(),)
+        assert larger.sees(on.NotLive("x")) == ()
+        assert said(larger.sees(on.ExitAgreed())) is RESTART
 
     def test_newcomers_join_in_place(self) -> None:
         for make in (prepared, standing, voted):
