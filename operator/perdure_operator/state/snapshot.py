@@ -132,7 +132,7 @@ class PodView(Model):
     ready_since: datetime | None = None
     """Since when it is Ready, by the kubelet's clock; whole seconds."""
     unready_since: datetime | None = None
-    """Since when it is not, as `ready_since`; None where nobody has told."""
+    """Since when it is not, as `ready_since`; None if unknown."""
     deleting: bool = False
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""

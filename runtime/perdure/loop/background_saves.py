@@ -279,7 +279,7 @@ class BackgroundSaves:
 
     @property
     def _idle(self) -> bool:
-        """Whether no save is under way, owed or to be told. Equal on all ranks."""
+        """Whether no save is under way, owed or unreported. Equal on all ranks."""
         state = self._state
         return state is None or not (state.save or state.outcome or state.owed)
 

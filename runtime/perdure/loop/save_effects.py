@@ -105,7 +105,7 @@ class SaveEffects:
         self._requests: rank0.CommitRequests | None = None
         """On rank 0: what it asks of the store while training goes on."""
         self._last: _Copied | None = None
-        """The save that was copied last: the one under way, and the one that is to be told."""
+        """The save that was copied last: the one under way, and the one whose end is not reported yet."""
         self._late = ""
         """The save whose deadline has passed."""
         self._unanswered = 0

@@ -320,7 +320,7 @@ class SurvivorSnapshots:
         return self._machine.phase is StepPhase.ENDED
 
     def _feed(self, moment: StepEvent) -> tuple[StepAction, ...]:
-        """What has happened. Writes and tells what is to be written and told now."""
+        """Note what has happened. Writes the image and reports it where that is due."""
         self._machine, actions = react(self._machine, moment)
         if StepAction.KEEP in actions:
             self._keep()

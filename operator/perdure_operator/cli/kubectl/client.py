@@ -61,7 +61,7 @@ class Kubectl:
     async def namespace(self) -> str:
         """The namespace that kubectl uses without `-n`: the context's, or in a pod its own, or `default`."""
         view = ("config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}")
-        # Without a context there is nothing to show. A wrong kubeconfig fails again, and is told, at the next request.
+        # Without a context there is nothing to show. A wrong kubeconfig fails again, with a message, next time.
         _, told, _ = await self._run(*view, said=None)
         if told:
             return told.decode()

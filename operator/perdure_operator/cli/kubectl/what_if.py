@@ -183,7 +183,7 @@ def _evictions(
 
 
 def _first_after(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> float | None:
-    """The members told, new ones Ready, and the leaving ones ended, as long as all that is known from before."""
+    """Seconds until members are asked, new ones are Ready, and leaving ones have ended; None if one is unknown."""
     exits = snapshot.status.exit_seconds
     if outlook.how in (How.TRAINS_ON, How.WAITS) or (outlook.starting and warm_up is None):
         return None

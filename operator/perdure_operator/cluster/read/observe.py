@@ -378,7 +378,7 @@ def _forget_settled(memory: Memory, record: JobRecord, own: set[str], budget: Bu
 
 
 def _refused_deletions(memory: Memory, seen: Snapshot, kept: tuple[KeptTemplate, ...]) -> list[Refusal]:
-    """Refused deletions of objects that still exist and that nobody else is deleting; the others are forgotten."""
+    """Refused deletions of objects that still exist and that no other client is deleting; the others are forgotten."""
     alive = {pod.uid for pod in seen.pods if not (pod.gone or pod.deleting)} | {one.uid for one in kept}
     alive |= {seen.budget.uid if seen.budget else "", "" if seen.deleting else seen.uid}
     memory.refused_deletions = {

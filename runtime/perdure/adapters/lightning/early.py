@@ -49,5 +49,5 @@ class EarlyCollectives:
             collective()
 
     def forget(self) -> None:
-        """The newer run has begun live: nobody waits for what was left out."""
+        """The newer run has begun live: no rank waits for what was left out."""
         self._left_out = []

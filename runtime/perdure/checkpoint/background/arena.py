@@ -108,7 +108,7 @@ class Arena:
         return os.fstat(self.fd).st_blocks * 512
 
     def missing(self, staged: Staged) -> int:
-        """Bytes of memory that are missing to hold this part; 0 if there is room, or if nobody knows."""
+        """Bytes of memory that are missing to hold this part; 0 if there is room, or if that is unknown."""
         return room_for(PAGE_BYTES + staged.size, self.held)
 
     def prepare(self, size: int) -> None:

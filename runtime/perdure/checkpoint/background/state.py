@@ -70,7 +70,7 @@ class LoggedCommit:
 
 @dataclass(frozen=True)
 class SaveOutcome:
-    """How a save ended, before the ranks were told."""
+    """How a save ended, before the ranks know."""
 
     save: Save
     seq: int = 0
@@ -117,7 +117,7 @@ class SavesState:
     everywhere: bool = False
     """Agreed: it is durable on all ranks, so rank 0 commits it."""
     outcome: SaveOutcome | None = None
-    """Agreed: how the last save ended, until the next place where the ranks are told."""
+    """Agreed: how the last save ended, until the next place where the ranks report it."""
     busiest: ArenaUse = ArenaUse.IN_USE
     """Agreed: what all ranks said of their arenas, as last read. Nothing is known before the first vector."""
     owed: str = ""
