@@ -1,5 +1,6 @@
 """examples/digits with the model sharded over all ranks: the script of test_fsdp, with the same arguments. With
-`--shards=2` there are so many shards, and the other ranks hold replicas of them."""
+`--shards=2` there are so many shards, and the other ranks hold replicas of them. With `--twice` a step has a second
+backward pass, and an optimizer behind each."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--shards", type=int)
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--twice", action="store_true")
     args = parser.parse_args()
     digits = runpy.run_path(str(DIGITS))
 
@@ -39,7 +41,10 @@ def main() -> None:
         for part in (*(part for part in net if list(part.parameters())), net):
             fully_shard(part, mesh=mesh)
         optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+        again = torch.optim.SGD(net.parameters(), lr=1e-3)
         session.register(model=net, optimizer=optimizer)
+        if args.twice:
+            session.register(again=again)
         batches = session.loader(train, batch_size=args.batch)
         for _ in session.epochs(args.epochs):
             for images, labels in batches:
@@ -47,6 +52,10 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                if args.twice:
+                    again.zero_grad()
+                    session.weighted(cross_entropy(net(images), labels)).backward()
+                    again.step()
                 session.step()
 
 

@@ -41,9 +41,9 @@ def undisturbed() -> twin.Twin:
     return forking.undisturbed(ARGUMENTS, world=4, script=SCRIPT)
 
 
-def hsdp(folder: Path, harm: str) -> LocalMembers:
-    command = [sys.executable, str(HERE / "harmed_shards.py"), str(SCRIPT), *ARGUMENTS]
-    pace = {"PACE_SECONDS": "0.02", "PACED_RUNS": "1", "PACE_RECORDED": "1", "PACE_HOLDS": "99"}
+def hsdp(folder: Path, harm: str, *more: str, **environ: str) -> LocalMembers:
+    command = [sys.executable, str(HERE / "harmed_shards.py"), str(SCRIPT), *ARGUMENTS, *more]
+    pace = environ | {"PACE_SECONDS": "0.02", "PACED_RUNS": "1", "PACE_RECORDED": "1", "PACE_HOLDS": "99"}
     return forking.members(command, folder, {**pace, "HARM": harm})
 
 
@@ -100,3 +100,27 @@ def test_nor_does_one_that_stands_still_and_goes_on_when_the_next_run_trains(
         os.kill(process, signal.SIGCONT)
         ended = ends(job, new)
     judge(job, where, ended, undisturbed)
+
+
+@LONGER
+def test_one_that_dies_between_the_two_optimizers_of_a_step_costs_the_steps_since_the_commit_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    """Nobody can finish the second backward pass without it, and the first optimizer has changed the place before."""
+    with hsdp(tmp_path, f"SIGKILL,3,{AT},stepped", "--twice", PERDURE_EVERY_STEPS="4") as job:
+        job.first_run(*"abcd", beside="e")
+        job.members["d"].outcome()
+        begins(job, 2, "abce", [1])
+        ended = ends(job, "abce")
+    said = job.members["a"].said
+    assert said.count("two optimizers of a step: if one dies there, the newest commit counts") == 2  # in each run
+    assert said.index("two optimizers of a step") < said.index(f"PACE run 1: {AT} steps")
+    assert "leaves no image: it is in the middle of a step" in said
+    assert {one.rescue for one in ended} == {None}
+    entries = job.root.entries()
+    first, second = (entry for entry in entries if entry.kind == "Opened")
+    commits = {entry.seq: entry.body["step"] for entry in entries if entry.kind == "Committed" and entry.run == 1}
+    assert (second.body["resumes"] or first.seq) == max(commits, default=first.seq)
+    assert evidence.steps_lost(entries, job.root.trace().steps) == AT - max(commits.values(), default=0)
+    alone = forking.undisturbed((*ARGUMENTS, "--twice"), world=4, script=SCRIPT)
+    assert job.root.weight_hash() == alone.weights

@@ -93,6 +93,8 @@ class SurvivorSnapshots:
         self._end = 0
         """Where that image ends in the file."""
         self._exchanges = StepExchanges()
+        self._said_between = False
+        """Whether it is said that a loss between two optimizers costs steps."""
 
     @property
     def wanted(self) -> bool:
@@ -277,8 +279,9 @@ class SurvivorSnapshots:
             self._touched = self._touched or StepAction.MEET not in actions
         if StepAction.MEET in actions:
             self._meet()
-        if self._machine.meets:
-            self._exchanges.begin(optimizer)
+        if self._machine.meets and self._exchanges.begin(optimizer) and not (self._never or self._said_between):
+            self._said_between = True
+            self._say_cost("ranks exchange values between two optimizers of a step: if one dies there")
 
     def _look_at_hidden(self, optimizer: Any) -> None:
         """An optimizer that is not registered is about to step, for example one within a registered object that is no
@@ -352,8 +355,11 @@ class SurvivorSnapshots:
     def _have_none(self, why: str) -> None:
         """Found on all ranks alike: from now on there are no images."""
         self._never = why
+        self._say_cost(f"{why}: if a rank dies")
+
+    def _say_cost(self, when: str) -> None:
         if self._run.rank == 0:
-            say(f"{why}: if a rank dies, the newest commit counts")
+            say(f"{when}, the newest commit counts")
 
     def leave(self, patience: float = 0.0) -> None:
         """Leaves the image, or says why there is none. Only the first call does. From any thread: in the main thread,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from e2e.harness.local_run import free_port
@@ -60,7 +61,7 @@ class Job:
         self._late: dict[str, dict[str, str]] = {}
         """Newcomers that the old ranks do not wait for at first."""
         self._wait_at: int | None = None
-        self._again: dict[str, list[tuple[int, str]]] = {}
+        self._again: dict[str, list[tuple[int | str, str]]] = {}
         self._restarts: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {}
         """By the process that ends first: the name, environment and arguments of the one that follows it in its pod."""
 
@@ -120,15 +121,28 @@ class Job:
         return self
 
     def replaced(self, *ranks: int) -> Job:
-        """These ranks of 2 are replaced, one every EVERY steps, each by another process."""
-        names = ["old0", "old1"]
-        for run, rank in enumerate(ranks, 2):
-            port, address = free_port(), f"127.0.0.1:{free_port()}"
-            block = Handover(run - 1, 2, (rank,), (rank,), address, LIMIT, f"token-{self.name}-{run}")
-            for name, party in zip(names, attempt_of(block, run).parties, strict=False):
-                self._offer_at(name, EVERY * (run - 1), _offer(run, party, 2, port, block))
-            names[rank] = f"new{run}"
-            self._late[names[rank]] = _rank(run, rank, 2, port) | _told(block)
+        """These ranks are replaced, one every EVERY steps, each by another process."""
+        return self.moved(*(((rank,), (rank,)) for rank in ranks), apart=True)
+
+    def moved(self, *moves: tuple[tuple[int, ...], tuple[int, ...]], apart: bool = False) -> Job:
+        """Newcomers join and ranks leave, move by move, each in the first step behind the one before, or `apart` by
+        EVERY steps. The newcomers of run 2 are called new2, or new2a, new2b and so on."""
+        names = [f"old{rank}" for rank in range(self.world)]
+        for run, (joins, leavers) in enumerate(moves, 2):
+            port, address, world = free_port(), f"127.0.0.1:{free_port()}", len(names) + len(joins) - len(leavers)
+            block = Handover(run - 1, len(names), joins, leavers, address, LIMIT, f"token-{self.name}-{run}")
+            ranks = dict[int, str]()
+            for party in attempt_of(block, run).parties:
+                if party.old is None:
+                    name = f"new{run}" + (ascii_lowercase[len(ranks.keys() & {*joins})] if len(joins) > 1 else "")
+                    self._late[name] = _rank(run, party.new or 0, world, port) | _told(block)
+                else:
+                    name = names[party.old]
+                    place = EVERY * (run - 1) if apart or run == 2 else f"run {run - 1}"
+                    self._offer_at(name, place, _offer(run, party, world, port, block))
+                if party.new is not None:
+                    ranks[party.new] = name
+            names = [ranks[rank] for rank in range(world)]
         return self
 
     def end(self) -> dict[str, Any]:
@@ -170,8 +184,9 @@ class Job:
         """The lines of all its ranks."""
         return traced(self.root)
 
-    def _offer_at(self, name: str, step: int, offer: Train | Leave) -> None:
-        self._again.setdefault(name, []).append((step, write_assignment(offer)))
+    def _offer_at(self, name: str, place: int | str, offer: Train | Leave) -> None:
+        """In this step, or in the first of a run, by its name."""
+        self._again.setdefault(name, []).append((place, write_assignment(offer)))
 
     def _offer_file(self, name: str) -> Path:
         return self.nursery.folder / f"{self.name}-{name}.offer"

@@ -216,11 +216,13 @@ def dies(die: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def take_part(session: Session, wait_at: int | None, offers: Mapping[int, str]) -> None:
-    """In a step: takes the offer that comes in it, and waits for one that has to be ready by its end."""
-    if session.steps_done in offers:
-        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offers[session.steps_done])
-    if (session.steps_done == wait_at and perdure.progress(session).run == 1) or session.steps_done in offers:
+def take_part(session: Session, wait_at: int | None, offers: dict[Any, str]) -> None:
+    """In a step: takes the offer that comes in it, or in its run, and waits for one that has to be ready by its end."""
+    step, run = session.steps_done, perdure.progress(session).run
+    offer = offers.pop(step, "") or offers.pop(f"run {run}", "")
+    if offer:
+        Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offer)
+    if offer or (step, run) == (wait_at, 1):
         await_ready(session._core)
 
 

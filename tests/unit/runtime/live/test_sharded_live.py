@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -96,6 +98,44 @@ def test_a_run_of_another_size_goes_on_as_after_a_restart(nursery: Nursery, name
     assert by_rank(results) == by_rank(undisturbed)
     assert {one for one in losses(results) if int(one[0]) >= at} == losses(undisturbed)
     assert all(found["same objects"] for found in results.values() if "rank" in found)
+
+
+IN_A_ROW: Mapping[str, tuple[int, Sequence[tuple[tuple[int, ...], tuple[int, ...]]], dict[str, Any]]] = {
+    "3-to-4": (3, [((1,), (1,)), ((0,), (0,)), ((3,), ())], {"optimizer": "loop"}),
+    "a-newcomer-leaves": (2, [((0,), (0,)), ((0,), (0,)), ((1,), ()), ((), (2,))], {"optimizer": "fused"}),
+    "in-16-bits-and-compiled": (3, [((2,), (2,)), ((1,), (1,)), ((2,), ())], {"extras": True}),
+    "replicas": (
+        2,
+        [((1,), (1,)), ((0,), (0,)), ((1, 2), ()), ((), (0, 3))],
+        {"optimizer": "foreach", "how": "hsdp"},
+    ),
+    "tensor-parallel": (2, [((1,), (1,)), ((0,), (0,)), ((2, 3), ())], {"optimizer": "loop", "how": "tp"}),
+}
+"""Old ranks, who joins and who leaves in each move."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "3-to-4" else pytest.mark.chaos) for name in IN_A_ROW]
+)
+def test_ranks_are_drained_in_a_row_and_the_run_grows(nursery: Nursery, name: str) -> None:
+    """Each in the first step behind the one before: its parties are still letting go of that one."""
+    world, moves, arguments = IN_A_ROW[name]
+    saves = {"PERDURE_EVERY_STEPS": "1"}
+    job = Job(nursery, f"row-{name}", world, script=SCRIPT, environ=saves, **arguments).moved(*moves).begin()
+    results = job.end()
+    assert opened(job) == [(1, None), *((run, run - 1) for run in range(2, len(moves) + 2))], job.output("old0")
+    begun = [(entry.get("step", 0), entry["world"]) for entry in job.log if entry["kind"] == "Opened"]
+    parts = [next(same) for _, same in groupby(begun, key=itemgetter(1))]
+    expected, begins, undisturbed = set[tuple[str, float]](), None, dict[str, Any]()
+    for (at, size), (end, _) in zip(parts, [*parts[1:], (None, 0)], strict=True):
+        alone = Job(nursery, f"row-{name}-{at}", size, script=SCRIPT, begins=begins, saves_at=end, **arguments)
+        undisturbed = alone.begin().end()
+        expected |= {one for one in losses(undisturbed) if end is None or int(one[0]) < end}
+        begins = {"uri": f"file://{alone.root}", "step": end}
+    assert by_rank(results) == by_rank(undisturbed)
+    assert losses(results) == expected
+    assert all(found["same objects"] for found in results.values() if "rank" in found)
+    assert {tuple(found["listens"]) for found in results.values() if "left" in found} == {()}
 
 
 def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and_no_training(nursery: Nursery) -> None:

@@ -172,7 +172,7 @@ def plain(kit: Kit) -> Iterator[None]:
         yield
 
 
-def evaluated(offers: Mapping[int, str]) -> Callable[[Kit], Iterator[None]]:
+def evaluated(offers: dict[Any, str]) -> Callable[[Kit], Iterator[None]]:
     """Each epoch ends with two passes over an evaluation; in the middle of the first one's second comes the offer."""
 
     def steps(kit: Kit) -> Iterator[None]:

@@ -4,7 +4,8 @@ and the next.
 Replicas are rows, shards columns: rank `row * shards + column`. In a step a rank gives its part to the reduce-scatter
 of its row, then to the all-reduce of its column, which gives it its final gradient. It comes to the meeting, steps,
 counts the step and asks for the next batch. A rank that dies or stands still may have told any of the others that it
-comes; so may one whose message to a dead rank fails.
+comes; so may one whose message to a dead rank fails. A step may have several backward passes, each with an optimizer
+behind it.
 
 Rank 0 is the one that is harmed: no other place of a mesh differs from its. The step of a second one may break,
 wherever that rank is: its script raises an error, or hangs, or takes too long once its agent has asked. What the others
@@ -69,9 +70,11 @@ class Rank:
     machine: LastStep
     step: int = 0
     """The steps that it has counted."""
+    number: int = 0
+    """Which backward pass of its step it is in."""
     stage: Stage = Stage.BATCH
     told: frozenset[int] = frozenset()
-    """The ranks that know that it comes to this step's meeting."""
+    """The ranks that know that it comes to the meeting before this pass's optimizer."""
     life: Life = Life.UP
     images: frozenset[tuple[int, bool]] = frozenset()
     """The step of each image that it has left, and whether that is what it holds."""
@@ -87,14 +90,19 @@ class Rank:
         return int(vars(self)["_hash"])
 
     @property
-    def done(self) -> tuple[int, Stage]:
+    def done(self) -> tuple[int, int, Stage]:
         """How far it has come."""
-        return self.step, self.stage
+        return self.step, self.number, self.stage
+
+    @property
+    def stands(self) -> bool:
+        """Whether its step has changed nothing so far."""
+        return not self.number and self.stage < Stage.STEPPED
 
     @property
     def finished(self) -> int:
         """The steps that it has counted, without one that it knows to have finished alone."""
-        counted = self.stage is not Stage.STEPPED
+        counted = not self.number and self.stage is not Stage.STEPPED
         return self.step - (self.machine.alone and counted)
 
 
@@ -126,6 +134,11 @@ class Setting:
     """Who meets: the world, a row or a column."""
     breaks: int | None = None
     """The rank whose step may break, too."""
+    passes: int = 1
+    """The backward passes of a step, each with an optimizer behind it."""
+    machine: LastStep | None = None
+    when: Callable[[Rank], bool] = bool
+    """Whether something may go wrong where the victim is."""
 
     @property
     def size(self) -> int:
@@ -152,7 +165,7 @@ class Setting:
         return [rank for rank in range(self.size) if rank not in self.lost]
 
     def first(self) -> World:
-        return World((Rank(LastStep(self.meets)),) * self.size)
+        return World((Rank(self.machine or LastStep(self.meets)),) * self.size)
 
 
 @dataclass(frozen=True)
@@ -283,17 +296,18 @@ def moves(setting: Setting, world: World) -> Iterator[tuple[str, World]]:
             yield from _asks(setting, world, number, one)
         if one.life is Life.UP:
             yield from _works(setting, world, number, one)
-            if number == VICTIM and not world.harmed:
+            if number == VICTIM and not world.harmed and setting.when(one):
                 yield from _faults(setting, world, one)
 
 
 def _works(setting: Setting, world: World, number: int, one: Rank) -> Iterator[tuple[str, World]]:
     ended = one.machine.phase is StepPhase.ENDED
-    if one.stage is Stage.BATCH and one.step < setting.steps and _all(world, setting.row(number), (one.step, 0)):
+    here = one.step, one.number
+    if one.stage is Stage.BATCH and one.step < setting.steps and _all(world, setting.row(number), (*here, 0)):
         yield f"{number} does its backward pass", _with(world, number, replace(one, stage=Stage.GAVE))
-    if one.stage is Stage.GAVE and _all(world, setting.row(number), (one.step, Stage.GAVE)):
+    if one.stage is Stage.GAVE and _all(world, setting.row(number), (*here, Stage.GAVE)):
         yield f"{number} has the sum of its row", _with(world, number, replace(one, stage=Stage.SCATTERED))
-    if one.stage is Stage.SCATTERED and _all(world, setting.column(number), (one.step, Stage.SCATTERED)):
+    if one.stage is Stage.SCATTERED and _all(world, setting.column(number), (*here, Stage.SCATTERED)):
         yield f"{number} has its final gradient", _with(world, number, replace(one, stage=Stage.REDUCED))
     if one.stage is Stage.REDUCED:
         yield from _comes(setting, world, number, one)
@@ -310,7 +324,8 @@ def _asks(setting: Setting, world: World, number: int, one: Rank) -> Iterator[tu
     if world.harmed:
         yield f"{number} is asked for an image", _after(setting, world, number, one, StepEvent.ASKED)
     if one.machine.asked:
-        yield f"{number} is late", _after(setting, world, number, replace(one, failed=True), StepEvent.LATE)
+        late = replace(one, failed=one.failed or one.stage >= Stage.STEPPED)  # else it waits for others
+        yield f"{number} is late", _after(setting, world, number, late, StepEvent.LATE)
     if number == setting.breaks and one.life is Life.UP:
         yield f"{number} raises:{BREAKS}", _raises(setting, world, number, one)
         yield f"{number} hangs:{BREAKS}", _with(world, number, replace(one, failed=True, life=Life.HANGS))
@@ -330,7 +345,7 @@ def _comes(setting: Setting, world: World, number: int, one: Rank) -> Iterator[t
 
 def _meets(setting: Setting, world: World, number: int, one: Rank) -> Iterator[tuple[str, World]]:
     others = [other for other in setting.party(number) if other != number]
-    if all(_has_come(world, other, one.step, number) for other in others):
+    if all(_has_come(world.ranks[other], one, number) for other in others):
         yield f"{number} passes the meeting", _after(setting, world, number, one, StepEvent.MET)
     if any(_is_gone(world.ranks[other]) for other in others):
         yield f"{number} loses the meeting", _after(setting, world, number, one, StepEvent.SILENCE)
@@ -358,9 +373,9 @@ def _raises(setting: Setting, world: World, number: int, one: Rank) -> World:
     return _after(setting, world, number, replace(one, failed=True, life=Life.DEAD), StepEvent.FAILED)
 
 
-def _has_come(world: World, other: int, step: int, number: int) -> bool:
-    one = world.ranks[other]
-    return one.step > step or (one.step == step and number in one.told)
+def _has_come(other: Rank, one: Rank, number: int) -> bool:
+    here, there = (one.step, one.number), (other.step, other.number)
+    return there > here or (there == here and number in other.told)
 
 
 def _is_gone(one: Rank) -> bool:
@@ -368,7 +383,7 @@ def _is_gone(one: Rank) -> bool:
     return one.life is Life.DEAD or one.machine.phase is StepPhase.ENDED
 
 
-def _all(world: World, ranks: list[int], done: tuple[int, int]) -> bool:
+def _all(world: World, ranks: list[int], done: tuple[int, int, int]) -> bool:
     return all(world.ranks[rank].done >= done for rank in ranks)
 
 
@@ -392,9 +407,11 @@ def _after(setting: Setting, world: World, number: int, one: Rank, event: StepEv
 
 
 def _behind(setting: Setting, one: Rank) -> Rank:
-    """It counts its step, or asks for its next batch."""
+    """It begins its next backward pass, counts its step, or asks for its next batch."""
+    if one.stage is Stage.STEPPED and one.number + 1 < setting.passes:
+        return replace(one, stage=Stage.BATCH, number=one.number + 1, told=frozenset())
     if one.stage is Stage.STEPPED:
-        return replace(one, stage=Stage.COUNTED, step=one.step + 1, told=frozenset())
+        return replace(one, stage=Stage.COUNTED, step=one.step + 1, number=0, told=frozenset())
     return _acted(setting, replace(one, stage=Stage.BATCH), StepEvent.STOOD)
 
 
@@ -404,8 +421,7 @@ def _acted(setting: Setting, one: Rank, event: StepEvent) -> Rank:
     one = replace(one, machine=machine)
     for action in actions:
         if action in (StepAction.KEEP, StepAction.LEAVE):
-            as_it_was = one.stage < Stage.STEPPED
-            one = replace(one, images=one.images | {(one.step, as_it_was)})
+            one = replace(one, images=one.images | {(one.step, one.stands)})
         elif action is StepAction.PROCEED:
             one = replace(one, stage=Stage.STEPPED)
     return replace(one, left=True) if {StepAction.LEAVE, StepAction.TELL} & set(actions) else one

@@ -4,14 +4,15 @@ the next run never begins with shards of two steps. Each rule that is left out i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from perdure.log.entry import ImageRef
 from perdure.log.images import ImageChoice, ImageOffer
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, StepReaction, react
-from tests.unit.runtime.loop.losing import TO_THE_COMMIT, Found, Setting, explore
+from tests.unit.runtime.loop.losing import TO_THE_COMMIT, Found, React, Setting, Stage, explore
 
 
 def _nobody_finishes_alone(state: LastStep, event: StepEvent) -> StepReaction:
@@ -69,6 +70,41 @@ def _only_the_newest_step(offers: Sequence[ImageOffer], **_: object) -> ImageCho
     place = max(offer.place for offer in offers)
     there = [offer for offer in offers if offer.place == place]
     return ImageChoice(ImageRef(*place) if len({offer.part for offer in there}) == there[0].parts else None)
+
+
+@dataclass(frozen=True)
+class _MeetsAgain(LastStep):
+    """A rank that would meet the others before each of its optimizers."""
+
+    again: bool = False
+
+
+def _meets_before_each_optimizer(state: LastStep, event: StepEvent) -> StepReaction:
+    """Whoever loses a later meeting can only go on: its first optimizer has changed the place before."""
+    assert isinstance(state, _MeetsAgain)
+    again = state.again
+    if state.phase is StepPhase.STEPS and event is StepEvent.WILL_STEP and not state.alone:
+        if state.asked:
+            return replace(state, alone=True), (StepAction.PROCEED,)
+        return replace(state, phase=StepPhase.MEETS, again=True), (StepAction.MEET,)
+    if again and state.phase is StepPhase.MEETS and event is StepEvent.FAILED:
+        return replace(state, phase=StepPhase.ENDED), (StepAction.TELL,)
+    after, actions = react(state, event)
+    if again and event is StepEvent.STOOD:
+        after = replace(state, phase=after.phase, again=False)
+    return after, tuple(action for action in actions if not (again and action is StepAction.KEEP))
+
+
+def _keeps_each_place(below: React) -> React:
+    """An image of the place before is written at each step, not at a loss alone."""
+
+    def keeping(state: LastStep, event: StepEvent) -> StepReaction:
+        after, actions = below(state, event)
+        first = not (isinstance(state, _MeetsAgain) and state.again)
+        keeps = first and state.phase is StepPhase.MEETS and event is StepEvent.MET
+        return after, (StepAction.KEEP, *actions) if keeps else actions
+
+    return keeping
 
 
 LONGER = pytest.mark.chaos
@@ -155,6 +191,32 @@ def test_without_a_rule_something_is_lost(rule: str) -> None:
     setting, is_seen = PLANTED[rule]
     found = explore(setting, first_only=True)
     assert is_seen(found), f"{rule}: {found}"
+
+
+TWO_PASSES = replace(HSDP, passes=2)
+MESHES = [pytest.param(replace(TWO, passes=2), id="2x1"), pytest.param(TWO_PASSES, id="2x2", marks=LONGER)]
+EACH: dict[str, Any] = {"machine": _MeetsAgain(True), "react": _meets_before_each_optimizer}
+
+
+def test_a_rank_lost_before_it_comes_to_the_meeting_costs_nothing_if_a_step_has_two_backward_passes() -> None:
+    found = explore(replace(TWO_PASSES, when=lambda one: one.done < (0, 0, Stage.REDUCED)))
+    assert found.good, found
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("more", [pytest.param({}, id="one-meeting"), pytest.param(EACH, id="a-meeting-each")])
+def test_one_lost_later_costs_the_steps_since_the_commit_and_a_second_meeting_saves_none(
+    mesh: Setting, more: dict[str, Any]
+) -> None:
+    """Nobody can finish the second backward pass without the lost rank, and nobody has the place before any more."""
+    found = explore(replace(mesh, **more), first_only=True)
+    assert found.lost == TO_THE_COMMIT, found
+
+
+@LONGER
+def test_only_an_image_of_each_place_together_with_a_meeting_each_would_save_all() -> None:
+    assert explore(replace(TWO_PASSES, machine=EACH["machine"], react=_keeps_each_place(EACH["react"]))).good
+    assert explore(replace(TWO_PASSES, react=_keeps_each_place(react)), first_only=True).lost == 1
 
 
 @LONGER

@@ -62,3 +62,26 @@ def test_a_step_that_raised_an_exception_does_not_count_for_the_next_one() -> No
     exchanges.reset()
     exchanges.begin("sgd")
     assert exchanges.end("sgd") is None
+
+
+def test_an_exchange_between_two_optimizers_of_a_step_is_seen_and_one_before_or_behind_both_is_not() -> None:
+    exchanges, seen = StepExchanges(), list[bool]()
+    for exchanged in (False, True, False):
+        exchange()
+        exchanges.reset()
+        for optimizer in ("first", "second"):
+            seen.append(exchanges.begin(optimizer))
+            exchanges.end(optimizer)
+            if exchanged:
+                exchange()
+    assert seen == [False, False, False, True, False, False]
+
+
+def test_an_exchange_in_a_step_is_none_between_two() -> None:
+    exchanges = StepExchanges()
+    exchanges.begin("first")
+    exchange()
+    assert not exchanges.begin("within")
+    exchanges.end("within")
+    exchanges.end("first")
+    assert not exchanges.begin("second")

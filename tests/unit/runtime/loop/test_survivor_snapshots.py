@@ -667,6 +667,31 @@ def test_an_optimizer_of_something_else_is_none_of_the_ranks_concern(training: T
     assert [image.label.stamp.step for image in read_images(training.path)] == [1, 2]
 
 
+def test_ranks_that_exchange_values_between_two_optimizers_are_told_once_what_a_loss_there_costs(
+    training: Training, meeting: list[Group], capfd: pytest.CaptureFixture[str]
+) -> None:
+    training.run.settings = replace(training.run.settings, rank=0)
+    training.run.registry.add("second", torch.optim.SGD(training.linear.parameters(), lr=0.1))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        others = Agreement(meeting[0])
+        for exchanged in (False, True, True):
+            other = others.meet(training.run.progress.step + 1)
+            training.forward().backward()
+            training.optimizer.step()
+            if exchanged:
+                dist.all_reduce(torch.ones(1))
+            training.run.registry.named["second"].step()
+            assert other.is_over(SECONDS)
+            training.run.progress.step += 1
+            training.run.images.stand()
+            said = capfd.readouterr().err.count("two optimizers of a step: if one dies there, the newest commit counts")
+            assert said == (exchanged and training.run.progress.step == 3)
+    finally:
+        dist.destroy_process_group()
+    assert training.run.images.wanted
+
+
 class Exchanging(torch.optim.SGD):
     """It asks the other ranks in its step, as an optimizer may that works on whole matrices."""
 
