@@ -233,7 +233,13 @@ def run_owner(bucket: Bucket, how: str, act: tuple[str, bool]) -> tuple[subproce
     )
     assert owner.stdout
     pids = [int(word) for word in owner.stdout.readline().split()]
-    assert hold.arrived.wait(SECONDS)
+    if not hold.arrived.wait(SECONDS):
+        owner.kill()
+        for pid in pids[1:]:
+            if pid:
+                os.kill(pid, signal.SIGKILL)  # otherwise it outlives its owner
+        owner.communicate()
+        pytest.fail(f"the save has not come to {act[0]} within {SECONDS} s")
     return owner, pids, hold
 
 
