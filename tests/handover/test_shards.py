@@ -79,9 +79,18 @@ def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
     loses(tmp_path, undisturbed, "SIGKILL", rank, where)
 
 
-@pytest.mark.parametrize("where", [pytest.param(where, marks=() if where == "stepped" else LONGER) for where in PLACES])
-def test_nor_does_one_whose_script_raises_an_error(tmp_path: Path, undisturbed: twin.Twin, where: str) -> None:
-    assert loses(tmp_path, undisturbed, "RAISE", 3, where).outcome is ExitKind.FAILED
+@pytest.mark.parametrize(
+    ("where", "rank"),
+    [
+        pytest.param(where, rank, marks=() if (where, rank) == ("stepped", 3) else LONGER)
+        for where in PLACES
+        for rank in (0, 3)
+    ],
+)
+def test_nor_does_one_whose_script_raises_an_error(
+    tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
+) -> None:
+    assert loses(tmp_path, undisturbed, "RAISE", rank, where).outcome is ExitKind.FAILED
 
 
 @LONGER
