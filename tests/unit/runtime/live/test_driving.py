@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from perdure import console
 from perdure.errors import StorageError
@@ -22,7 +23,7 @@ from perdure.live import driving, handover
 from perdure.live.driving import Driver, agreed
 from perdure.live.effects import Effects
 from perdure.live.handover import LiveHandover
-from perdure.live.keys import Word
+from perdure.live.keys import StoreKeys, Word
 from perdure.live.protocol import events as ev
 from perdure.live.protocol import hearing, timing
 from perdure.live.protocol.machine import PartyPhase
@@ -196,6 +197,33 @@ class Process(Effects):
 
     def say(self, word: Word) -> None:
         self.said.append(word.word)
+
+
+def newcomer_with_an_obstacle() -> tuple[Driver, StoreKeys]:
+    """Its attempt, and what the old ranks write into the attempt's store."""
+    process, store = Process(1, living_log()), HashStore()
+    attempt, place = process.attempt, cast("Any", None)
+    process.party = attempt.of_new(1)
+    process._keys = StoreKeys(store, attempt, process.party, place)
+    now = time.monotonic()
+    driver = Driver(process, Timetable(now + 60, now + 90), ask_exit=lambda: None)
+    return driver, StoreKeys(store, attempt, attempt.of_old(0), place)
+
+
+def test_a_newcomer_with_an_obstacle_begins_in_place_where_the_old_ranks_have_one_too() -> None:
+    driver, old = newcomer_with_an_obstacle()
+    old.say(Word(HandoverWord.RESTART))
+    driver.begin("warm", "a group of its own")
+    assert driver.next_act() == ev.JoinInPlace()
+    driver.finish()
+
+
+def test_a_newcomer_that_alone_has_an_obstacle_ends_once_the_old_ranks_can_hand_over() -> None:
+    driver, old = newcomer_with_an_obstacle()
+    old.publish_placeholder(wanted=False)
+    driver.begin("warm", "a group of its own")
+    assert driver.next_act() == ev.ExitProcess(ExitKind.HANDOVER_FAILED, "a group of its own")
+    driver.finish()
 
 
 def begun(effects: Effects) -> Driver:
