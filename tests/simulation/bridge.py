@@ -81,6 +81,8 @@ class Bridge:
         self.header: Header | None = None
         self.entry: Slot | None = None
         """The log's entry that the decider's go is about."""
+        self.arrived: set[int] = set()
+        """Newcomers whose scripts have come to their restore."""
         self.torn: set[int] = set()
         """Parties for which the next collective fails although all live: the others have their part."""
         self._name, self._network, self._behaviour = name, network, behaviour
@@ -93,6 +95,16 @@ class Bridge:
         """One more party is warm."""
         self.links[link.party.number] = link
         self.changed.tell()
+
+    def arrive(self, link: Link) -> None:
+        """One more newcomer has come to its restore."""
+        self.arrived.add(link.party.number)
+        self.changed.tell()
+
+    def have_arrived(self, link: Link) -> bool:
+        """Whether all newcomers have, as this party sees it."""
+        newcomers = {party.number for party in self.attempt.parties if party.old is None}
+        return newcomers <= self.arrived and self.reaches_decider(link)
 
     def is_warm(self, link: Link) -> bool:
         """Whether all are, as this party sees it."""

@@ -24,7 +24,7 @@ from perdure.log.reader import Log, Slot
 from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.wire import Handover
-from perdure.wire.channel import HandoverEnded, TrainerReport, Voting
+from perdure.wire.channel import Attached, HandoverEnded, TrainerReport, Voting
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
 from tests.simulation.gang import Fabric, Gang, Seat
@@ -50,6 +50,7 @@ class Ground:
     """The process that takes part."""
 
     host: MemberHost
+    pid: int
     settings: Settings
     """Of the older run; a newcomer's are those of the newer one."""
     tell: Callable[[TrainerReport], None]
@@ -236,9 +237,10 @@ class Driver:
         bridge = await self._find()
         if bridge is None:
             return
+        if self.party.old is None:
+            bridge.arrive(self.link)
         if self.ground.host.behaviour.balks:
-            if self.party.old is not None or await self._awaits(lambda: False, "the old ranks have not refused"):
-                self.feed(on.NotLive(BALKS))
+            await self._refuse()
             return
         bridge.enter(self.link)
         if not await self._awaits(lambda: bridge.is_warm(self.link), "not all parties are warm"):
@@ -256,6 +258,14 @@ class Driver:
         while self.party.decides and self.phase is PartyPhase.PREPARING:
             await asyncio.sleep(STORE_SECONDS)
             self.feed(on.StoreSeen(await self._store_answers()))
+
+    async def _refuse(self) -> None:
+        bridge = self.bridge
+        if self.party.old is None:
+            await self._awaits(lambda: False, "the old ranks have not refused")
+        elif self.attempt.leavers or await self._awaits(lambda: bridge.have_arrived(self.link), "no newcomer has come"):
+            self.ground.tell(Attached(self.ground.pid, False, BALKS, images=True))
+            self.feed(on.NotLive(BALKS))
 
     async def _meet(self) -> None:
         bridge = self.bridge

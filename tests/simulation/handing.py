@@ -16,11 +16,11 @@ from perdure.live.protocol.parties import Attempt, Party, PartyRole, attempt_of
 from perdure.live.protocol.state import known
 from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
 from perdure.wire import AttemptRecord, ExitKind, HandoverWord, Leave, Train
-from perdure.wire.channel import Attached, HandoverEnded, Request, TookOver
+from perdure.wire.channel import HandoverEnded, Request, TookOver
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import Header
 from tests.simulation.checkpoints import Checkpoints, Membership, TapedWriter, make_writer
-from tests.simulation.driving import BALKS, Driver, Ground
+from tests.simulation.driving import Driver, Ground
 from tests.simulation.images import Image
 
 if TYPE_CHECKING:
@@ -221,8 +221,6 @@ class LiveHandover:
 
     def _begin(self, driver: Driver, upcoming: Settings) -> None:
         process, party = self._process, driver.party
-        if process.host.behaviour.balks:
-            process.tell(Attached(process.pid, False, BALKS, images=True))
         self._driver, self._upcoming, self._own_writer = driver, upcoming, None
         self._drivers.append(driver)
         if party.new is not None:
@@ -251,6 +249,7 @@ class LiveHandover:
         process = self._process
         return Ground(
             process.host,
+            process.pid,
             settings,
             process.tell,
             self._want_exit,

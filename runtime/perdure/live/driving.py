@@ -247,14 +247,9 @@ class Driver:
             self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
-            if why := obstacle(effects.run) or hidden_obstacle(effects.run) or self._why_not:
-                if effects.party.old is None:
-                    self._let_others_refuse()
-                tell_attached(effects.run, why)
-                self.feed(ev.NotLive(why))
-                return
-            if effects.resharding.obstacle:
-                self.feed(ev.NotLive(effects.resharding.obstacle))  # not for good: another size may do
+            why = obstacle(effects.run) or hidden_obstacle(effects.run) or self._why_not
+            if why or effects.resharding.obstacle:
+                self._refuse(why)
                 return
             effects.get_warm(self._warm)
             if effects.party.decides:
@@ -296,12 +291,24 @@ class Driver:
         self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
         self._thread(self._say_here)
 
-    def _let_others_refuse(self) -> None:
-        """Wait for their word while old rank 0 has not shown that it can hand over.
+    def _refuse(self, why: str) -> None:
+        """Say that there is an obstacle: `why`, for good, or one to the newer run's size.
 
-        If old ranks have an obstacle too, as the same script most often has, all begin in place.
+        Old ranks then end their run, but for a growth only once all newcomers have come as far as this: one that cannot
+        start stops no healthy run. A newcomer first lets the old ranks speak. If they have an obstacle too, as the same
+        script most often has, all begin in place; if old rank 0 shows that it can hand over, the newcomer alone ends.
         """
-        while not self.effects.can_hand_over() and not self._over.wait(AGAIN_SECONDS):
+        effects = self.effects
+        if effects.party.old is None:
+            self._give_up()
+            while not effects.can_hand_over() and not self._over.wait(AGAIN_SECONDS):
+                self._give_up()
+        elif not effects.attempt.leavers:
+            effects.await_newcomers()
+        if why:
+            tell_attached(effects.run, why)
+        self.feed(ev.NotLive(why or effects.resharding.obstacle))
+        while not self._over.wait(AGAIN_SECONDS):
             self._give_up()
 
     def _listen(self, party: int) -> None:

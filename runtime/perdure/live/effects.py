@@ -123,6 +123,12 @@ class Effects:
         if self.party.new == 0:
             self._writer = make_writer(self.run, self.settings)
         self._keys = open_keys(self.block, self.attempt, self.party, give_up)
+        if self.party.part is PartyRole.NEWCOMER:
+            self._keys.publish_arrival()
+
+    def await_newcomers(self) -> None:
+        """On an old rank: wait until each newcomer has found the decider."""
+        self.keys.await_newcomers(self._deadline)
 
     def get_warm(self, warm: str) -> None:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.rendezvous import Deadline, StoreAddress, connect_again, look_for_keys, open_place
-from perdure.live.protocol.parties import Attempt, Party
+from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.log.entry import ENTRY_BYTES
 from perdure.state.parameter_layouts import first_difference
 from perdure.wire import Handover, HandoverWord
@@ -25,7 +25,7 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""
 WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
@@ -77,6 +77,19 @@ class StoreKeys:
         """On old rank 0, which can hand over: publish whether newcomers get a placeholder of their ranks."""
         with peer_lost("it was published whether newcomers get a placeholder"):
             self.store.set(PLACEHOLDER, "1" if wanted else "0")
+
+    def publish_arrival(self) -> None:
+        """On a newcomer: publish that its script has come to its restore."""
+        with peer_lost("the arrival was published"):
+            self.store.set(f"arrived/{self._party.number}", "1")
+
+    def await_newcomers(self, deadline: Deadline) -> None:
+        """On an old rank: wait until all newcomers have published that."""
+        with peer_lost("the newcomers were awaited"):
+            for other in self._attempt.parties:
+                if other.part is PartyRole.NEWCOMER:
+                    key, awaited = f"arrived/{other.number}", f"{_name(other)} has not come"
+                    look_for_keys(self.store, [key], deadline, awaited, every=WARM_POLL_SECONDS)
 
     def can_hand_over(self) -> bool:
         """On a newcomer: whether old rank 0 has published that it can."""

@@ -48,7 +48,7 @@ HOLDING = frozenset({PartyPhase.RUNNING_ON, PartyPhase.TELLING, PartyPhase.VOTED
 def step_newcomer(state: PartyState, event: Event) -> Step:
     """The step of a newcomer."""
     if state.phase in (PartyPhase.VOTED, PartyPhase.ASKING):
-        return waited(state, event, Answers(_read, _joins))
+        return waited(state, event, Answers(_read, _joins, _refused))
     return _unvoted(state, event) if state.phase in UNVOTED else stay(state)
 
 
@@ -101,6 +101,13 @@ def _answered(state: PartyState, verdict: Verdict | None) -> Step:
 
 def _read(state: PartyState, word: HandoverWord, why: str) -> Step:
     return _joins(state) if word is HandoverWord.RESTART else _failed(state, why or "aborted")
+
+
+def _refused(state: PartyState) -> Step:
+    """The log refused the newer run. If only one rank trained the older one, it has to show that it lives."""
+    if state.attempt.world == 1 and not state.deaf:
+        return stay(state, ReadLog(again=True))
+    return _failed(state, "refused in the log")
 
 
 def _joins(state: PartyState) -> Step:

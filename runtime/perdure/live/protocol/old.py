@@ -107,7 +107,7 @@ def _prepares(state: PartyState, event: Event) -> Step:
             return reached(state, event)
         case NotLive():
             return _asks_exit(state)  # also for a growth, because newcomers are warm: one stop, and no other attempt
-        case Passed(Alarm.LIMIT | Alarm.QUIET) if state.forced:
+        case Passed(Alarm.LIMIT | Alarm.QUIET) if state.forced or state.late:
             return _asks_exit(state)
         case Sigterm():
             return stay(state, exit_requested=True)
@@ -169,7 +169,11 @@ def _voted(state: PartyState, event: Event) -> Step:
         return after_the_put(state, event)
     if state.decides:
         return before_the_put(state, event)
-    return waited(state, event, Answers(read_and_return, _ended))
+    return waited(state, event, Answers(read_and_return, _ended, _refused))
+
+
+def _refused(state: PartyState) -> Step:
+    return read_and_return(state, HandoverWord.ABORT, "refused in the log")
 
 
 def _ended(state: PartyState) -> Step:

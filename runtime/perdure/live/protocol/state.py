@@ -58,7 +58,7 @@ class PartyState:
     newer: Newer | None = None
     """The newest assignment above this attempt's run."""
     late: bool = False
-    """The limit has passed."""
+    """The limit has passed, or an obstacle ends the older run."""
     settles: bool = False
     """This party cannot reach the decider, or time is up: if it has voted, it appends Refused."""
     deaf: bool = False

@@ -41,6 +41,8 @@ class Answers:
     word: Callable[[PartyState, HandoverWord, str], Step]
     ended: Callable[[PartyState], Step]
     """After the older run ended in the log."""
+    refused: Callable[[PartyState], Step]
+    """After the log refused the newer run."""
 
 
 def waited(state: PartyState, event: Event, answers: Answers) -> Step:
@@ -61,7 +63,7 @@ def waited(state: PartyState, event: Event, answers: Answers) -> Step:
         case Passed(Alarm.LIMIT):
             return _ask(stay(state, late=True)[0])
         case Passed(Alarm.QUIET):
-            return _ask(stay(state, settles=True, deaf=True)[0])  # the decider had its word to say by now
+            return _ask(stay(state, settles=True)[0])
         case Passed(Alarm.DEADLINE):
             return lost(state, "the outcome of the hand-over did not become known in time")
     return stay(state)
@@ -112,7 +114,7 @@ def _answered(state: PartyState, verdict: Verdict | None, answers: Answers) -> S
         case Verdict.GO:
             return went(state)
         case Verdict.REFUSED:
-            return answers.word(state, HandoverWord.ABORT, "refused in the log")
+            return answers.refused(state)
         case Verdict.ENDED:
             return answers.ended(state)
         case Verdict.FENCED:

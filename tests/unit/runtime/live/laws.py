@@ -54,9 +54,11 @@ def _stopped_early(setting: Setting, world: World) -> Iterator[str]:
 
 def _sent_away(setting: Setting, world: World) -> Iterator[str]:
     """Where nothing else goes wrong, an older run that cannot change live ends, and its newcomers begin with it."""
-    if not spent(setting, world, "obstacle") or any(setting.faults[one] for one in setting.faults if one != "obstacle"):
+    found = spent(setting, world, "obstacle")
+    if not found or any(count for fault, count in setting.faults.items() if fault != "obstacle"):
         return
-    if world.clock == 0 and ExitKind.HANDOVER_FAILED.value in world.ends:
+    in_time = world.clock == 0 or (world.clock < 3 and found == len(setting.old))  # a rank without one may be late
+    if in_time and ExitKind.HANDOVER_FAILED.value in world.ends:
         yield "H15: a newcomer has ended, and the older run ends to begin with it in place"
 
 

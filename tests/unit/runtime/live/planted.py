@@ -210,9 +210,14 @@ def _an_obstacle_is_an_abort(state: PartyState, event: on.Event) -> Step:
     return step(state, on.Unable(event.why) if isinstance(event, on.NotLive) else event)
 
 
-def _quiet_is_no_silence(state: PartyState, event: on.Event) -> Step:
-    next_state, actions = step(state, event)
-    return (replace(next_state, deaf=state.deaf) if event == on.Passed(Alarm.QUIET) else next_state), actions
+def _a_refusal_is_enough(state: PartyState, event: on.Event) -> Step:
+    refused = event == on.LogAnswered(Verdict.REFUSED) and state.phase is PartyPhase.ASKING and state.joins
+    return step(state, on.Heard(ABORT)) if refused else step(state, event)
+
+
+def _the_limit_is_an_abort_after_an_obstacle(state: PartyState, event: on.Event) -> Step:
+    before = replace(state, late=False) if event == on.Passed(Alarm.LIMIT) else state
+    return step(before, event)
 
 
 PLANTED: dict[str, Planted] = {
@@ -260,8 +265,11 @@ PLANTED: dict[str, Planted] = {
     "who may be the last that holds the state ends": Planted(
         "H13", {"kill": 1}, attempt=FIRST_GROWN, react=_who_is_the_last_ends
     ),
-    "a newcomer that hears nothing until the quiet time is over may not be the last": Planted(
-        "H13", {"kill": 1}, 2, ONE_REPLACED, react=_quiet_is_no_silence
+    "a newcomer ends at a refusal before the only old rank has shown that it lives": Planted(
+        "H13", {"kill": 1}, 2, ONE_REPLACED, react=_a_refusal_is_enough
+    ),
+    "the limit is an abort where the run ends for an obstacle": Planted(
+        "H15", {"obstacle": 2}, 2, GROWN, react=_the_limit_is_an_abort_after_an_obstacle, connecting=True
     ),
     "an older run that cannot change live aborts, and ends": Planted(
         "H15", {"obstacle": 1}, attempt=GROWN, react=_an_obstacle_is_an_abort, connecting=True

@@ -212,6 +212,7 @@ def newcomer_with_an_obstacle() -> tuple[Driver, StoreKeys]:
 
 def test_a_newcomer_with_an_obstacle_begins_in_place_where_the_old_ranks_have_one_too() -> None:
     driver, old = newcomer_with_an_obstacle()
+    old.publish_placeholder(wanted=False)  # before a limit, or a SIGTERM, ended the run
     old.say(Word(HandoverWord.RESTART))
     driver.begin("warm", "a group of its own")
     assert driver.next_act() == ev.JoinInPlace()

@@ -138,6 +138,14 @@ def test_a_newcomer_of_a_larger_run_begins_in_place_too_for_which_the_smaller_on
     assert opened == [(1, None), (2, None)]
 
 
+def test_a_newcomer_of_a_larger_run_that_cannot_start_stops_no_run_that_cannot_change_live(nursery: Nursery) -> None:
+    job = Job(nursery, "meshed-mistaken", 2, script="variants.meshed", makes="a mesh")
+    job.offered(3, (2,), (), wait=False, makes="a mistake").begin()
+    assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
+    assert [set(nursery.result(f"meshed-mistaken-{name}")) for name in ("old0", "old1")] == [{"rank", "weights"}] * 2
+    assert [entry["run"] for entry in job.log if entry["kind"] == "Opened"] == [1]
+
+
 @pytest.mark.parametrize("makes", ["a group", "a group by name"])
 def test_a_newcomer_that_alone_makes_a_group_is_told_what_to_do_and_the_others_train_on(
     nursery: Nursery, makes: str

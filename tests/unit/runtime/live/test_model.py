@@ -133,6 +133,10 @@ def test_also_when_time_passes_for_each_party_by_itself(shape: str, faults: Faul
     assert {"oh", "or"} <= logs
 
 
+def test_an_older_run_that_cannot_change_live_ends_for_its_newcomers_however_late_it_can() -> None:
+    assert {"of", "oF"} <= holds("2-to-3", {"obstacle": 2}, late=2, connecting=True)
+
+
 def test_an_undisturbed_attempt_has_one_end() -> None:
     for shape in SHAPES:
         assert holds(shape, NOTHING, late=0) == {"o", "oh"}

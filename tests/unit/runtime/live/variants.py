@@ -300,10 +300,13 @@ def hasty(root: str, *, makes: str, wait_at: int | None = None) -> dict[str, Any
 
 
 def meshed(root: str, *, makes: str, leaves_at: int | None = None, wait_at: int | None = None) -> dict[str, Any]:
-    """It makes a device mesh before its first batch, or its newcomers alone make a process group, or both: `makes`."""
+    """It makes a device mesh before its first batch, or its newcomers alone make a process group, or both: `makes`.
+    Or it makes a mistake."""
     torch.set_num_threads(1)
     ended = Ended()
     with Session.from_env(root) as session:
+        if "a mistake" in makes:
+            raise FileNotFoundError("no data on this node")
         session._core.run.reporter.add(ended)
         if "group" in makes and not dist.is_initialized():
             (by_name if "by name" in makes else dist.init_process_group)("gloo")
