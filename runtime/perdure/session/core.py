@@ -47,6 +47,7 @@ from perdure.session.boundary import Boundary
 from perdure.session.closures import Closures
 from perdure.session.describing import describe, scripts_own
 from perdure.session.description import Description
+from perdure.session.forgotten import FirstWeights
 from perdure.session.gradients import HeldGradients
 from perdure.session.job import EpochLoops, Status
 from perdure.session.loop_exit import has_ended, main_frame
@@ -119,7 +120,7 @@ class Core:
         else:
             attach(self.run)
         tells = settings.rank == 0 and not settings.preview
-        self._firsts = FirstSteps() if tells else None
+        self._firsts = FirstSteps(self._first_weights) if tells else None
         self._held = HeldGradients() if tells else None
         self._closures = None if settings.preview else Closures(self.run)
         self._watch = ExitWatch(self._tell_error, self._explained)
@@ -187,6 +188,9 @@ class Core:
             deterministic=self.deterministic,
             seed=self.seed,
         )
+
+    def _first_weights(self) -> FirstWeights:
+        return FirstWeights(scripts_own(self.run), self.run.progress.step)
 
     def step(self, *, exhausted: bool) -> None:
         """One optimizer step is done."""

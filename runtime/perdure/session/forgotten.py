@@ -60,6 +60,8 @@ _AVERAGE: Final = "which follows weights of a registered module"
 _MOMENTUM: Final = "which carries on gradients of weights that no optimizer has"
 _STATE: Final = "register what has it in a state_dict, or use an optimizer of torch"
 _HOLD: Final = "register what has it in a state_dict, as torch's AveragedModel does"
+_UNINTERRUPTED: Final = "a run that was never interrupted would have other weights in it"
+_COPY: Final = "copy them before the first epoch begins, or register the copy"
 _BATCHES: Final = "steps take batches from a DataLoader of the script's own"
 _LOADER: Final = "take them from a session.loader of another name, or register what saves the position"
 
@@ -89,6 +91,15 @@ def _is_placed(scheduler: LRScheduler) -> bool:
     return isinstance(place, int) and isinstance(steps, int) and place > max(0, steps - 1)
 
 
+class FirstWeights:
+    """The weights of registered modules before a process's first step, if others trained before it."""
+
+    def __init__(self, registered: Mapping[str, Any], step: int) -> None:
+        """`step`: how many steps were done before. A run that begins fresh has nothing to note."""
+        self.step = step
+        self.weights = {elements_of(one) for one in _weights(registered)} - {None} if step else set()
+
+
 class Changes:
     """Unregistered state, noted after one step and compared after a later one."""
 
@@ -108,7 +119,12 @@ class Changes:
         self._weights |= loose.weights() if self._memories or self._kept else set()
 
     def findings(
-        self, registered: Mapping[str, Any], kept: Mapping[str, Any], reported: Iterable[Tensor], newer: Changes
+        self,
+        registered: Mapping[str, Any],
+        kept: Mapping[str, Any],
+        reported: Iterable[Tensor],
+        newer: Changes,
+        began: FirstWeights,
     ) -> Iterator[Finding]:
         """What has changed since, except modules with one of the parameters `reported`, and what may change yet.
 
@@ -117,6 +133,7 @@ class Changes:
         newer._gradients.end()
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
+        yield from loose.late_copies(began)
         weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
         found = list(self._carried(registered, weights, newer))
         for name, before in self._unsaved.items():
@@ -343,6 +360,16 @@ class _Loose:
                 yield _doubtful("scaler", f"an unregistered {_kind(thing)} scales the loss")
         for thing in self._of(AveragedModel):
             yield _doubtful("average", f"an unregistered {_kind(thing)} keeps an average of weights")
+
+    def late_copies(self, began: FirstWeights) -> Iterator[Finding]:
+        """Findings about modules with the weights that this process began with: other runs have other weights there."""
+        now = self.weights() if began.weights else set()
+        for thing in self._loose if began.weights else ():
+            values = {elements_of(one) for one in _tensors(thing).values()} if isinstance(thing, nn.Module) else set()
+            if values and values <= began.weights and not values <= now:
+                what = f"an unregistered {_kind(thing)} is a copy of the weights with which this process began"
+                text = f"{what}, at step {began.step}: {_UNINTERRUPTED}; {_COPY}"
+                yield Finding("unregistered-state", text, certain=False)
 
     def states(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """Objects that can change, each with the values to compare."""

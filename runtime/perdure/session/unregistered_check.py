@@ -10,15 +10,15 @@ thousand steps, a schedule changes a number at an epoch's end. A look takes a te
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from perdure.console import warn
 from perdure.session.description import Finding
-from perdure.session.forgotten import Changes
+from perdure.session.forgotten import Changes, FirstWeights
 from perdure.session.validating import findings
 
 STEPS: Final = 2
@@ -31,7 +31,10 @@ CERTAIN: Final = frozenset({"unregistered-parameters", "unregistered-optimizer"}
 class FirstSteps:
     """The optimizers that have stepped in each of the session's first steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_weights: Callable[[], FirstWeights]) -> None:
+        """`first_weights` reads the present weights. It is called before the first step of an optimizer."""
+        self._first_weights = first_weights
+        self._began: FirstWeights | None = None
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Those that have stepped since the session's last step."""
         self._always: weakref.WeakSet[Optimizer] | None = None
@@ -48,7 +51,11 @@ class FirstSteps:
             if (found := own()) is not None:
                 found._stepped.add(optimizer)  # noqa: SLF001 - of this class
 
-        self._hook = register_optimizer_step_post_hook(note)
+        def begin(_optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
+            if (found := own()) is not None and found._began is None:  # noqa: SLF001 - of this class
+                found._began = found._first_weights()  # noqa: SLF001
+
+        self._hooks = register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(note)
 
     def stepped(self, registered: dict[str, Any], kept: Mapping[str, Any]) -> None:
         """The session's step is done."""
@@ -73,8 +80,10 @@ class FirstSteps:
         yield from (finding for finding in findings(registered, [], always) if finding.name in CERTAIN)
         if self._first and self._newer:
             trained = [parameter for one in always for group in one.param_groups for parameter in group["params"]]
-            yield from self._first.findings(registered, kept, trained, self._newer)
+            began = self._began or FirstWeights({}, 0)  # no optimizer has stepped
+            yield from self._first.findings(registered, kept, trained, self._newer, began)
 
     def end(self) -> None:
         """Stops watching optimizers."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
