@@ -86,10 +86,8 @@ class StoreKeys:
     def await_newcomers(self, deadline: Deadline) -> None:
         """On an old rank: wait until all newcomers have published that."""
         with peer_lost("the newcomers were awaited"):
-            for other in self._attempt.parties:
-                if other.part is PartyRole.NEWCOMER:
-                    key, awaited = f"arrived/{other.number}", f"{_name(other)} has not come"
-                    look_for_keys(self.store, [key], deadline, awaited, every=WARM_POLL_SECONDS)
+            newcomers = (party for party in self._attempt.parties if party.part is PartyRole.NEWCOMER)
+            self._await_each(newcomers, "arrived", "has not come", deadline)
 
     def can_hand_over(self) -> bool:
         """On a newcomer: whether old rank 0 has published that it can."""
@@ -168,9 +166,13 @@ class StoreKeys:
     def await_connected(self, deadline: Deadline) -> None:
         """Wait until all parties have published it."""
         with peer_lost("the parties' connections were awaited"):
-            for other in self._attempt.parties:
-                awaited = f"{_name(other)} has not connected to the others"
-                look_for_keys(self.store, [f"connected/{other.number}"], deadline, awaited, every=WARM_POLL_SECONDS)
+            self._await_each(self._attempt.parties, "connected", "has not connected to the others", deadline)
+
+    def _await_each(self, parties: Iterable[Party], key: str, missing: str, deadline: Deadline) -> None:
+        """Wait until each of the parties has set its key; `missing` says of one what it has not done."""
+        for other in parties:
+            awaited = f"{_name(other)} {missing}"
+            look_for_keys(self.store, [f"{key}/{other.number}"], deadline, awaited, every=WARM_POLL_SECONDS)
 
     def say(self, word: Word) -> None:
         """Publish a message for parties without a bridge."""

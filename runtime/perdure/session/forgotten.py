@@ -133,8 +133,9 @@ class Changes:
         newer._gradients.end()
         loose = _settled(registered, trained=True)
         yield from loose.findings(registered, trained=True)
-        yield from loose.late_copies(began)
-        weights, named = self._weights | newer._weights | loose.weights(), {id(one) for one in reported}
+        present = loose.weights()
+        yield from loose.late_copies(began, present)
+        weights, named = self._weights | newer._weights | present, {id(one) for one in reported}
         found = list(self._carried(registered, weights, newer))
         for name, before in self._unsaved.items():
             now = _unsaved(registered[name]) if before and name in registered else {}
@@ -361,12 +362,14 @@ class _Loose:
         for thing in self._of(AveragedModel):
             yield _doubtful("average", f"an unregistered {_kind(thing)} keeps an average of weights")
 
-    def late_copies(self, began: FirstWeights) -> Iterator[Finding]:
-        """Findings about modules with the weights that this process began with: other runs have other weights there."""
-        now = self.weights() if began.weights else set()
+    def late_copies(self, began: FirstWeights, present: set[bytes | None]) -> Iterator[Finding]:
+        """Findings about modules with the weights that this process began with: other runs have other weights there.
+
+        `present`: the weights of the registered modules now.
+        """
         for thing in self._loose if began.weights else ():
             values = {elements_of(one) for one in _tensors(thing).values()} if isinstance(thing, nn.Module) else set()
-            if values and values <= began.weights and not values <= now:
+            if values and values <= began.weights and not values <= present:
                 what = f"an unregistered {_kind(thing)} is a copy of the weights with which this process began"
                 text = f"{what}, at step {began.step}: {_UNINTERRUPTED}; {_COPY}"
                 yield Finding("unregistered-state", text, certain=False)

@@ -227,6 +227,18 @@ def test_a_newcomer_that_alone_has_an_obstacle_ends_once_the_old_ranks_can_hand_
     driver.finish()
 
 
+def test_an_old_rank_with_an_obstacle_hears_what_the_others_say_meanwhile() -> None:
+    process, store = Process(1, living_log()), HashStore()
+    attempt, asked, now = process.attempt, threading.Event(), time.monotonic()
+    process._keys, decider = (StoreKeys(store, attempt, attempt.of_old(one), cast("Any", None)) for one in (1, 0))
+    driver = Driver(process, Timetable(now + 60, now + 90), ask_exit=asked.set)
+    driver.begin("warm", "a group of its own")
+    assert asked.wait(SECONDS)
+    decider.say(Word(HandoverWord.ABORT, "the newcomer is gone"))
+    assert driver.next_act() == ev.TrainOn(2)
+    driver.finish()
+
+
 def begun(effects: Effects) -> Driver:
     """Takes part, and is ready."""
     now, ready = time.monotonic(), threading.Event()
