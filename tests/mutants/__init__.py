@@ -1,6 +1,6 @@
 """Bugs planted one at a time: each must be found by the simulation or by the unit tests.
 
-mutant      one changed place in one file; applied to a copy of the tree
+mutant      one changed place in the code of one symbol
 catalogue   bugs of the kinds that were really made, or that tests once did not notice
 mechanical  bugs drawn by seed from the code itself
 judge       runs the simulation and the unit tests over a copy

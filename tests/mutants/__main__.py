@@ -72,7 +72,7 @@ def _table(judge: Judge, mutants: list[Mutant], effort: Effort, record: Record, 
         share = tally[Found.SIMULATION] / played
         print(f"the simulation alone finds {tally[Found.SIMULATION]} of the {played} that it plays: {share:.0%}")
     for mutant in survivors:
-        print(f"SURVIVED {mutant.name} in {mutant.file}: {mutant.old!r} -> {mutant.new!r}")
+        print(f"SURVIVED {mutant.name} in {mutant.symbol}: {mutant.old!r} -> {mutant.new!r}")
     return survivors
 
 

@@ -114,12 +114,11 @@ class Judge:
         with tempfile.TemporaryDirectory(prefix="mutant-", dir=self._folder.name) as folder:
             root = Path(folder) / "tree"
             shutil.copytree(self._original, root, copy_function=os.link)
-            changed = root / mutant.file
-            changed.unlink()
-            shutil.copyfile(self._original / mutant.file, changed)
-            for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
+            file, text = mutant.changed(self._original)
+            (root / file).unlink()
+            (root / file).write_text(text, encoding="utf-8")
+            for compiled in (root / file).parent.glob(f"__pycache__/{file.stem}.*"):
                 compiled.unlink()
-            mutant.plant(root)
             yield root
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.mutant import At
+from tests.mutants.mutant import Mutant, Stale
 
 Where = Callable[[int, int], int]
 """Line and column, as ast counts them, to an index into the text."""
@@ -70,20 +70,29 @@ _WORDS: Final = frozenset({"message", "words", "cause"})
 
 
 @dataclass(frozen=True)
-class Drawn(At):
-    """A bug that is known by its place among those of its function."""
+class Drawn(Mutant):
+    """A bug that is known by its place among those of its function. Its `symbol` is `file.qualified name`."""
 
-    function: str = ""
-    """File and qualified name."""
+    file: str = ""
+    offset: int = 0
+    """Where `old` begins in the file, in characters."""
     place: str = ""
     """Its kind, and its number among those of its kind in the function, from 1."""
+
+    def changed(self, root: Path) -> tuple[Path, str]:
+        """The file to change, relative to `root`, and its text with the bug; raises Stale."""
+        text = (root / self.file).read_text(encoding="utf-8")
+        end = self.offset + len(self.old)
+        if text[self.offset : end] != self.old:
+            raise Stale(f"{self.name}: {self.file} has changed since the bug was drawn")
+        return Path(self.file), text[: self.offset] + self.new + text[end:]
 
 
 def draw(root: Path, seed: int, count: int) -> list[Drawn]:
     """`count` different bugs in as many functions, always the same for a seed and for what these functions are."""
     found = defaultdict[str, list[Drawn]](list)
     for one in _all(root):
-        found[one.function].append(one)
+        found[one.symbol].append(one)
     functions = sorted(found, key=lambda name: _lot(seed, name))[:count]
     return [min(found[name], key=lambda one: _lot(seed, name, one.place)) for name in functions]
 
@@ -110,12 +119,12 @@ def of_text(file: str, text: str) -> Iterator[Drawn]:
 
     for scope, node in _worth_changing(ast.parse(text), ()):
         for kind, (offset, old, new) in _changes(node, text, where):
-            function = ".".join((file, *scope))
-            numbers[function, kind] += 1
-            place = f"{kind} {numbers[function, kind]}"
+            symbol = ".".join((file, *scope))
+            numbers[symbol, kind] += 1
+            place = f"{kind} {numbers[symbol, kind]}"
             name = f"{file}: {'.'.join(scope) or 'outside functions'}, {place}: {new.strip()} instead of {old.strip()}"
-            outside = NOT_PLAYED.get(file, "") or NO_DIFFERENCE.get(f"{function}, {place}", "")
-            yield Drawn(name, file, old, new, offset=offset, outside=outside, function=function, place=place)
+            outside = NOT_PLAYED.get(file, "") or NO_DIFFERENCE.get(f"{symbol}, {place}", "")
+            yield Drawn(name, symbol, old, new, outside=outside, file=file, offset=offset, place=place)
 
 
 def _worth_changing(node: ast.AST, scope: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ast.expr]]:

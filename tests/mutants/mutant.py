@@ -1,13 +1,21 @@
-"""One planted bug: a piece of one file that is replaced by another. Pure but for `plant`."""
+"""One planted bug: a piece of one symbol's code that is replaced by another. It reads files and writes none."""
 
 from __future__ import annotations
 
+import ast
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final
+
+_FOLDERS: Final = {"perdure": "runtime", "perdure_operator": "operator"}
 
 
 class Stale(Exception):
-    """The code has changed: the piece to be replaced is not there, or not only once."""
+    """The bug's place in the code has changed, and the bug has to follow it."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +24,12 @@ class Mutant:
 
     name: str
     """The defect, in words."""
-    file: str
-    """Relative to the repository."""
+    symbol: str
+    """`package:qualified name` of the function, class or constant with the bug. It may be in any module of the
+    package."""
     old: str
-    """Occurs once in the file."""
+    """Occurs once in the symbol's code as `ast.unparse` writes it, so that layout, quotes and comments of the source do
+    not matter. If the package has several symbols of this name, it occurs in one of them."""
     new: str
     faults: tuple[str, ...] = ()
     """Of the simulation: with these it matters soonest, and they are played alone before the swarm."""
@@ -28,28 +38,40 @@ class Mutant:
     outside: str = ""
     """Why the simulation cannot see it, where it plays nothing of the kind: it is not asked then."""
 
-    def plant(self, root: Path) -> None:
-        """Change the file below `root`; raises Stale."""
-        path = root / self.file
-        path.write_text(self.changed(path.read_text(encoding="utf-8")), encoding="utf-8")
+    def changed(self, root: Path) -> tuple[Path, str]:
+        """The file to change, relative to `root`, and its text with the bug; raises Stale."""
+        package, _, name = self.symbol.partition(":")
+        found = [(file, node, ast.unparse(node)) for file, node in _symbols(root, package)[name]]
+        if (times := sum(code.count(self.old) for *_, code in found)) != 1:
+            places = [f"{file}:{node.lineno} as ast.unparse writes it:\n{code}" for file, node, code in found]
+            raise Stale(
+                f"{self.name}: {self.symbol} has this {times} times, and not once:\n{self.old}\n"
+                "Copy a piece that occurs once, or name the symbol that has the code now.\n"
+                + "\n".join(places or [f"{package} has no {name}"])
+            )
+        file, node, code = next(one for one in found if self.old in one[2])
+        lines = (root / file).read_text(encoding="utf-8").split("\n")
+        begin = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+        bug = textwrap.indent(code.replace(self.old, self.new), " " * node.col_offset)
+        return file, "\n".join([*lines[: begin - 1], bug, *lines[node.end_lineno :]])
 
-    def changed(self, text: str) -> str:
-        """The file's text with the bug; raises Stale."""
-        if text.count(self.old) != 1:
-            raise Stale(f"{self.name}: {self.file} has this {text.count(self.old)} times, and not once: {self.old!r}")
-        return text.replace(self.old, self.new)
+
+@cache
+def _symbols(root: Path, package: str) -> dict[str, list[tuple[Path, ast.stmt]]]:
+    """All that the package's modules define, by qualified name, each with its file."""
+    folder = root / _FOLDERS[package.partition(".")[0]] / package.replace(".", "/")
+    found = defaultdict[str, list[tuple[Path, ast.stmt]]](list)
+    for file in sorted(folder.rglob("*.py")):
+        for name, node in _defined(ast.parse(file.read_text(encoding="utf-8")).body):
+            found[name].append((file.relative_to(root), node))
+    return found
 
 
-@dataclass(frozen=True)
-class At(Mutant):
-    """A bug at one place of the text, for pieces that occur more than once."""
-
-    offset: int = 0
-    """Where `old` begins, in characters."""
-
-    def changed(self, text: str) -> str:
-        """The file's text with the bug; raises Stale."""
-        end = self.offset + len(self.old)
-        if text[self.offset : end] != self.old:
-            raise Stale(f"{self.name}: {self.file} has something else at {self.offset}")
-        return text[: self.offset] + self.new + text[end:]
+def _defined(body: list[ast.stmt], within: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    for one in body:
+        match one:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield within + name, one
+                yield from _defined(one.body, f"{within}{name}.")
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield within + name, one

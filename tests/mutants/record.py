@@ -50,4 +50,4 @@ class Record:
 
 
 def _key(mutant: Mutant) -> str:
-    return f"{mutant.name}: {mutant.file}: {mutant.old!r} -> {mutant.new!r}"
+    return f"{mutant.name}: {mutant.symbol}: {mutant.old!r} -> {mutant.new!r}"

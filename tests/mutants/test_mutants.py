@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -64,11 +65,14 @@ def test_what_little_effort_has_found_is_found_with_more_and_what_it_has_not_is_
 
 
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
-def test_a_bug_of_the_catalogue_can_still_be_planted(mutant: Mutant) -> None:
-    text = (REPOSITORY / mutant.file).read_text(encoding="utf-8")
-    changed = mutant.changed(text)
-    assert changed != text
-    ast.parse(changed)
+def test_a_bug_of_the_catalogue_finds_its_symbol_compiles_and_changes_it(mutant: Mutant) -> None:
+    file, changed = mutant.changed(REPOSITORY)
+    compile(changed, f"{mutant.symbol} in {file}", "exec")
+    _, unchanged = replace(mutant, new=mutant.old).changed(REPOSITORY)
+    same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(unchanged))
+    assert not same, (
+        f"{mutant.symbol}: {mutant.new!r} means the same as {mutant.old!r}. Plant a bug that changes the code"
+    )
 
 
 def test_every_bug_has_a_name_of_its_own() -> None:
@@ -93,24 +97,94 @@ def test_a_file_that_the_simulation_does_not_play_is_one_that_bugs_are_drawn_fro
 def test_a_bug_that_changes_nothing_is_one_that_can_be_drawn() -> None:
     files = {place.partition(".py")[0] + ".py" for place in NO_DIFFERENCE}
     every = (one for file in files for one in of_text(file, (REPOSITORY / file).read_text(encoding="utf-8")))
-    assert NO_DIFFERENCE.keys() <= {f"{one.function}, {one.place}" for one in every}
+    assert NO_DIFFERENCE.keys() <= {f"{one.symbol}, {one.place}" for one in every}
 
 
 def test_a_bug_names_unit_tests_that_there_are() -> None:
     assert [path for mutant in CATALOGUE for path in mutant.tests if not (REPOSITORY / path).exists()] == []
 
 
-@pytest.mark.parametrize("text", ["a = 2\n", "a = 1\nb = 1\n"], ids=["gone", "twice"])
-def test_a_bug_whose_place_has_changed_says_so(text: str) -> None:
-    with pytest.raises(Stale, match=r"off by one: some\.py has this \d times"):
-        Mutant("off by one", "some.py", "= 1", "= 0").changed(text)
+def planted(root: Path, mutant: Mutant, **modules: str) -> tuple[str, str]:
+    """The name of the module of perdure.agent that the bug changes, and its text with the bug."""
+    folder = root / "runtime" / "perdure" / "agent"
+    folder.mkdir(parents=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    file, changed = mutant.changed(root)
+    return file.stem, changed
+
+
+OFF_BY_ONE: Final = Mutant("off by one", "perdure.agent:Trainer.ends", "x['at'] == 1", "x['at'] == 0")
+AS_WRITTEN: Final = """
+class Trainer:
+    @property
+    def ends(self, x):
+        return x['at'] == 1 and self.b
+
+
+WITHOUT = x['at'] == 1
+"""
+LAID_OUT_ANEW: Final = """
+import os
+
+@frozen
+class Trainer:
+    a = 1
+
+    # A comment.
+    @property
+    def ends(
+        self,
+        x,
+    ):
+        return (
+            x["at"]  # another
+            == 1
+            and self.b
+        )
+
+    c = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("modules", "module"),
+    [
+        ({"machine": AS_WRITTEN}, "machine"),
+        ({"machine": LAID_OUT_ANEW}, "machine"),
+        ({"machine": "a = 1", "trainer": AS_WRITTEN}, "trainer"),
+        ({"machine": AS_WRITTEN.replace("== 1", "== 2"), "trainer": AS_WRITTEN}, "trainer"),
+    ],
+    ids=["as-written", "laid-out-anew", "moved", "another-of-the-name"],
+)
+def test_a_bug_follows_its_symbol(modules: dict[str, str], module: str, tmp_path: Path) -> None:
+    found, changed = planted(tmp_path, OFF_BY_ONE, **modules)
+    expected = modules[module].replace("x['at'] == 1 and", "x['at'] == 0 and")
+    expected = expected.replace('x["at"]  # another\n            == 1', 'x["at"] == 0')
+    assert (found, ast.dump(ast.parse(changed))) == (module, ast.dump(ast.parse(expected)))
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ({"machine": AS_WRITTEN.replace("== 1", "== 2")}, r"0 times.*/machine\.py:4 .*x\['at'\] == 2"),
+        ({"machine": AS_WRITTEN.replace("self.b", "x['at'] == 1")}, r"2 times.*/machine\.py:4 "),
+        ({"machine": AS_WRITTEN.replace("ends", "end")}, r"0 times.*perdure\.agent has no Trainer\.ends"),
+        ({"machine": AS_WRITTEN, "trainer": AS_WRITTEN}, r"2 times.*/machine\.py:4 .*/trainer\.py:4 "),
+    ],
+    ids=["gone", "twice", "renamed", "two-symbols"],
+)
+def test_a_bug_whose_place_has_changed_names_its_symbol(modules: dict[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(Stale, match=f"(?s)off by one: perdure.agent:Trainer.ends has this {words}"):
+        planted(tmp_path, OFF_BY_ONE, **modules)
 
 
 def test_bugs_drawn_by_seed_are_the_same_each_time_and_leave_the_code_readable() -> None:
     drawn = draw(REPOSITORY, 0, 30)
     assert drawn == draw(REPOSITORY, 0, 30) != draw(REPOSITORY, 1, 30)
     for mutant in drawn:
-        ast.parse(mutant.changed((REPOSITORY / mutant.file).read_text(encoding="utf-8")))
+        file, changed = mutant.changed(REPOSITORY)
+        compile(changed, file, "exec")
 
 
 def test_an_edited_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
@@ -118,11 +192,11 @@ def test_an_edited_function_moves_no_draw_but_its_own(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     functions = [f"def f{number}(a, b):\n    return a < b and a != {number}\n\n\n" for number in range(40)]
     (folder / "some.py").write_text("".join(functions))
-    before = {one.function: one for one in draw(tmp_path, 0, 10)}
+    before = {one.symbol: one for one in draw(tmp_path, 0, 10)}
     edited = next(number for number in range(40) if f"{FOLDERS[0]}/some.py.f{number}" in before)
     functions[edited] = f"def f{edited}(a, b):\n    b = b > 7\n    return not a or (a < b and a != {edited})\n\n\n"
     (folder / "some.py").write_text("".join(functions))
-    after = {one.function: one for one in draw(tmp_path, 0, 10)}
+    after = {one.symbol: one for one in draw(tmp_path, 0, 10)}
     assert list(after) == list(before)
     moved = {name for name, one in before.items() if (after[name].name, after[name].new) != (one.name, one.new)}
     assert moved <= {f"{FOLDERS[0]}/some.py.f{edited}"}

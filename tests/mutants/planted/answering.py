@@ -6,13 +6,12 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_KUBE: Final = "operator/perdure_operator/cluster/kube.py"
 _TESTS: Final = ("tests/unit/operator/cluster/test_kube.py",)
 
 ANSWERING: Final = (
     Mutant(
         "Retry-After is not read",
-        _KUBE,
+        "perdure_operator.cluster:_retry_after",
         "return min(float(text), _LONGEST_WAIT) if text.isascii() and text.isdigit() else None",
         "return None",
         ("api-throttles", "drain"),
@@ -20,15 +19,15 @@ ANSWERING: Final = (
     ),
     Mutant(
         "an error of the server is taken for a final refusal",
-        _KUBE,
-        "        case _ if status >= 500:\n            return Unavailable",
-        "        case _ if status >= 500:\n            return Invalid",
+        "perdure_operator.cluster:_error_type",
+        "case _ if status >= 500:\n            return Unavailable",
+        "case _ if status >= 500:\n            return Invalid",
         ("api-errors", "edit-template", "delete-and-apply"),
         _TESTS,
     ),
     Mutant(
         "what the server has forgotten is taken for a mistake in the job",
-        _KUBE,
+        "perdure_operator.cluster:_error_type",
         "case 400 | 422:",
         "case 400 | 410 | 422:",
         ("api-forgets", "operator-crash"),
@@ -36,25 +35,25 @@ ANSWERING: Final = (
     ),
     Mutant(
         "a conflict is taken for a success",
-        _KUBE,
-        "    if status >= 300:\n        message",
-        "    if status >= 300 and status != 409:\n        message",
+        "perdure_operator.cluster:_body",
+        "if status >= 300:",
+        "if status >= 300 and status != 409:",
         ("api-conflicts", "scale"),
         _TESTS,
     ),
     Mutant(
         "a proxy's 404 is taken for a deletion",
-        _KUBE,
-        'return NotFound if reason == "NotFound" else Unavailable',
+        "perdure_operator.cluster:_error_type",
+        "return NotFound if reason == 'NotFound' else Unavailable",
         "return NotFound",
         ("api-behind-a-proxy", "delete-pod", "operator-crash", "scale", "drain", "code-failure"),
         _TESTS,
     ),
     Mutant(
         "a refusal whose body breaks off is none",
-        _KUBE,
-        "        if answer.status < 300:\n            raise\n",
-        "        raise\n",
+        "perdure_operator.cluster:_read",
+        "if answer.status < 300:\n            raise",
+        "raise",
         ("api-errors-without-status", "drain"),
         _TESTS,
     ),

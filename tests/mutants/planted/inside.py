@@ -6,10 +6,6 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_RUNTIME: Final = "runtime/perdure/"
-_AGENT: Final = f"{_RUNTIME}agent/"
-_CHECKPOINT: Final = f"{_RUNTIME}checkpoint/"
-_SESSION: Final = f"{_RUNTIME}session/"
 _UNIT: Final = "tests/unit/runtime/"
 _NO_IMAGES: Final = "a simulated trainer has no memory, so that none leaves an image of it"
 _NO_STATE: Final = "a simulated trainer has no state but its step"
@@ -22,14 +18,14 @@ _OF_LOG: Final = tuple(f"{_UNIT}log/test_{name}.py" for name in ("writer", "take
 INSIDE: Final = (
     Mutant(
         "the same save is requested again and again",
-        f"{_AGENT}machine.py",
+        "perdure.agent:_asked_for_save",
         "trainer = replace(trainer, saves=(current.run, current.save))",
         "trainer = replace(trainer, saves=(current.run, current.save - 1))",
         tests=(f"{_UNIT}agent/test_saves.py",),
     ),
     Mutant(
         "a requested save is made at each step",
-        "runtime/perdure/loop/saving.py",
+        "perdure.loop:SaveRequests.look",
         "if number <= self._known:",
         "if number < self._known:",
         tests=("tests/unit/runtime/loop/test_saving.py",),
@@ -37,15 +33,15 @@ INSIDE: Final = (
     ),
     Mutant(
         "a trainer that votes is killed when its time to save is over",
-        f"{_AGENT}stage.py",
-        "    elif stage is AgentStage.VOTING:\n        if state.shutdown:  #",
-        "    elif stage is AgentStage.VOTING and state.shutdown:\n        if state.shutdown:  #",
+        "perdure.agent:_limits",
+        "elif stage is AgentStage.VOTING:",
+        "elif stage is AgentStage.VOTING and state.shutdown:",
         ("party-frozen", "deciding-put", "storage-outage", "drain"),
         _OF_AGENT,
     ),
     Mutant(
         "a trainer that votes is killed though only one of its runs is lost",
-        f"{_AGENT}machine.py",
+        "perdure.agent:_lost",
         "return of <= set(newer.lost)",
         "return trainer.run in newer.lost",
         ("party-killed", "deciding-put", "operator-dies-in-a-handover"),
@@ -53,7 +49,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a request to the older run stays one to the run that has taken over",
-        f"{_AGENT}handover.py",
+        "perdure.agent:_took_over",
         "request = trainer.request if state.shutdown or state.newest > report.run else None",
         "request = trainer.request",
         ("partys-agent-hung", "party-frozen", "drain"),
@@ -61,7 +57,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a run that was to take over is begun in a pod that does not know the word",
-        f"{_AGENT}handover.py",
+        "perdure.agent:may_follow",
         "return word is HandoverWord.RESTART or (word is None and outcome.outcome is ExitKind.CHECKPOINTED)",
         "return word is not HandoverWord.ABORT",
         ("party-killed", "drain", "scale"),
@@ -69,7 +65,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "trainers that were offered a hand-over are asked to save before its limit",
-        f"{_AGENT}handover.py",
+        "perdure.agent:asked_at",
         "return state.first_seen + limit + BACKSTOP_SECONDS",
         "return state.first_seen + BACKSTOP_SECONDS / 10 + 0 * limit",
         ("drain", "scale"),
@@ -77,23 +73,23 @@ INSIDE: Final = (
     ),
     Mutant(
         "a lost trainer that has no image to leave is waited for",
-        f"{_AGENT}machine.py",
-        "if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):",
+        "perdure.agent:_to_leave_image",
+        "if _is_suspect(newer) or not stands or (not any((process.owes_image for process in trainer.alive))):",
         "if _is_suspect(newer) or not stands:",
         ("kill-pod", "hanging-rank"),
         _OF_AGENT,
     ),
     Mutant(
         "a member on a faulty node leaves an image",
-        f"{_AGENT}machine.py",
-        "if _is_suspect(newer) or not stands or not any(process.owes_image for process in trainer.alive):",
-        "if not stands or not any(process.owes_image for process in trainer.alive):",
+        "perdure.agent:_to_leave_image",
+        "if _is_suspect(newer) or not stands or (not any((process.owes_image for process in trainer.alive))):",
+        "if not stands or not any((process.owes_image for process in trainer.alive)):",
         ("kill-pod", "hanging-rank"),
         _OF_AGENT,
     ),
     Mutant(
         "the image of a member on a faulty node is committed",
-        f"{_AGENT}machine.py",
+        "perdure.agent:_goes",
         "if not run or trainer.rescuing is not None or too_late or _is_suspect(_newer(state, trainer)):",
         "if not run or trainer.rescuing is not None or too_late:",
         ("kill-pod", "hanging-rank"),
@@ -101,7 +97,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a member that has lost a peer gives its seat up",
-        f"{_AGENT}state.py",
+        "perdure.agent:HOLDS_SEAT",
         "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED, ExitKind.PEER_LOST})",
         "frozenset({ExitKind.CHECKPOINTED, ExitKind.STOPPED})",
         ("kill-pod",),
@@ -109,7 +105,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image may take longer than the pod has",
-        f"{_AGENT}stage.py",
+        "perdure.agent:_limits",
         "at=min(at, state.shutdown.deadline) if state.shutdown else at)",
         "at=at)",
         tests=_OF_AGENT,
@@ -117,7 +113,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "the decider opens the newer run although the vote has failed",
-        "runtime/perdure/live/protocol/deciding.py",
+        "perdure.live.protocol:before_the_put",
         "case VoteReduced(whole=True):",
         "case VoteReduced():",
         ("party-killed", "party-cut-off"),
@@ -125,32 +121,31 @@ INSIDE: Final = (
     ),
     Mutant(
         "a store that does not answer the hand-over has refused it",
-        "runtime/perdure/live/protocol/deciding.py",
+        "perdure.live.protocol:_answered",
         "return stay(state, AppendOpened(again=True))",
-        'return say_and_return(state, HandoverWord.ABORT, "the store did not answer")',
+        "return say_and_return(state, HandoverWord.ABORT, 'the store did not answer')",
         ("deciding-put", "storage-faults", "drain"),
         _OF_HANDOVER,
     ),
     Mutant(
         "a party that has voted takes a closed link for an abort",
-        "runtime/perdure/live/protocol/waiting.py",
-        "        case LinkClosed():\n            return _ask(stay(state, settles=True, deaf=True)[0])\n",
-        "        case LinkClosed():\n"
-        '            return answers.word(state, HandoverWord.ABORT, "the link is closed")\n',
+        "perdure.live.protocol:waited",
+        "case LinkClosed():\n            return _ask(stay(state, settles=True, deaf=True)[0])",
+        "case LinkClosed():\n            return answers.word(state, HandoverWord.ABORT, 'the link is closed')",
         ("party-killed", "deciding-put"),
         _OF_HANDOVER,
     ),
     Mutant(
         "an exit requested in the stop is forgotten when the run trains on",
-        "runtime/perdure/live/protocol/returning.py",
-        "            asks = (AskExit(),) if state.exits else ()\n            report",
-        "            asks = ()\n            report",
+        "perdure.live.protocol:in_the_round",
+        "asks = (AskExit(),) if state.exits else ()",
+        "asks = ()",
         ("party-deleted", "partys-agent-hung", "second-reason"),
         _OF_HANDOVER,
     ),
     Mutant(
         "a newcomer waits for old ranks that have saved and left",
-        "runtime/perdure/log/verdict.py",
+        "perdure.log:verdict",
         "if entry.run == run and entry.ends_run:",
         "if entry.run > run and entry.ends_run:",
         ("second-reason", "partys-agent-hung", "drain"),
@@ -158,7 +153,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a run whose hand-over was refused opens",
-        "runtime/perdure/log/writer.py",
+        "perdure.log:Writer._reason_to_wait",
         "if self.run <= own.refused:",
         "if self.run < own.refused:",
         ("party-killed", "party-cut-off", "second-reason"),
@@ -166,7 +161,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a refusal fences the run that it leaves in its place",
-        "runtime/perdure/log/writer.py",
+        "perdure.log:Writer._refusal",
         "(entry.uid, entry.run) == (self._uid, self.run))",
         "(entry.uid, entry.writer) == (self._uid, self._id))",
         ("party-frozen", "deciding-put", "party-cut-off"),
@@ -174,7 +169,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "an image counts that lies beyond where another run has taken over",
-        "runtime/perdure/log/images.py",
+        "perdure.log:admissible",
         "(at is None or stamp.step <= at)",
         "(at is None or stamp.step >= at)",
         tests=("tests/unit/runtime/log/test_images.py",),
@@ -182,39 +177,39 @@ INSIDE: Final = (
     ),
     Mutant(
         "a rank of a smaller run continues with another rank's own state",
-        f"{_CHECKPOINT}inherit.py",
-        'same_world = found[holder]["stamp"]["world"] == peers.world',
-        'same_world = found[holder]["stamp"]["world"] >= peers.world',
+        "perdure.checkpoint:Inheritance._staged",
+        "same_world = found[holder]['stamp']['world'] == peers.world",
+        "same_world = found[holder]['stamp']['world'] >= peers.world",
         tests=(f"{_UNIT}checkpoint/test_inherit.py",),
         outside=_NO_STATE,
     ),
     Mutant(
         "an image is left in the middle of a step",
-        "runtime/perdure/loop/survivor_snapshots.py",
-        "return not self._touched and (self._seen is None",
-        "return (self._seen is None",
+        "perdure.loop:SurvivorSnapshots._stands",
+        "return not self._touched and (self._seen is None or self._seen == self._glance())",
+        "return self._seen is None or self._seen == self._glance()",
         tests=("tests/unit/runtime/loop/test_survivor_snapshots.py",),
         outside=_NO_IMAGES,
     ),
     Mutant(
         "the ranks stop for a hand-over although the store does not answer",
-        "runtime/perdure/live/driving.py",
-        "            if effects.party.decides:\n                self.feed(ev.StoreSeen(effects.store_answers()))\n",
-        "            if effects.party.decides:\n                self.feed(ev.StoreSeen(answers=True))\n",
+        "perdure.live:Driver._prepare",
+        "self.feed(ev.StoreSeen(effects.store_answers()))",
+        "self.feed(ev.StoreSeen(answers=True))",
         tests=("tests/unit/runtime/live/test_driving.py",),
         outside="the simulation drives the machines of a hand-over itself",
     ),
     Mutant(
         "a trainer that is no longer needed begins",
-        f"{_AGENT}fork.py",
-        '            word = b""\n    if not word:\n',
-        '            word = b""\n    if word is None:\n',
+        "perdure.agent:_begin",
+        "if not word:",
+        "if word is None:",
         tests=(f"{_UNIT}agent/test_zygote.py",),
         outside="a simulated agent forks no process",
     ),
     Mutant(
         "a pruned parameter is reported by the next save only",
-        "runtime/perdure/state/registry.py",
+        "perdure.state:Registry.settle",
         "if strict and self._judged is not",
         "if not strict and self._judged is not",
         tests=("tests/unit/runtime/state/test_growing.py",),
@@ -222,7 +217,7 @@ INSIDE: Final = (
     ),
     Mutant(
         "a collate function draws by the seed of the batch's first sample",
-        f"{_RUNTIME}loop/data/loader.py",
+        "perdure.loop.data:_Numbered.__getitems__",
         "[*(dataset[sample] for sample in samples[:-1]), self._seeded(samples[-1])]",
         "[self._seeded(samples[0]), *(dataset[sample] for sample in samples[1:])]",
         tests=("tests/unit/runtime/loop/data/test_loader.py",),
