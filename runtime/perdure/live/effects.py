@@ -15,11 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from perdure.checkpoint.codec import decode, encode
+from perdure.checkpoint.codec import decode
 from perdure.checkpoint.manifest import Item, read_item
 from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError
-from perdure.group.collectives import on_all
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.layout.elastic import ElasticMesh
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
@@ -28,6 +27,7 @@ from perdure.live.header import Header, Stop
 from perdure.live.keys import StoreKeys, Word, open_keys
 from perdure.live.liveness import has_placeholders
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
+from perdure.live.own_states import Gathered, OwnStates
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
 from perdure.live.resharding import Resharding
@@ -49,10 +49,7 @@ from perdure.log.reader import Log, Slot, slot_of
 from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
-from perdure.loop.leaving import check_places, place
 from perdure.loop.run import Run
-from perdure.state.merging import parts_of, with_own
-from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
 from perdure.wire import Handover, HandoverWord
 from perdure.wire.channel import Voting, vote_acknowledged
 
@@ -85,16 +82,7 @@ class Effects:
         """On a stayer that becomes rank 0: the state that it received from the old rank 0."""
         self._held = 0
         """On an old rank: the checksum of what the newcomers receive."""
-        self._sums: list[Any] = []
-        """On old rank 0: the accumulators of each old rank."""
-        self._own_states: list[Any] = []
-        """On old rank 0, for a run of another size: each old rank's states of objects that are its own."""
-        self._merged: dict[str, Any] = {}
-        """On a stayer: the states that it continues with, merged from those."""
-        self._alone: Any = None
-        """On the only old rank, for a run of another size: its own state, encoded."""
-        self._alike: dict[str, Any] = {}
-        """Random generators equal on all old ranks, with which a run of another size continues."""
+        self.own_states = OwnStates(run, attempt, party)
         self.resharding = Resharding(run, attempt, party)
         self.stopped = False
         """On a newcomer: whether the old ranks have stopped for it."""
@@ -273,8 +261,9 @@ class Effects:
         bridge = self.bridge
         self.resharding.check_moment()
         self.keys.announce_stop()
-        own, state = self._own_part()
-        header = Header.read(bridge.peers.announce(own and self._describe(stop, *own)))
+        gathered = self.own_states.gather()
+        state = gathered.state
+        header = Header.read(bridge.peers.announce(self._describe(stop, gathered)))
         self.header = header
         if self.attempt.world == self.attempt.new_world:
             self.run.images.know(header.ranks)
@@ -290,7 +279,7 @@ class Effects:
         if self.party.number in self.attempt.tensor_receivers:
             self._kept = header.received(found, state)
         if self.party.part is PartyRole.STAYER:
-            self._merged = self._merge(header)
+            self.own_states.merge(header)
         self.lap("state")
 
     def _parcels(self, header: Header) -> list[Parcel]:
@@ -321,14 +310,7 @@ class Effects:
         self.resharding.check_shards(header, targets)
         found = receive(bridge.group, mine, targets)
         self.lap("state")
-        rank = self.attempt.predecessor_of(self.party.new or 0)
-        own = header.ranks[rank or 0] if header.ranks else None
-        own = None if own is None else decode(own)
-        return header.state(found, with_own(own, self._merge(header)) if header.parts else own)
-
-    def _merge(self, header: Header) -> dict[str, Any]:
-        """This party's state in a run of another size. Raises UserError if the script's merge function fails."""
-        return self.run.registry.merged(header.parts, rank=self.party.new or 0, world=self.attempt.new_world)
+        return header.state(found, self.own_states.of_newcomer(header))
 
     def tell_voting(self) -> None:
         """Tell the agent, if there is one, that this trainer is about to vote."""
@@ -408,27 +390,11 @@ class Effects:
         if header and self.party.part is PartyRole.STAYER:
             self._go_on(header)
         if header:
-            self._take_sums(header.sums)
+            self.own_states.install(header)
         if run.framework:
             run.framework.renew()
         self.lap("install")
         return before
-
-    def _take_sums(self, sums_of_ranks: Sequence[Any]) -> None:
-        """Pass leavers' accumulators to the newcomers in their ranks, or to the newer run's rank 0."""
-        attempt, party, sums = self.attempt, self.party, self.run.progress.sums
-        rank = attempt.predecessor_of(party.new or 0)
-        left = [sums_of_ranks[leaver] for leaver in attempt.leavers] if sums_of_ranks and rank is None else []
-        if party.part is PartyRole.NEWCOMER:
-            sums.take_place(sums_of_ranks[rank] if sums_of_ranks and rank is not None else [])
-        for one in left if party.new == 0 else ():
-            sums.take_over(one)
-
-    def derive_generators(self) -> None:
-        """Derive this rank's random generators, as in any run of another size than its predecessor."""
-        derive(self.run.seed, self.run.progress.step, self.run.rank)
-        apply(self._alike)
-        self.run.images.join(tuple(self._alike))
 
     def _go_on(self, header: Header) -> None:
         """Change in a stayer what restoring a commit made here would change."""
@@ -437,67 +403,21 @@ class Effects:
             own = run.registry.state(None).shared if self.resharding.places else self._kept.shared
             run.registry.load(replace(self._kept, shared=own))
             run.tell_result()
-        run.registry.load_own(self._merged)
         run.schedule.take_over(run.rank, header.age)
 
-    def _own_part(self) -> tuple[tuple[Any, Any, RankState] | None, RankState | None]:
-        """The header's contents, needed on rank 0, and the tensors to send. Collective over the old ranks."""
-        run = self.run
-        position = run.progress.position()
-        same = self.attempt.world == self.attempt.new_world
-        drawn = {} if same else sums(run.progress.generators.state())
-        held = run.progress.sums.tell()
-        if not self.attempt.tensor_receivers and (same or not run.registry.sharded):
-            _, found = on_all(
-                run.peers,
-                "hands its place over",
-                lambda: (None, [place(position), drawn, held, encode(run.registry.own())]),
-            )
-            check_places([where for where, *_ in found])
-            self._keep_alike([own for _, own, _, _ in found])
-            self._sums = [held for _, _, held, _ in found]
-            self._own_states = [] if same else parts_of([own for *_, own in found])
-            return (None, [], RankState({}, {}, {})), None
-        run.before_save()
-        # A single rank may hold what cannot be saved.
-        state, _ = on_all(run.peers, "hands its state over", lambda: (self._movable(run.state()), None))
-
-        def tell(own: Any) -> list[Any]:
-            return [place(position), own, held, {}] if same else [place(position), drawn, held, parts_of([own])[0]]
-
-        staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
-        check_places([where for where, *_ in found])
-        self._sums, self._own_states = [held for _, _, held, _ in found], [parts for *_, parts in found]
-        ranks = [own for _, own, _, _ in found]
-        if not same:
-            self._alone = staged.state if self.attempt.world == 1 else None
-            self._keep_alike(ranks)
-            ranks = [all_alike(staged.state, self._alike)] if self._alike else []
-        return (staged.objects, ranks, state), state
-
-    def _movable(self, state: RankState) -> RankState:
-        """The same. UserError if one of its tensors cannot go to other ranks."""
-        shards(state, self.run.registry.mesh)
-        return state
-
-    def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> None:
-        """Keep the generators that are equal on all ranks. With one rank there is nothing to compare, so none is
-        kept."""
-        now = capture() if len(drawn) > 1 else {}
-        self._alike = {name: now[name] for name in alike(drawn) if name in now}
-
-    def _describe(self, stop: Stop, objects: Any, ranks: list[Any], state: RankState) -> dict[str, Any]:
+    def _describe(self, stop: Stop, gathered: Gathered) -> dict[str, Any]:
         run = self.run
         writer = run.checkpointer.writer
         if writer is None:
             return {}
+        state = gathered.state or RankState({}, {}, {})
         age, mesh = time.monotonic() - run.schedule.saved_at, run.registry.mesh
         goal = run.opening.goal if run.opening else None
         header = Header(
             run.progress.position(),
             describe(state),
-            objects,
-            tuple(ranks),
+            gathered.objects,
+            tuple(gathered.ranks),
             writer.place,
             run.checkpointer.commit,
             goal,
@@ -506,14 +426,14 @@ class Effects:
             stop.due,
             stop.exhausted,
             age,
-            run.images.alike if self.attempt.world == self.attempt.new_world else tuple(self._alike),
-            tuple(self._sums) if any(self._sums) else (),
-            tuple(self._own_states) if any(self._own_states) else (),
+            gathered.alike,
+            tuple(gathered.accumulators) if any(gathered.accumulators) else (),
+            tuple(gathered.parts) if any(gathered.parts) else (),
             asdict(run.background.carried),
             shards(state, mesh),
             mesh.shape if mesh else (),
             run.registry.sharding_options(),
-            self._alone,
+            gathered.alone,
             run.images.all_able,
         )
         return header.write()

@@ -204,7 +204,7 @@ class LiveHandover:
         run.tell(took_over(effects))
         if effects.attempt.world != effects.attempt.new_world:
             run.hooks.run(HookName.RANKS)
-            effects.derive_generators()
+            effects.own_states.derive_generators()
 
     def _exit(self, driver: Driver, kind: ExitKind, why: str) -> NoReturn:
         run = self._run

@@ -25,7 +25,7 @@ from perdure.checkpoint.opening import Opening
 from perdure.checkpoint.state import RankState
 from perdure.errors import Fenced, StorageError, UserError
 from perdure.group.agreement import Agreement
-from perdure.group.peers import Alone, Peers, Solo
+from perdure.group.peers import Alone, Solo
 from perdure.live.effects import Effects
 from perdure.live.header import Stop
 from perdure.live.keys import FORMAT
@@ -43,7 +43,7 @@ from perdure.wire import CommitRef, Handover
 from perdure.wire.channel import acknowledge_vote
 from perdure.wire.settings import Member, Settings
 from tests.support.store import MemoryStore
-from tests.unit.runtime.checkpoint.world import MANIFEST, UID, on_ranks, position
+from tests.unit.runtime.checkpoint.world import MANIFEST, UID, position
 
 ATTEMPT = Attempt(1, 2, 1, joins=(0,), leavers=(0,))
 STOP = Stop("train", "cadence", True)
@@ -228,37 +228,6 @@ def test_it_gets_all_that_an_old_rank_knows_of_the_run(pair: Pair) -> None:
     assert 100 <= header.age < 200
     assert [decode(one)["asked"] for one in header.ranks] == [[]]
     assert pair.old.run.images._ranks == header.ranks, "an image of this place has what is each rank's own"
-
-
-class Odd:
-    """What one rank alone cannot save."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": object() if self._rank else []}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(("joins", "leavers"), [((1,), (1,)), ((2,), ()), ((), (1,))])
-def test_what_one_rank_cannot_save_raises_on_all_old_ranks_at_the_same_place(
-    joins: tuple[int, ...], leavers: tuple[int, ...]
-) -> None:
-    attempt, block = Attempt(1, 2, 2, joins, leavers), Handover(1, 2, joins, leavers, "127.0.0.1:1", 20, "token")
-
-    def tell(peers: Peers) -> None:
-        settings = Settings("memory://", uid=UID, run=1, rank=peers.rank, world=2)
-        run = Process(settings, MemoryStore(), 7, 3).run
-        run.peers = peers
-        run.registry.add("odd", Odd(peers.rank), merge=lambda states, *_: states[0])
-        Effects(run, attempt, attempt.of_old(peers.rank), block, "127.0.0.1:1")._own_part()
-
-    for raised in on_ranks(2, tell):
-        assert isinstance(raised, UserError)
-        assert "rank 1: odd" in str(raised)
 
 
 def test_the_decider_opens_the_newer_run_for_its_rank_0_and_the_older_one_is_out(pair: Pair) -> None:
