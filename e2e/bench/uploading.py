@@ -22,7 +22,7 @@ from botocore.config import Config
 from e2e.bench.saving import State
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.uploader import Uploads
-from perdure.checkpoint.background.words import DURABLE, Lines, UploadOrder, read_told
+from perdure.checkpoint.background.words import DURABLE, Lines, UploadOrder, read_word
 from perdure.checkpoint.stage import stage
 from perdure.log.position import Position
 from perdure.state.registry import Registry
@@ -63,7 +63,7 @@ def main() -> None:
 
         def upload() -> None:
             uploads.carry_out(UploadOrder(uri, f"data/1/{number}-{number:016x}/", part.seal))
-            words = [read_told(line) for line in lines.add(os.read(heard, 65536))]
+            words = [read_word(line) for line in lines.add(os.read(heard, 65536))]
             if words[-1].word != DURABLE:
                 raise RuntimeError(words[-1].why)
 

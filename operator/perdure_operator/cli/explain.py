@@ -47,7 +47,7 @@ def explain(snapshot: Snapshot, decision: Decision) -> str:
         [_running(after)],
         _section("Why", _why(decision)),
         _section("Writes to status", _writes(snapshot.status, after)),
-        _section("Then does", (f"{number}. {_told(action)}" for number, action in enumerate(decision.actions, 1))),
+        _section("Then does", (f"{number}. {_in_words(action)}" for number, action in enumerate(decision.actions, 1))),
         _section("Tells", (f"{event.type} {event.reason}: {event.message}" for event in decision.events)),
         _again(snapshot, decision),
     ]
@@ -102,7 +102,7 @@ def _changes(path: str, old: Json, new: Json) -> Iterator[str]:
             yield f"{path}{name}: {json.dumps(now) if name in new else 'removed'}"
 
 
-def _told(action: Action) -> str:
+def _in_words(action: Action) -> str:
     """What is written, why, and which policy wants it."""
     origin = f" ({action.policy})" if action.policy else ""
     return f"{action.kind} {_object(action)}".strip() + (f": {action.why}" if action.why else "") + origin
@@ -133,10 +133,10 @@ def _object(action: Action) -> str:
 
 def _assignment(text: str) -> str:
     try:
-        told = read_assignment(text)
+        assignment = read_assignment(text)
     except ContractError as error:
         return str(error)
-    match told:
+    match assignment:
         case Standby():
             return "standby"
         case Leave(run=run, seconds=seconds):
@@ -144,7 +144,7 @@ def _assignment(text: str) -> str:
         case Train(run=run, rank=rank, world=world):
             return f"rank {rank} of {world} in run {run}"
         case _:
-            assert_never(told)
+            assert_never(assignment)
 
 
 def _again(snapshot: Snapshot, decision: Decision) -> list[str]:

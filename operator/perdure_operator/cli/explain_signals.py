@@ -8,7 +8,7 @@ from perdure_operator.state.signal_table import SignalTable
 from perdure_operator.state.snapshot import NodeView, PodView
 
 
-def told_table(in_force: SignalTable) -> str:
+def describe_table(in_force: SignalTable) -> str:
     """One line for each row, in the order in which they are asked."""
     lines = [("NAME", "SOURCE", "MATCHES", "REACTION", "SET BY")]
     lines += [(row.name, row.source.value, row.matched or "-", _reaction(row), row.set_by) for row in in_force.rows]
@@ -19,7 +19,7 @@ def told_table(in_force: SignalTable) -> str:
     )
 
 
-def told_node(in_force: SignalTable, node: NodeView) -> str:
+def describe_node(in_force: SignalTable, node: NodeView) -> str:
     """What members on this node would do."""
     shown = rows_shown(in_force, node)
     if not shown:
@@ -30,7 +30,7 @@ def told_node(in_force: SignalTable, node: NodeView) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def told_pod(in_force: SignalTable, pod: PodView) -> str:
+def describe_pod(in_force: SignalTable, pod: PodView) -> str:
     """What this pod would do, beside what its node causes."""
     shown = rows_shown_by_pod(in_force, pod)
     if not shown:

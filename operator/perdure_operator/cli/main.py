@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from perdure.errors import UserError
 from perdure_operator.api.configured import read_rows, read_yaml
 from perdure_operator.cli.explain import explain
-from perdure_operator.cli.explain_signals import told_node, told_pod, told_table
+from perdure_operator.cli.explain_signals import describe_node, describe_pod, describe_table
 from perdure_operator.decide import decide
 from perdure_operator.state.signal_table import table
 from perdure_operator.state.snapshot import Snapshot
@@ -157,12 +157,12 @@ def _signals(arguments: argparse.Namespace) -> int:
 
     in_force = table(read_rows(Path(arguments.signals) if arguments.signals else None))
     if arguments.node is not None:
-        told = told_node(in_force, _object(arguments.node, "Node", lambda raw: parse.node(raw, in_force)))
+        text = describe_node(in_force, _object(arguments.node, "Node", lambda raw: parse.node(raw, in_force)))
     elif arguments.pod is not None:
-        told = told_pod(in_force, _object(arguments.pod, "Pod", lambda raw: parse.pod(raw, in_force)))
+        text = describe_pod(in_force, _object(arguments.pod, "Pod", lambda raw: parse.pod(raw, in_force)))
     else:
-        told = told_table(in_force)
-    sys.stdout.write(told)
+        text = describe_table(in_force)
+    sys.stdout.write(text)
     return 0
 
 

@@ -30,11 +30,11 @@ _CAUSE_LENGTH: Final = 160
 
 def train(plan: RunPlan, member: Assigned, saves: int = 0) -> str:
     """The assignment of a member of the run, with the number of saves asked for, if there is room for it."""
-    told = _train(plan, member)
+    assignment = _train(plan, member)
     try:
-        return write_assignment(replace(told, save=saves))
+        return write_assignment(replace(assignment, save=saves))
     except ContractError:
-        return _fitting(told)
+        return _fitting(assignment)
 
 
 def _train(plan: RunPlan, member: Assigned) -> Train:
@@ -55,8 +55,8 @@ def _train(plan: RunPlan, member: Assigned) -> Train:
 def leave(run: int, intent: Intent) -> str:
     """The assignment of a member whose run has to end; `run` is the next run."""
     suspect = intent.disruption is Disruption.NODE_FAULT
-    told = Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost, suspect=suspect)
-    return _fitting(told)
+    assignment = Leave(run=run, cause=_short(intent.cause), seconds=intent.seconds, lost=intent.lost, suspect=suspect)
+    return _fitting(assignment)
 
 
 def leave_with(plan: RunPlan) -> str:
@@ -68,14 +68,14 @@ def leave_with(plan: RunPlan) -> str:
 def fits(plan: RunPlan) -> bool:
     """Whether the plan fits in full into every member's assignment: an offer needs all of them."""
     try:
-        told = [read_assignment(train(plan, plan.members[-1])), read_assignment(leave_with(plan))]
+        written = [read_assignment(train(plan, plan.members[-1])), read_assignment(leave_with(plan))]
     except ContractError:
         return False
-    return all(not isinstance(said, Standby) and said.lost == plan.lost for said in told)
+    return all(not isinstance(said, Standby) and said.lost == plan.lost for said in written)
 
 
 @lru_cache(maxsize=4096)
-def run_told(text: str) -> int:
+def run_named(text: str) -> int:
     """The run that an annotation names, 0 for a standby and for text that no operator wrote.
 
     A round asks several times for each member, and the next round again.

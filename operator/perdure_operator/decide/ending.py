@@ -323,8 +323,8 @@ def _account_for(draft: Draft, run: CurrentRun | PreviousRun, cost: Cost) -> tup
     steps_lost = 0 if handed_over and not _went_astray(draft, run) else cost.steps
     declared = intent is not None and run.run in intent.lost
     # No member of the current run is left, so marking it lost is safe; otherwise the next run would wait for its save.
-    told = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
-    unfinished = declared or not told
+    recorded = saved_in_log(run) if isinstance(run, CurrentRun) else ended_in_log(run)
+    unfinished = declared or not recorded
     draft = draft.update(lost=add_lost_run(status.lost, run.run) if unfinished else status.lost)
     if exit_cause.reason in _MEASURED and intent and intent.leave and (asked := asked_at(intent)):
         draft = draft.update(exit_seconds=round(max((draft.now - asked).total_seconds(), 0), 1))
@@ -381,9 +381,9 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
 
 def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     """How far the newest run came that one of these members reports: their own run may never have begun."""
-    told = _who_tell(draft, ended)
-    of = max((one.run for one in told if one.run), default=ended.run)
-    mine = [one for one in told if one.run == of]
+    evidence = _evidence(draft, ended)
+    of = max((one.run for one in evidence if one.run), default=ended.run)
+    mine = [one for one in evidence if one.run == of]
     commits = [(o.commit_seq, o.commit_step) for o in mine if o.commit_seq is not None and o.commit_step is not None]
     # Status may know a newer run's commit by now: it counts only if these members know of none.
     kept = max(commits)[1] if commits else draft.status.step or 0
@@ -397,7 +397,7 @@ def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     return Cost(of, max((one.step for one in mine), default=None), kept)
 
 
-def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutcome]:
+def _evidence(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutcome]:
     """The outcomes that show which step a run reached.
 
     A member of a run that was to take over live, and is not known to have begun, tells nothing. One of a run in place
@@ -406,10 +406,10 @@ def _who_tell(draft: Draft, ended: CurrentRun | PreviousRun) -> list[MemberOutco
     member says nothing about the run before.
     """
     offered = (*draft.status.lost, *(draft.status.next.attempted_runs if draft.status.next else ()))
-    told = [one for one in ended.outcomes if one.outcome and (one.run <= ended.run or one.run in offered)]
-    told = [one for one in told if one.run <= max(ended.run, draft.status.opened) or one.step]
-    told = [one for one in told if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
-    return [one for one in told if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or told
+    evidence = [one for one in ended.outcomes if one.outcome and (one.run <= ended.run or one.run in offered)]
+    evidence = [one for one in evidence if one.run <= max(ended.run, draft.status.opened) or one.step]
+    evidence = [one for one in evidence if not _has_not_begun(draft, one, Takeover.UNKNOWN, Takeover.NEVER)]
+    return [one for one in evidence if not _has_not_begun(draft, one, Takeover.IN_PLACE)] or evidence
 
 
 def _has_not_begun(draft: Draft, one: MemberOutcome, *ways: Takeover) -> bool:

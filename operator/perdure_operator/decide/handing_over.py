@@ -73,8 +73,8 @@ def resolve_handover(draft: Draft) -> Draft:
 
 def _goes_on(draft: Draft, current: CurrentRun, plan: RunPlan, failed: list[MemberOutcome]) -> bool:
     """Whether a member reports that the newer run has taken over, or that the older one has ended in the log."""
-    told = draft.status.opened >= plan.run or reports_save(current.run, current)
-    return told or any(one.taken_over_by == plan.run for one in (*current.outcomes, *failed))
+    known = draft.status.opened >= plan.run or reports_save(current.run, current)
+    return known or any(one.taken_over_by == plan.run for one in (*current.outcomes, *failed))
 
 
 def _aborted(plan: RunPlan, ends: Iterable[MemberOutcome]) -> bool:
@@ -139,7 +139,7 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
     If members of the older run have ended, too, the older run has lost them.
     """
     members = draft.current.outcomes if draft.current else ()
-    ends = joined([f"{one.name}: {_told(one)}" for one in (*members, *failed)])
+    ends = joined([f"{one.name}: {_how_ended(one)}" for one in (*members, *failed)])
     words = f"run {plan.run} has not taken over from run {plan.takes_over}: {ends}"
     where = {member.name: member.node for member in plan.members}
     nodes = [where[one.name] for one in failed if failed_by_itself(one)]
@@ -162,7 +162,7 @@ def _try_again(draft: Draft, upcoming: NextRun, plan: RunPlan, intent: Intent, f
     return draft.tell(Reason.HANDOVER_FAILED, words, warning=True)
 
 
-def _told(one: MemberOutcome) -> str:
+def _how_ended(one: MemberOutcome) -> str:
     """How a newcomer ended, and why: the last line of its traceback, which names the error."""
     lines = one.error_tail.strip().splitlines()
     last = shortened(lines[-1], _WHY_CHARACTERS) if lines else ""

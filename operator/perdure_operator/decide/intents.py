@@ -78,8 +78,11 @@ def _none_goes_on(draft: Draft, found: EndReason) -> bool:
 
 def ready_by(draft: Draft, current: CurrentRun, intent: Intent) -> datetime | None:
     """Until when the job waits for standbys: members that have saved, or lost a peer, hold their seats no longer."""
-    told = [one.time for one in current.outcomes if one.outcome and one.time]
-    ends = [*([intent.ready_by] if intent.ready_by else []), *([later(min(told), SEAT_SECONDS)] if told else [])]
+    times = [one.time for one in current.outcomes if one.outcome and one.time]
+    ends = [
+        *([intent.ready_by] if intent.ready_by else []),
+        *([later(min(times), SEAT_SECONDS)] if times else []),
+    ]
     return min([*ends, *_not_worth_more(draft, current, intent)], default=None)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from perdure.wire import ExitKind, Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, RunPlan, Unready, Vacating
-from perdure_operator.decide.assignments import leave, leave_with, run_told
+from perdure_operator.decide.assignments import leave, leave_with, run_named
 from perdure_operator.decide.disruptions import EndReason, quiet_for, reason_to_end, withdrawn
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import (
@@ -201,7 +201,7 @@ def ask_to_leave(draft: Draft) -> Draft:
         return draft
     not_asked, text = _not_asked_yet(draft, intent), leave(upcoming.run, intent)
     unasked = [
-        pod for pod in not_asked if run_told(pod.assignment) < upcoming.run
+        pod for pod in not_asked if run_named(pod.assignment) < upcoming.run
     ]  # the others only have less time now
     deleted = cannot_be_asked(draft, intent, unasked)
     requests = [_request(pod, text) for pod in not_asked if pod not in deleted]
@@ -224,11 +224,11 @@ def tell_leavers(draft: Draft) -> Draft:
     if not text:
         return draft
     not_asked = [pod for pod in pods if not pod.deleting and pod.assignment != text]
-    newest = run_told(text) if plan else max(draft.status.lost)
-    unasked = [pod for pod in not_asked if run_told(pod.assignment) < newest]  # the others only lack news
+    newest = run_named(text) if plan else max(draft.status.lost)
+    unasked = [pod for pod in not_asked if run_named(pod.assignment) < newest]  # the others only lack news
     deleted = cannot_be_asked(draft, intent, unasked)
     requests = [_request(pod, text) for pod in not_asked if pod not in deleted]
-    draft = draft.act(f"run {run_told(text)} goes on without it: {intent.cause}", *requests)
+    draft = draft.act(f"run {run_named(text)} goes on without it: {intent.cause}", *requests)
     why = f"asked by SIGTERM, for its assignment cannot be changed: {intent.cause}"
     draft = draft.act(why, *(_deletion(pod) for pod in deleted))
     return draft.wake(patience_ends(intent, draft.now)) if unasked else draft

@@ -10,7 +10,7 @@ from typing import Final
 from perdure.wire import Role
 from perdure_operator.api.marks import marked, marks
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.decide.assignments import run_given, run_told, shutdown, train
+from perdure_operator.decide.assignments import run_given, run_named, shutdown, train
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import (
     add_lost_run,
@@ -108,12 +108,12 @@ def assign(draft: Draft) -> Draft:
         if pod is None or pod.deleting or terminated(pod) or outcome_of(current, member.name):
             continue
         text = train(plan, member, current.saves if plan is current.plan else 0)
-        if run_told(pod.assignment) > plan.run:  # of an attempt that failed: no member goes back
+        if run_named(pod.assignment) > plan.run:  # of an attempt that failed: no member goes back
             text = pod.assignment
         if pod.assignment != text or pod.role != Role.MEMBER:
-            told = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
+            assignment = Assign(name=pod.name, uid=pod.uid, role=Role.MEMBER, old=pod.assignment, new=text)
             knows = run_given(pod.assignment) == plan.run and pod.role == Role.MEMBER and current.saves
-            draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", told)
+            draft = draft.act("asked to save and train on" if knows else f"its rank in run {plan.run}", assignment)
             without_rank += [] if knows else [pod]
         elif not pod.ready and pod.uid in on:  # an offered run does not wait until its newcomers are
             unready.append(pod)

@@ -17,7 +17,7 @@ from perdure.wire import ANNOTATION_ASSIGNMENT
 from perdure_operator.api.names import ANNOTATION_NUDGE
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import RunPlan
-from perdure_operator.decide.assignments import run_told
+from perdure_operator.decide.assignments import run_named
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import asked_at, listed, own, still_running, terminated
 from perdure_operator.state.decision import Assign, DeletePod, Mark
@@ -96,7 +96,7 @@ def _listening(draft: Draft, run: int, pods: Iterable[PodView]) -> tuple[PodView
     """The pods whose assignment is about this run; a pod that this round writes or deletes is synced by that."""
     busy = {action.uid for action in draft.actions if isinstance(action, Assign | DeletePod)}
     alive = [pod for pod in pods if pod.uid not in busy and not pod.deleting and not terminated(pod)]
-    return tuple(pod for pod in alive if run_told(pod.assignment) == run)
+    return tuple(pod for pod in alive if run_named(pod.assignment) == run)
 
 
 def _touch_all(draft: Draft, batch: _Assigned) -> Draft:

@@ -183,9 +183,9 @@ def _darkness(draft: Draft, node: str) -> datetime:
     return later(since, -NOTICED_AFTER_SECONDS) if since else draft.now
 
 
-def _error_name(pod: PodView, told: str) -> str:
+def _error_name(pod: PodView, reported: str) -> str:
     """The error's name: out of memory if the kubelet says so, as the killed process itself cannot report it."""
-    return ErrorName.OUT_OF_MEMORY if _out_of_memory(pod) else told
+    return ErrorName.OUT_OF_MEMORY if _out_of_memory(pod) else reported
 
 
 def _out_of_memory(pod: PodView) -> bool:

@@ -136,8 +136,8 @@ def _way(draft: Draft, current: CurrentRun, plan: RunPlan) -> Takeover:
 def request(intent: Intent, plan: RunPlan, now: datetime) -> Intent:
     """The intent for members that leave with the run of this plan."""
     deadline = later(plan.assigned_time or now, plan.seconds + LATE_MARGIN_SECONDS)
-    told = {"prepare": False, "leave": True, "seconds": plan.seconds, "lost": plan.lost, "deadline": deadline}
-    return intent.model_copy(update=told)
+    changes = {"prepare": False, "leave": True, "seconds": plan.seconds, "lost": plan.lost, "deadline": deadline}
+    return intent.model_copy(update=changes)
 
 
 def _ranks(members: Sequence[Assigned], each: int) -> tuple[int, ...]:

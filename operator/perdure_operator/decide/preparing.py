@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.wire import Completion, Env
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, NextRun, RunPlan
-from perdure_operator.decide.assignments import run_told
+from perdure_operator.decide.assignments import run_named
 from perdure_operator.decide.disruptions import (
     EndReason,
     describe_flapping,
@@ -378,7 +378,7 @@ def _not_live(draft: Draft, current: CurrentRun, intent: Intent, roles: Successi
         return why
     if refused and refused.template in template:
         return refused.why or "its script cannot"
-    if any(run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):
+    if any(run_named(pods[one.name].assignment) < current.run or not pods[one.name].ready for one in old):
         return f"run {current.run} has not begun on all its members"
     return ""
 

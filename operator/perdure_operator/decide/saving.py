@@ -12,7 +12,7 @@ from typing import Final
 from perdure.wire import Completion
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import SavesAsked
-from perdure_operator.decide.assignments import run_told
+from perdure_operator.decide.assignments import run_named
 from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import CAUSE_LENGTH, still_running
 from perdure_operator.decide.signals import saves_wanted
@@ -42,10 +42,10 @@ def ask_for_save(draft: Draft) -> Draft:
     asked = SavesAsked(shown=tuple(sorted(wanted))[:MOST_SHOWN], count=_count(draft, old) + 1, last_time=draft.now)
     draft = draft.update(saves=asked)
     if draft.snapshot.spec.completion is not Completion.LOG:
-        told = (
+        message = (
             f"{words}: no member can be asked to save and train on, as completion is {draft.snapshot.spec.completion}"
         )
-        return draft.tell(Reason.SAVE_NOT_ASKED, told, warning=True)
+        return draft.tell(Reason.SAVE_NOT_ASKED, message, warning=True)
     saves = draft.current.saves + 1 if draft.current else 0
     return draft.update_current(saves=saves).tell(Reason.SAVE_ASKED, f"the run saves and trains on: {words}")
 
@@ -57,7 +57,7 @@ def _can_be_asked(draft: Draft) -> bool:
         return False
     if current.intent and current.intent.leave:
         return False
-    return all(run_told(pod.assignment) == current.run for pod in still_running(draft))
+    return all(run_named(pod.assignment) == current.run for pod in still_running(draft))
 
 
 def _with(draft: Draft, old: SavesAsked, kept: tuple[str, ...]) -> Draft:

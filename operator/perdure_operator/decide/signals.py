@@ -231,12 +231,12 @@ def _of_pod(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator
 def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
     """What the node shows, a deletion first; each mark yields only the first row that it matches."""
     if (not node.exists or node.deleting) and (row := in_force.find(SignalSource.NODE_DELETION)):
-        yield _told(row, node.name, "is being deleted" if node.exists else "was deleted")
+        yield _node_shows(row, node.name, "is being deleted" if node.exists else "was deleted")
     if node.exists:
         yield from _taints_shown(in_force, node, pod)
         yield from _marks_shown(in_force, node)
         if node.cordoned and (row := in_force.find(SignalSource.CORDON)):
-            yield _told(row, node.name, "is cordoned")
+            yield _node_shows(row, node.name, "is cordoned")
 
 
 def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:
@@ -247,7 +247,7 @@ def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) ->
         tolerated = _toleration_of(pod, taint) if pod and row.unless_tolerated else None
         stays = tolerated and (tolerated.toleration_seconds is None or taint.effect != default_signals.NO_EXECUTE)
         if not stays:
-            shown = _told(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
+            shown = _node_shows(row, node.name, f"has the taint {taint.key}:{taint.effect}", taint.value, taint.added)
             ends = node.claim_ends if row.deadline_in_claim else None
             yield replace(shown, ends=ends, pod_has=_seconds_left(pod, tolerated) if pod and tolerated else None)
 
@@ -268,11 +268,11 @@ def _marks_shown(in_force: SignalTable, node: NodeView) -> Iterator[_Shown]:
         if row := in_force.find(SignalSource.CONDITION, condition.type, condition.status, reason=condition.reason):
             why = f" ({condition.reason})" if row.reasons else ""
             words = f"has the condition {condition.type}={condition.status}{why}"
-            yield _told(row, node.name, words, condition.status, condition.since)
+            yield _node_shows(row, node.name, words, condition.status, condition.since)
     for source, marks in ((SignalSource.LABEL, node.labels), (SignalSource.ANNOTATION, node.annotations)):
         for key, value in sorted(marks.items()):
             if row := in_force.find(source, key, value):
-                yield _told(row, node.name, f"has the {source.value.lower()} {key}={value}", value)
+                yield _node_shows(row, node.name, f"has the {source.value.lower()} {key}={value}", value)
 
 
 def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
@@ -280,11 +280,11 @@ def _shown_by_pod(in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
         if row := in_force.find(SignalSource.POD_CONDITION, one.type, one.status, reason=one.reason):
             why = f" ({one.reason})" if row.reasons else ""
             words = f"{pod.name} has the condition {one.type}={one.status}{why}"
-            yield _told_of_pod(row, pod, words, one.status, one.since)
+            yield _pod_shows(row, pod, words, one.status, one.since)
     for device in pod.devices:
         if row := in_force.find(SignalSource.DEVICE, device.resource, device.health):
             words = f"{pod.name}: {device.resource} {device.id} is {device.health}"
-            yield _told_of_pod(row, pod, words, device.health)
+            yield _pod_shows(row, pod, words, device.health)
 
 
 def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[EvictionView]) -> Iterator[_Shown]:
@@ -293,7 +293,7 @@ def _requested(in_force: SignalTable, pod: PodView, evictions: Iterable[Eviction
             by = eviction.requesters
             others = [f"{len(by) - _REQUESTERS} others"] if len(by) > _REQUESTERS else []
             asking = f", asked for by {', '.join([*by[:_REQUESTERS], *others])}" if by else ""
-            yield _told_of_pod(row, pod, f"{pod.name} is to be evicted{asking}", "", eviction.started)
+            yield _pod_shows(row, pod, f"{pod.name} is to be evicted{asking}", "", eviction.started)
 
 
 def _asked_of_node(snapshot: Snapshot, in_force: SignalTable, pod: PodView) -> Iterator[_Shown]:
@@ -321,12 +321,12 @@ def _by_hand(snapshot: Snapshot, in_force: SignalTable) -> SignalRow | None:
     return in_force.find(SignalSource.JOB) if snapshot.vacate and not snapshot.deleting else None
 
 
-def _told_of_pod(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:
+def _pod_shows(row: SignalRow, pod: PodView, words: str, value: str, since: datetime | None = None) -> _Shown:
     said = row.says.replace("{pod}", pod.name).replace("{node}", pod.node)
     return _Shown(row, said or words, value, since)
 
 
-def _told(row: SignalRow, node: str, words: str, value: str = "", since: datetime | None = None) -> _Shown:
+def _node_shows(row: SignalRow, node: str, words: str, value: str = "", since: datetime | None = None) -> _Shown:
     said = row.says.replace("{node}", node) if row.says else f"node {node} {words}"
     return _Shown(row, said, value, since)
 
@@ -341,14 +341,14 @@ def _deadline(snapshot: Snapshot, shown: _Shown) -> datetime | None:
     if not seconds:
         return None
     intent = snapshot.status.current.intent if snapshot.status.current else None
-    seen, told = (intent.deadline_seen if intent else None) or snapshot.now, _believed(shown.since)
+    seen, shown_at = (intent.deadline_seen if intent else None) or snapshot.now, _believed(shown.since)
     # Another machine's clock wrote it. It is wrong if it lies ahead, or had passed when it was first seen.
-    began = told if told and told <= snapshot.now and later(told, min(seconds)) > seen else seen
+    began = shown_at if shown_at and shown_at <= snapshot.now and later(shown_at, min(seconds)) > seen else seen
     return later(began, min(seconds))
 
 
-def _believed(told: datetime | None) -> datetime | None:
-    return told if told and _credible(told) else None
+def _believed(shown_at: datetime | None) -> datetime | None:
+    return shown_at if shown_at and _credible(shown_at) else None
 
 
 def _credible(moment: datetime) -> bool:
@@ -361,8 +361,8 @@ def _time(text: str) -> datetime | None:
     try:
         if text.isdigit():
             return datetime.fromtimestamp(int(text), UTC)
-        told = datetime.fromisoformat(text)
-        return told.astimezone(UTC) if told.tzinfo else None
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else None
     except (ValueError, OverflowError, OSError):
         return None
 

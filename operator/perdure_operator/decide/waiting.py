@@ -14,7 +14,7 @@ from typing import Final
 from perdure.wire import Role
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Intent, PreviousRun
-from perdure_operator.decide.assignments import run_told
+from perdure_operator.decide.assignments import run_named
 from perdure_operator.decide.draft import Draft, clock, later
 from perdure_operator.decide.facts import (
     asked_at,
@@ -238,7 +238,7 @@ def _may_commit(draft: Draft, pod: PodView) -> bool:
     end = pod.deletion_deadline
     if pod.name in draft.next_members or terminated(pod) or node_lost(draft, pod):
         return False
-    return end is not None and draft.now < end and run_told(pod.assignment) > 0
+    return end is not None and draft.now < end and run_named(pod.assignment) > 0
 
 
 def stuck_at(pod: PodView) -> datetime | None:

@@ -218,14 +218,14 @@ def _reported(state: AgentState, rank: int, report: TrainerReport, now: float) -
         return state, []
     for process in trainer.processes:
         if process.rank == rank and process.outcome is None:
-            trainer = _with(trainer, _told(process, trainer.run, report, now))
+            trainer = _with(trainer, _after(process, trainer.run, report, now))
             state, actions = handover.noted(replace(state, trainer=trainer), trainer, report)
             state, more = _of_images(state, process, report)
             return _begun(state, trainer.run, report), [*actions, *more]
     return state, []
 
 
-def _told(process: Process, run: int, report: TrainerReport, now: float) -> Process:
+def _after(process: Process, run: int, report: TrainerReport, now: float) -> Process:
     opened_at = now if process.opened_at is None else process.opened_at
     match report:
         case Attached(pid, live, why, images):
@@ -237,11 +237,11 @@ def _told(process: Process, run: int, report: TrainerReport, now: float) -> Proc
         case StepDone(step, epoch):
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case CommitDone() | SaveFailed() | Resulted():
-            return _told_of_keeping(process, report, now)
+            return _after_save(process, report, now)
         case Figures():
             return replace(process, figures=report)
         case Exiting():
-            known = replace(process, attached=True, ending=report, told_at=now)
+            known = replace(process, attached=True, ending=report, exiting_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known
         case TookOver(taken, _, _, step):
             known = replace(process, attached=True, highest=max(process.highest, taken), step=step)
@@ -249,7 +249,7 @@ def _told(process: Process, run: int, report: TrainerReport, now: float) -> Proc
         case Voting() | HandoverEnded():
             return replace(process, attached=True)
         case Imaging() | Imaged():
-            return _told_of_image(process, report, now)
+            return _after_image(process, report, now)
     assert_never(report)
 
 
@@ -266,7 +266,7 @@ def _begun(state: AgentState, run: int, report: TrainerReport) -> AgentState:
     return replace(state, begun=begun, skipped_commit=SkippedCommit(run, max(0, behind.step - report.step), why))
 
 
-def _told_of_keeping(process: Process, report: CommitDone | SaveFailed | Resulted, now: float) -> Process:
+def _after_save(process: Process, report: CommitDone | SaveFailed | Resulted, now: float) -> Process:
     match report:
         case CommitDone(commit, goal):
             saved = replace(process, commit=commit, committed_at=now, goal=goal)
@@ -279,7 +279,7 @@ def _told_of_keeping(process: Process, report: CommitDone | SaveFailed | Resulte
     assert_never(report)
 
 
-def _told_of_image(process: Process, report: Imaging | Imaged, now: float) -> Process:
+def _after_image(process: Process, report: Imaging | Imaged, now: float) -> Process:
     if isinstance(report, Imaging):
         return replace(process, image_due=now + report.size / IMAGE_BYTES_PER_SECOND)
     return replace(process, imaged=report)

@@ -117,8 +117,8 @@ def matters(old: Report | None, new: Report) -> bool:
     """Whether the operator should hear of the change before the next report is due."""
     if old is None:
         return True
-    told = (old.phase, old.run, old.rank, old.store_failing_since is None)
-    return told != (new.phase, new.run, new.rank, new.store_failing_since is None)
+    before = (old.phase, old.run, old.rank, old.store_failing_since is None)
+    return before != (new.phase, new.run, new.rank, new.store_failing_since is None)
 
 
 class Sender:

@@ -141,7 +141,7 @@ def _limits(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> 
         if process.ending:
             # A script may go on after its last epoch; after any other ending it should exit.
             seconds = settings.after_completion if process.completed else settings.teardown
-            at = process.told_at + seconds
+            at = process.exiting_at + seconds
             yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} reported its ending, but does not exit")
         if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
             at = process.ended_at + settings.siblings

@@ -100,7 +100,7 @@ class Process:
     """The script's result."""
     ending: Exiting | None = None
     """Its ending report."""
-    told_at: float = 0.0
+    exiting_at: float = 0.0
     """When it reported its ending."""
     outcome: Outcome | None = None
     """Set once the process has ended."""

@@ -134,7 +134,7 @@ class Zygote:
             except OSError:
                 message = b""
             if message:
-                self._told(json.loads(message))
+                self._take(json.loads(message))
             elif self._warm:
                 self._give_up("it has ended")
             else:
@@ -142,7 +142,7 @@ class Zygote:
         said, self._unsaid = self._unsaid, []
         yield from said
 
-    def _told(self, message: Mapping[str, Any]) -> None:
+    def _take(self, message: Mapping[str, Any]) -> None:
         if "failed" in message:
             if message["package"] is None:
                 self._give_up(str(message["failed"]))

@@ -74,12 +74,12 @@ def diff(left: Side, right: Side, *, tensors_only: bool = False) -> Iterator[Lin
     for line in () if tensors_only else _others(left.manifest, right.manifest):
         yield line
         values += 1
-    told = (
+    summary = (
         f"{len(both)} tensors in both: {len(both) - other} equal bit for bit, {other} differ; {len(alone)} in one only"
     )
-    told += "" if tensors_only else f"; {values} other values differ"
+    summary += "" if tensors_only else f"; {values} other values differ"
     counts = {"tensors": len(both), "differing": other, "alone": len(alone), "others": values}
-    yield Line(told, {"equal": not (alone or other or values), **counts})
+    yield Line(summary, {"equal": not (alone or other or values), **counts})
 
 
 def _alone(ours: Mapping[str, Item], theirs: Mapping[str, Item]) -> Iterator[Line]:
@@ -155,5 +155,5 @@ def _paths(one: Any, other: Any, path: str) -> Iterator[Line]:
             yield from _paths(one.get(key, _ABSENT), other.get(key, _ABSENT), f"{path}/{key}" if path else key)
         return
     values = [] if isinstance(one, dict | list) or isinstance(other, dict | list) else [one, other]
-    told = f"{path}: {values[0]} in A, {values[1]} in B" if values else f"{path} differs"
-    yield Line(told, {"path": path, "values": values})
+    words = f"{path}: {values[0]} in A, {values[1]} in B" if values else f"{path} differs"
+    yield Line(words, {"path": path, "values": values})

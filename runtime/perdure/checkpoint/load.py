@@ -172,10 +172,10 @@ def _next(store: Store, commits: Iterator[Slot], *, seen: bool) -> dict[str, Any
         match slot:
             case Slot(entry=Entry(event=Committed() as committed, time=made)):
                 if store.head(committed.manifest.key):
-                    told = len(missing) if slot.seq not in pinned else 0 if seen else 1
+                    unreported = len(missing) if slot.seq not in pinned else 0 if seen else 1
                     return {
-                        "passed": [*passed, *missing[:told]],
-                        "gone": gone if told else None,
+                        "passed": [*passed, *missing[:unreported]],
+                        "gone": gone if unreported else None,
                         "commit": {**_wire(slot.seq, committed), "time": made},
                     }
                 if not missing:

@@ -38,7 +38,7 @@ def on_all(peers: Peers, doing: str, act: Callable[[], tuple[T, Any]]) -> tuple[
     results: list[T] = []
     try:
         result, value = act()
-        results, report = [result], {"told": value}
+        results, report = [result], {"value": value}
     except (PeerLost, RanksApart):
         raise
     except PerdureError as error:
@@ -48,7 +48,7 @@ def on_all(peers: Peers, doing: str, act: Callable[[], tuple[T, Any]]) -> tuple[
     if failed:
         gravest = min(failed, key=lambda found: list(_KINDS).index(found["error"]))
         raise _read(gravest) from own
-    return results[0], [found["told"] for found in reports]
+    return results[0], [found["value"] for found in reports]
 
 
 def on_rank0(peers: Peers, doing: str, act: Callable[[], Any]) -> Any:
@@ -57,7 +57,7 @@ def on_rank0(peers: Peers, doing: str, act: Callable[[], Any]) -> Any:
     report: dict[str, Any] = {}
     if peers.rank == 0:
         try:
-            report = {"told": act()}
+            report = {"value": act()}
         except (PeerLost, RanksApart):
             raise
         except PerdureError as error:
@@ -65,7 +65,7 @@ def on_rank0(peers: Peers, doing: str, act: Callable[[], Any]) -> Any:
     report = peers.broadcast(doing, report)
     if "error" in report:
         raise _read(report) from own
-    return report["told"]
+    return report["value"]
 
 
 def _write(error: PerdureError, peers: Peers) -> dict[str, Any]:

@@ -260,9 +260,9 @@ class SaveEffects:
 
     def _tell_failed(self, action: ev.TellFailed) -> None:
         run, checkpointer, copied = self._run, self._run.checkpointer, self._copied(action.save)
-        told = run.peers.gather("tells why a save has failed", [action.why, action.changed])
-        reasons = [why for why, changed in told if why and not changed]
-        if not reasons and any(changed for _, changed in told):
+        found = run.peers.gather("tells why a save has failed", [action.why, action.changed])
+        reasons = [why for why, changed in found if why and not changed]
+        if not reasons and any(changed for _, changed in found):
             self.deferral.refuse()  # the script is the same on all ranks, and no rank's next save is to be lost
             run.schedule.end_pause()
             return

@@ -109,8 +109,8 @@ class SurvivorSnapshots:
         run = self._run
         has_file = run.settings.image_file is not None
         self._never = self._obstacle() if has_file else "its agent has no file for one"
-        told = [sums(run.progress.generators.state()), not self._never]
-        found = run.peers.gather("begins with what is restored", told)
+        own = [sums(run.progress.generators.state()), not self._never]
+        found = run.peers.gather("begins with what is restored", own)
         self._alike, self._world = () if run.joining else alike([drawn for drawn, _ in found]), run.world
         self.all_able = all(able for _, able in found)
         self._look_at_shards()

@@ -71,7 +71,7 @@ class ModesByName:
         self.tell: Callable[[str], None] | None = None
         """Gets a line about each module of which parameters are frozen or trained as in the commit, and not as the
         script has them, once."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def begin(self) -> None:
         """The run begins, and has restored nothing yet."""
@@ -123,8 +123,8 @@ class ModesByName:
     def _set(self, saved: Mapping[str, Modes]) -> None:
         for name, modes in saved.items():
             changed = self._modules[name].set_modes(modes)
-            if changed and self.tell and name not in self._told:
-                self._told.add(name)
+            if changed and self.tell and name not in self._reported:
+                self._reported.add(name)
                 some = ", ".join(changed[:3]) + (" ..." if changed[3:] else "")
                 self.tell(
                     f"{name}: {len(changed)} parameters are frozen or trained as the loop of the resumed run had left "

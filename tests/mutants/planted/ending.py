@@ -69,8 +69,8 @@ ENDING: Final = (
     Mutant(
         "steps of another run are lost by this one",
         "perdure_operator.decide:_stood",
-        "mine = [one for one in told if one.run == of]",
-        "mine = told",
+        "mine = [one for one in evidence if one.run == of]",
+        "mine = evidence",
         ("foreign-outcome",),
     ),
     Mutant(

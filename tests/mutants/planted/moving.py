@@ -87,7 +87,7 @@ MOVING: Final = (
     Mutant(
         "a run that not all its members know of yet is asked to hand over",
         "perdure_operator.decide:_not_live",
-        "run_told(pods[one.name].assignment) < current.run or not pods[one.name].ready",
+        "run_named(pods[one.name].assignment) < current.run or not pods[one.name].ready",
         "not pods[one.name].ready",
         ("scale", "drain"),
     ),
@@ -101,8 +101,8 @@ MOVING: Final = (
     Mutant(
         "a newcomer that dies after it has joined is taken for one that never did",
         "perdure_operator.decide:_goes_on",
-        "told = draft.status.opened >= plan.run or reports_save(current.run, current)",
-        "told = reports_save(current.run, current)",
+        "known = draft.status.opened >= plan.run or reports_save(current.run, current)",
+        "known = reports_save(current.run, current)",
         ("party-killed", "kill-pod", "scale"),
     ),
     Mutant(
@@ -122,8 +122,8 @@ MOVING: Final = (
     Mutant(
         "a member that knows of a failed attempt gets the older run again",
         "perdure_operator.decide:assign",
-        "if run_told(pod.assignment) > plan.run:",
-        "if run_told(pod.assignment) < 0:",
+        "if run_named(pod.assignment) > plan.run:",
+        "if run_named(pod.assignment) < 0:",
         ("newcomers-killed",),
     ),
     Mutant(

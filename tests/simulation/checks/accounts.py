@@ -78,7 +78,7 @@ class Account:
     """When and how each process ended."""
     told: dict[str, Json] = field(default_factory=dict)
     """By name: the outcome, as the API server received it."""
-    told_at: dict[str, float] = field(default_factory=dict)
+    exiting_at: dict[str, float] = field(default_factory=dict)
     """By name: when it had a readable one."""
     disturbed: set[str] = field(default_factory=set)
     """Members asked to leave in another way, or out of sight."""
@@ -186,7 +186,7 @@ class Accounts(Promise):
             if account is None or not self._is_heard(account):
                 continue
             for one in run.get("outcomes") or ():
-                name, at = one["name"], account.told_at.get(one["name"], self._case.now)
+                name, at = one["name"], account.exiting_at.get(one["name"], self._case.now)
                 if name not in known and not one.get("outcome") and self._case.now - at > HEARD_SECONDS:
                     words = f"{name} has ended {account.told[name]['outcome']}, status says: {one.get('errorName')}"
                     self._case.fail("unheard", f"{key_of(job)[1]}: {words}")
@@ -211,7 +211,7 @@ class Accounts(Promise):
             return
         account.told.setdefault(name, outcome(pod))
         if outcome(pod).get("outcome") in _READABLE:
-            account.told_at.setdefault(name, self._case.now)
+            account.exiting_at.setdefault(name, self._case.now)
         self._note_refusal(account)
 
     def _note_refusal(self, account: Account) -> None:

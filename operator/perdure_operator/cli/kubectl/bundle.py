@@ -98,7 +98,7 @@ def lines_about(log: Iterable[str], namespace: str, name: str) -> Iterator[str]:
 
 def _metadata(raw: Json) -> Json:
     metadata = raw.get("metadata") or {}
-    ours = {key: _told(key, str(value)) for key, value in (metadata.get("annotations") or {}).items() if _is_ours(key)}
+    ours = {key: _shown(key, str(value)) for key, value in (metadata.get("annotations") or {}).items() if _is_ours(key)}
     return {"metadata": _only(metadata, _METADATA) | ({"annotations": ours} if ours else {})}
 
 
@@ -106,7 +106,7 @@ def _is_ours(key: str) -> bool:
     return key.partition("/")[0] == GROUP
 
 
-def _told(key: str, value: str) -> str:
+def _shown(key: str, value: str) -> str:
     """An annotation of Perdure's; an assignment without the token of its hand-over."""
     if key != ANNOTATION_ASSIGNMENT:
         return value
@@ -126,15 +126,15 @@ def _pod_spec(spec: Json) -> Json:
 
 
 def _container(raw: Json) -> Json:
-    told = _only(raw, _CONTAINER)
+    kept = _only(raw, _CONTAINER)
     for words in ("command", "args"):
         if given := raw.get(words):
-            told[words] = [given[0] if words == "command" else REMOVED, *[REMOVED] * (len(given) - 1)]
+            kept[words] = [given[0] if words == "command" else REMOVED, *[REMOVED] * (len(given) - 1)]
     if given := raw.get("env"):
-        told["env"] = [{"name": one.get("name"), **_kind_of(one)} for one in given]
+        kept["env"] = [{"name": one.get("name"), **_kind_of(one)} for one in given]
     if given := raw.get("envFrom"):
-        told["envFrom"] = [_only(one, ("configMapRef", "secretRef", "prefix")) for one in given]
-    return told
+        kept["envFrom"] = [_only(one, ("configMapRef", "secretRef", "prefix")) for one in given]
+    return kept
 
 
 def _kind_of(variable: Json) -> Json:

@@ -62,9 +62,9 @@ class Kubectl:
         """The namespace that kubectl uses without `-n`: the context's, or in a pod its own, or `default`."""
         view = ("config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}")
         # Without a context there is nothing to show. A wrong kubeconfig fails again, with a message, next time.
-        _, told, _ = await self._run(*view, said=None)
-        if told:
-            return told.decode()
+        _, output, _ = await self._run(*view, said=None)
+        if output:
+            return output.decode()
         try:
             return POD_NAMESPACE.read_text().strip()
         except OSError:

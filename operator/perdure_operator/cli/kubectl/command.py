@@ -39,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode still shows the rest
-    logger, told = logging.getLogger("perdure_operator"), _OnStderr(logging.WARNING)
-    logger.addHandler(told)
+    logger, on_stderr = logging.getLogger("perdure_operator"), _OnStderr(logging.WARNING)
+    logger.addHandler(on_stderr)
     try:
         status = _run(arguments)
     finally:
-        logger.removeHandler(told)
-    return 1 if told.errors else status
+        logger.removeHandler(on_stderr)
+    return 1 if on_stderr.errors else status
 
 
 class _OnStderr(logging.Handler):
@@ -155,8 +155,8 @@ async def _status(arguments: argparse.Namespace) -> None:
     api, namespace = await _where(arguments)
     if arguments.job is not None:
         seen = await reading.job(api, _one(namespace), arguments.job)
-        told = status_page.job_page(seen)
-        _show(arguments, told, status_page.page_of_job(told, seen.now, every=arguments.members))
+        page = status_page.job_page(seen)
+        _show(arguments, page, status_page.page_of_job(page, seen.now, every=arguments.members))
         return
     rows = [summary(one) for one in await reading.jobs(api, namespace, arguments.selector)]
     if not rows and arguments.output != "json":
@@ -175,15 +175,15 @@ def _readable(seen: JobSeen) -> JobSeen:
 async def _timeline(arguments: argparse.Namespace) -> None:
     api, namespace = await _where(arguments)
     seen = _readable(await reading.job_alone(api, _one(namespace), arguments.job))
-    told = timeline.timeline(seen, await reading.events(api, seen))
-    _show(arguments, told, timeline.page(told, seen.now))
+    found = timeline.timeline(seen, await reading.events(api, seen))
+    _show(arguments, found, timeline.page(found, seen.now))
 
 
 async def _explain(arguments: argparse.Namespace) -> None:
     api, namespace = await _where(arguments)
     seen = _readable(await reading.job_alone(api, _one(namespace), arguments.job))
-    told = timeline.explain(seen.status)
-    _show(arguments, told, timeline.page_of_meanings(told))
+    meanings = timeline.explain(seen.status)
+    _show(arguments, meanings, timeline.page_of_meanings(meanings))
 
 
 async def _bundle(arguments: argparse.Namespace) -> None:
@@ -225,15 +225,15 @@ async def _what_if_drained(arguments: argparse.Namespace) -> int:
     api, nodes = _kubectl(arguments), tuple(dict.fromkeys(one.removeprefix("node/") for one in arguments.nodes))
     namespace = None if arguments.all_namespaces else _given(arguments)
     operator = await _operator(arguments, api)
-    rules = what_if.Rules(operator.told, version("perdure"), operator.version, namespace)
+    rules = what_if.Rules(operator.row_source, version("perdure"), operator.version, namespace)
     seen = await reading.before_a_drain(api, namespace, nodes, operator.rows)
     now, unreadable = api.server_time(), any(isinstance(one, what_if.Unseen) for one in seen)
     if arguments.each:
         drains = [what_if.what_if(seen, [node], now, rules) for node in nodes]
         _show(arguments, drains, what_if.table_of_each(drains))
     else:
-        told = what_if.what_if(seen, nodes, now, rules)
-        _show(arguments, told, what_if.page(told))
+        found = what_if.what_if(seen, nodes, now, rules)
+        _show(arguments, found, what_if.page(found))
     return 1 if unreadable else 0
 
 
@@ -267,14 +267,14 @@ def _kubectl(arguments: argparse.Namespace) -> Kubectl:
     return Kubectl([f"--{name}={value}" for name, values in many.items() for value in values])
 
 
-def _show(arguments: argparse.Namespace, told: BaseModel | Sequence[BaseModel], page: Page) -> None:
+def _show(arguments: argparse.Namespace, content: BaseModel | Sequence[BaseModel], page: Page) -> None:
     if arguments.output != "json":
         whole = arguments.output == "wide" or not sys.stdout.isatty()
         draw(page, sys.stdout, columns=None if whole else shutil.get_terminal_size().columns)
         return
-    plain = _plain(told) if isinstance(told, BaseModel) else {"items": [_plain(one) for one in told]}
+    plain = _plain(content) if isinstance(content, BaseModel) else {"items": [_plain(one) for one in content]}
     sys.stdout.write(json.dumps(plain, indent=2) + "\n")
 
 
-def _plain(told: BaseModel) -> dict[str, Any]:
-    return told.model_dump(mode="json", by_alias=True)
+def _plain(content: BaseModel) -> dict[str, Any]:
+    return content.model_dump(mode="json", by_alias=True)

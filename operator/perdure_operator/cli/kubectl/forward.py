@@ -61,7 +61,7 @@ class Outlook(Model):
     """How many new members have to find room and be Ready first."""
     why: str = ""
     """Why not in a better way, or why no member leaves; in the operator's words, where it has some."""
-    told: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
     """The events that it would send."""
     saved_by: datetime | None = None
     """Until when members that leave may save, if all are asked at that time."""
@@ -86,25 +86,25 @@ def play(snapshot: Snapshot, *, room: bool) -> Outlook:
     """What the operator does from here on. `room`: new members find a node and get Ready there, or find none."""
     ready_before = frozenset(pod.uid for pod in snapshot.pods if pod.ready or not _lives(snapshot, pod))
     pods = tuple(_found_a_place(snapshot, pod, room=room) for pod in snapshot.pods)
-    seen, told = snapshot.model_copy(update={"nodes": (*snapshot.nodes, FREE), "pods": pods}), list[str]()
+    seen, events = snapshot.model_copy(update={"nodes": (*snapshot.nodes, FREE), "pods": pods}), list[str]()
     began, run = snapshot.now, snapshot.status.current.run if snapshot.status.current else 0
     awaited = None
     for _ in range(ROUNDS):
         decision = decide(seen)
         before, seen = seen, _written(seen, decision, room=room)
-        told += [event.message for event in decision.events]
+        events += [event.message for event in decision.events]
         intent = seen.status.current.intent if seen.status.current else None
         awaited = (intent.ready_by or intent.grow_by) if intent and intent.prepare else awaited
         how = _how(seen.status, run)
         if how is not None:
-            return _ended(seen, how, began, tuple(told), awaited=awaited, ready_before=ready_before)
+            return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before)
         if seen != before:
             continue
         if decision.requeue_after is None:
             break
         seen = seen.model_copy(update={"now": later(seen.now, decision.requeue_after)})
     how = How.TRAINS_ON if seen.status.current else How.WAITS
-    return _ended(seen, how, began, tuple(told), awaited=awaited, ready_before=ready_before)
+    return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before)
 
 
 def _how(status: TrainingJobStatus, run: int) -> How | None:
@@ -127,7 +127,7 @@ def _ended(
     seen: Snapshot,
     how: How,
     began: datetime,
-    told: tuple[str, ...],
+    events: tuple[str, ...],
     *,
     awaited: datetime | None,
     ready_before: frozenset[str],
@@ -144,7 +144,7 @@ def _ended(
         size=len(plan.members) if plan and how in (How.LIVE, How.IN_PLACE) else 0,
         starting=sum(_lives(seen, pod) and pod.uid not in ready_before for pod in seen.pods),
         why=_why(seen, how),
-        told=told,
+        events=events,
         saved_by=later(asked.deadline, -LATE_MARGIN_SECONDS) if asked and asked.deadline else None,
         awaited_until=awaited,
     )

@@ -140,10 +140,10 @@ def saved_step(status: TrainingJobStatus) -> SavedStep | None:
     if status.step is None:
         return None
     ended = status.current.outcomes if status.current else ()
-    told = [one.time for one in ended if one.commit_step == status.step and one.time]
-    told += [one.time for one in status.history if one.kept == status.step and one.time]
-    told += [status.completion_time] if status.completion_time else []
-    return SavedStep(step=status.step, time=min(told, default=None), reported=last is not None)
+    times = [one.time for one in ended if one.commit_step == status.step and one.time]
+    times += [one.time for one in status.history if one.kept == status.step and one.time]
+    times += [status.completion_time] if status.completion_time else []
+    return SavedStep(step=status.step, time=min(times, default=None), reported=last is not None)
 
 
 def wait(seen: JobSeen) -> Wait | None:

@@ -101,8 +101,8 @@ class Operator:
 
     rows: tuple[SignalRow, ...]
     """Rows of the table of signals beside the shipped ones."""
-    told: str
-    """In words, which rows those are."""
+    row_source: str
+    """Where those rows come from, in words."""
     version: str = ""
     """The chart's; "" if unknown."""
 
@@ -110,21 +110,21 @@ class Operator:
 async def operator(api: Kubectl, namespace: str, release: str) -> Operator:
     """What the chart's ConfigMap tells. Raises UserError for rows that this version cannot read."""
     name = f"{release}-operator-signals"
-    told = f"ConfigMap {namespace}/{name}"
+    config_map = f"ConfigMap {namespace}/{name}"
     try:
         raw = await api.get(CONFIG_MAPS, name_of("namespace", namespace), name_of("ConfigMap", name))
     except NotFound:
         elsewhere = "if the operator is elsewhere, give --operator NAMESPACE/RELEASE"
-        return Operator((), f"{SHIPPED}, as there is no {told}; {elsewhere}")
+        return Operator((), f"{SHIPPED}, as there is no {config_map}; {elsewhere}")
     except Forbidden as error:
-        return Operator((), f"{SHIPPED}, as {told} may not be read, which may change them: {error}")
+        return Operator((), f"{SHIPPED}, as {config_map} may not be read, which may change them: {error}")
     text = (raw.get("data") or {}).get("signals.yaml", "")
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{told}: not YAML: {error}") from None
+        raise UserError(f"{config_map}: not YAML: {error}") from None
     version = (parse.meta(raw).get("labels") or {}).get("app.kubernetes.io/version", "")
-    return Operator(rows_of(given, told), f"those of {told}", version)
+    return Operator(rows_of(given, config_map), f"those of {config_map}", version)
 
 
 async def before_a_drain(

@@ -111,24 +111,24 @@ def job_page(seen: JobSeen) -> JobPage:
     )
 
 
-def page_of_job(told: JobPage, now: datetime, *, every: bool = False) -> Page:
+def page_of_job(page: JobPage, now: datetime, *, every: bool = False) -> Page:
     """The page for people; `every`: with all members, also if there are MANY."""
-    job, wait = told.job, told.job.waits_for
+    job, wait = page.job, page.job.waits_for
     failed = job.stage == Phase.FAILED
     facts = (
         ("Job", f"{job.namespace}/{job.name}"),
         ("Stage", f"{job.stage}{_run(job)}"),
         ("Step", "" if job.step is None else f"{job.step}, as its rank 0 reports"),
-        ("Saved", _saved(told, now)),
-        ("Now", told.running),
-        ("Disrupted", told.disrupted),
+        ("Saved", _saved(page, now)),
+        ("Now", page.running),
+        ("Disrupted", page.disrupted),
         (
             "Because" if failed else "Waits for",
-            wait.message if wait and wait.message not in f"{told.running}{told.disrupted}" else "",
+            wait.message if wait and wait.message not in f"{page.running}{page.disrupted}" else "",
         ),
         ("Until", deadline(wait.until, now, whom="an operator") if wait else ""),
     )
-    return Facts(facts), _conditions(told.conditions), *_members(told.members, every), _moves(told.moves[-MOVES:], now)
+    return Facts(facts), _conditions(page.conditions), *_members(page.members, every), _moves(page.moves[-MOVES:], now)
 
 
 def _run(job: JobSummary) -> str:
@@ -151,11 +151,11 @@ def _members(members: Sequence[MemberSeen], every: bool) -> Page:
     return (table, counted) if left_out else (table,)
 
 
-def _saved(told: JobPage, now: datetime) -> str:
-    saved, finished = told.job.saved, told.job.stage in _FINISHED
-    lost = [f"{told.steps_lost} steps lost so far"] if told.steps_lost else []
-    lost += [f"at most {told.steps_in_doubt} more in doubt"] if told.steps_in_doubt else []
-    if told.job.members is None:
+def _saved(page: JobPage, now: datetime) -> str:
+    saved, finished = page.job.saved, page.job.stage in _FINISHED
+    lost = [f"{page.steps_lost} steps lost so far"] if page.steps_lost else []
+    lost += [f"at most {page.steps_in_doubt} more in doubt"] if page.steps_in_doubt else []
+    if page.job.members is None:
         return ""
     if saved is None:
         known = "no commit was reported" if finished else "unknown: no member has reported a commit yet"
@@ -189,10 +189,10 @@ def seconds(span: float) -> str:
 
 
 def _lost(one: HistoryEntry) -> str:
-    told = [str(one.steps_lost)] if one.steps_lost else []
-    told += [f"≤{one.steps_in_doubt} in doubt"] if one.steps_in_doubt else []
-    told += ["not reported"] if one.unreported else []
-    return ", ".join(told) or "0"
+    words = [str(one.steps_lost)] if one.steps_lost else []
+    words += [f"≤{one.steps_in_doubt} in doubt"] if one.steps_in_doubt else []
+    words += ["not reported"] if one.unreported else []
+    return ", ".join(words) or "0"
 
 
 def _conditions(conditions: Sequence[Condition]) -> Table:

@@ -149,21 +149,21 @@ def _of_events(events: Iterable[Json]) -> Iterator[Happening]:
             yield Happening(time=time, what=what, details=note, warning=raw.get("type") == "Warning")
 
 
-def page(told: Timeline, now: datetime) -> Page:
+def page(found: Timeline, now: datetime) -> Page:
     """The timeline for people."""
-    rows = tuple((clock(one.time, now), "!" if one.warning else "", one.what, one.details) for one in told.happenings)
-    head = f"{told.namespace}/{told.name}"
+    rows = tuple((clock(one.time, now), "!" if one.warning else "", one.what, one.details) for one in found.happenings)
+    head = f"{found.namespace}/{found.name}"
     if not rows:
         return (f"{head}: nothing has happened yet, as far as status and events tell.",)
-    return Table(("TIME", "", "WHAT", "DETAILS"), rows, title=head), _sum(told.totals), EVENTS_END
+    return Table(("TIME", "", "WHAT", "DETAILS"), rows, title=head), _sum(found.totals), EVENTS_END
 
 
-def _sum(told: Totals) -> str:
-    ways = ((told.live, "live"), (told.in_place, "in place"), (told.recreate, "recreated"))
+def _sum(totals: Totals) -> str:
+    ways = ((totals.live, "live"), (totals.in_place, "in place"), (totals.recreate, "recreated"))
     moves = ", ".join(f"{count} {way}" for count, way in ways if count) or "none"
-    paused = f"; training stood still for {seconds(told.pauses)} in those that reported it" if told.pauses else ""
-    doubt = f", at most {told.steps_in_doubt} more in doubt" if told.steps_in_doubt else ""
-    return f"Moves: {moves}{paused}. Steps lost: {told.steps_lost}{doubt}."
+    paused = f"; training stood still for {seconds(totals.pauses)} in those that reported it" if totals.pauses else ""
+    doubt = f", at most {totals.steps_in_doubt} more in doubt" if totals.steps_in_doubt else ""
+    return f"Moves: {moves}{paused}. Steps lost: {totals.steps_lost}{doubt}."
 
 
 def explain(status: TrainingJobStatus) -> list[Meaning]:
@@ -171,9 +171,9 @@ def explain(status: TrainingJobStatus) -> list[Meaning]:
     found = []
     for one in status.conditions:
         known = REASONS.get(Reason(one.reason)) if one.reason in set(Reason) else None
-        told = {"meaning": known.meaning, "to_do": known.remedy, "ends": known.ends} if known else {}
+        details = {"meaning": known.meaning, "to_do": known.remedy, "ends": known.ends} if known else {}
         words = {"condition": one.type, "status": one.status, "reason": one.reason, "message": one.message}
-        found.append(Meaning(**words, **told))
+        found.append(Meaning(**words, **details))
     return found
 
 

@@ -271,11 +271,11 @@ def what_if(seen: Iterable[DrainSeen | Unseen], nodes: Sequence[str], now: datet
     )
 
 
-def page(told: Drain) -> Page:
+def page(drain: Drain) -> Page:
     """The page for people: all jobs in one table, then each with its reasons."""
-    jobs, now, there = told.jobs, told.now, _in_namespace(told)
-    where = ", ".join(told.nodes) if len(told.nodes) <= WHERE else f"these {len(told.nodes)} nodes"
-    unreadable = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in told.unreadable.items()]
+    jobs, now, there = drain.jobs, drain.now, _in_namespace(drain)
+    where = ", ".join(drain.nodes) if len(drain.nodes) <= WHERE else f"these {len(drain.nodes)} nodes"
+    unreadable = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in drain.unreadable.items()]
     if not jobs and not unreadable:
         return (f"No training job{there} has a pod on {where}.",)
     heads = ("NAMESPACE", "NAME", "PODS THERE", "IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS")
@@ -292,11 +292,11 @@ def page(told: Drain) -> Page:
     )
     details = [_details(job, now) for job in jobs]
     title = f"If {where} were drained now{f': jobs{there}' if there else ''}"
-    return (Table(heads, rows, title=title), *details, *unreadable, _played(told), told.not_looked_at)
+    return (Table(heads, rows, title=title), *details, *unreadable, _played(drain), drain.not_looked_at)
 
 
-def _in_namespace(told: Drain) -> str:
-    return f" in namespace {told.namespace}" if told.namespace else ""
+def _in_namespace(drain: Drain) -> str:
+    return f" in namespace {drain.namespace}" if drain.namespace else ""
 
 
 def _admitted(evictions: Evictions) -> str:
@@ -305,10 +305,10 @@ def _admitted(evictions: Evictions) -> str:
     return "refused at first" if evictions.refused else "admitted at once"
 
 
-def _played(told: Drain) -> str:
-    known = f"the operator's chart is of version {told.operator}" if told.operator else "the operator's is not known"
-    other = "" if told.operator == told.version else f"; {known}, and another version may decide otherwise"
-    return f"Played as Perdure {told.version} decides{other}. Rows of the table of signals: {told.signals}."
+def _played(drain: Drain) -> str:
+    known = f"the operator's chart is of version {drain.operator}" if drain.operator else "the operator's is not known"
+    other = "" if drain.operator == drain.version else f"; {known}, and another version may decide otherwise"
+    return f"Played as Perdure {drain.version} decides{other}. Rows of the table of signals: {drain.signals}."
 
 
 def table_of_each(drains: Sequence[Drain]) -> Page:
@@ -341,7 +341,7 @@ def _details(job: DrainOfJob, now: datetime) -> Facts:
             ("With room", _long(job.with_room, now)),
             ("Without", _long(job.without_room, now)),
             ("Warm-up", _warm_up(job, now)),
-            ("Evictions", _told(job, now)),
+            ("Evictions", _evictions_in_words(job, now)),
             ("Steps at risk", job.at_risk),
             ("Not known", "; ".join(job.not_known)),
         )
@@ -353,11 +353,11 @@ def _warm_up(job: DrainOfJob, now: datetime) -> str:
     outlook, span = job.with_room, job.warm_up
     if span is None or not outlook.starting:
         return ""
-    told = f"its pods took up to {duration(span)} to be Ready"
+    warm_up = f"its pods took up to {duration(span)} to be Ready"
     until = outlook.awaited_until
     late = until and _at(outlook, now) + timedelta(seconds=span) > until
     limit = f": new ones are awaited until {_after(until, now)} alone, then it goes as without room" if late else ""
-    return f"{told}{limit}"
+    return f"{warm_up}{limit}"
 
 
 def _short(outlook: Outlook) -> str:
@@ -398,13 +398,13 @@ def _long(outlook: Outlook, now: datetime) -> str:
     return f"{_WORDS[outlook.how]}{size}{when}{by}{why}"
 
 
-def _told(job: DrainOfJob, now: datetime) -> str:
-    told = job.evictions
+def _evictions_in_words(job: DrainOfJob, now: datetime) -> str:
+    evictions = job.evictions
     first = (
-        f"; with room the first is admitted about {duration(told.first_after)} after the cordon"
-        if told.first_after
+        f"; with room the first is admitted about {duration(evictions.first_after)} after the cordon"
+        if evictions.first_after
         else ""
     )
-    last = f"; without room by {_after(told.at_latest, now)}, if they save in time" if told.at_latest else ""
-    never = "; without room that is never" if told.refused and job.without_room.how is How.TRAINS_ON else ""
-    return f"{told.why}{first}{last}{never}"
+    last = f"; without room by {_after(evictions.at_latest, now)}, if they save in time" if evictions.at_latest else ""
+    never = "; without room that is never" if evictions.refused and job.without_room.how is How.TRAINS_ON else ""
+    return f"{evictions.why}{first}{last}{never}"

@@ -160,8 +160,8 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
     ended, ready = containers.trainer.get("terminated"), _condition(raw, "Ready") or {}
     is_ready = ready.get("status") == "True"
     reason, message = _ended_from_outside(raw)
-    told_ready, behind = time(ready.get("lastTransitionTime")), _seconds_behind(metadata, containers.trainer)
-    ready_at = told_ready + behind if told_ready else None
+    reported_ready, behind = time(ready.get("lastTransitionTime")), _seconds_behind(metadata, containers.trainer)
+    ready_at = reported_ready + behind if reported_ready else None
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodView(
         name=metadata["name"],

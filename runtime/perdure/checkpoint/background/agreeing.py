@@ -61,7 +61,7 @@ def _without(state: SavesState) -> SavesState:
     return replace(state, save=None, everywhere=False, part=PartState.NONE, commit=CommitState.NONE)
 
 
-def told(state: SavesState) -> Step:
+def report_last_save(state: SavesState) -> Step:
     """Tells all ranks, at one place, how the last save ended, and whether they may go on."""
     done, actions = state.outcome, list[Action]()
     if done:

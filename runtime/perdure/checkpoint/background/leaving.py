@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from perdure.checkpoint.background.agreeing import drop, heard, told
+from perdure.checkpoint.background.agreeing import drop, heard, report_last_save
 from perdure.checkpoint.background.events import Close, GiveUp, Leaves, Left, Stream
 from perdure.checkpoint.background.state import Mode, SavesState, Step, stay, then, unanswered
 from perdure.checkpoint.background.this_rank import hold, resume
@@ -28,7 +28,7 @@ def leave(state: SavesState, event: Leaves) -> Step:
         state = replace(state, mode=Mode.LEAVES, firm=None, found=state.save is not None)
     state, actions = heard(state, event.words)
     committed = state.outcome is not None and state.outcome.seq > 0
-    state, telling = told(state)
+    state, telling = report_last_save(state)
     first = state, (*actions, *telling)
     if state.mode is not Mode.LEAVES:
         return first

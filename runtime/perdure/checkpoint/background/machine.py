@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from perdure.checkpoint.background.agreeing import drop, heard, told
+from perdure.checkpoint.background.agreeing import drop, heard, report_last_save
 from perdure.checkpoint.background.committing import CommitEvent, step_commit
 from perdure.checkpoint.background.events import (
     Agreed,
@@ -82,7 +82,7 @@ def _in_a_hand_over(state: SavesState, event: Stops | TrainsOn | HandsOver) -> S
 def _at_a_hand_out(state: SavesState, event: HandOut) -> Step:
     if state.mode is not Mode.TRAINS:
         return stay(state)
-    state, actions = told(state)
+    state, actions = report_last_save(state)
     return then((state, actions), _wanted(state, event))
 
 
@@ -118,7 +118,7 @@ def _stood(state: SavesState, event: Stood) -> Step:
         return stay(state)
     state, actions = heard(state, event.words)
     committed = state.outcome is not None and state.outcome.seq > 0
-    state, telling = told(state)
+    state, telling = report_last_save(state)
     first = state, (*actions, *telling)
     if state.mode is Mode.SETTLES:
         return then(first, _settles(state, late=event.late))
@@ -149,7 +149,7 @@ def _stands(state: SavesState, firm: Firm, *, committed: bool, late: bool) -> St
 def _stops(state: SavesState) -> Step:
     if state.mode is not Mode.TRAINS:
         return stay(state)
-    state, actions = told(state)
+    state, actions = report_last_save(state)
     if state.mode is Mode.TRAINS:
         state = replace(state, mode=Mode.SETTLES if state.save and state.everywhere else Mode.STOPPED)
     return state, actions

@@ -29,7 +29,7 @@ from perdure.checkpoint.background.words import (
     UploaderWord,
     UploadOrder,
     read_order,
-    write_told,
+    write_word,
 )
 from perdure.errors import Corrupt, PerdureError, StorageRefused, UserError, in_words
 from perdure.store import Store, open_store
@@ -81,9 +81,9 @@ class Uploads:
             self._stores[root] = open_store(root, os.environ)
         return self._stores[root]
 
-    def _tell(self, told: UploaderWord) -> None:
+    def _tell(self, word: UploaderWord) -> None:
         with suppress(BrokenPipeError):  # the trainer's end is noticed elsewhere
-            os.write(self._words, write_told(told))
+            os.write(self._words, write_word(word))
 
 
 def wait_for_orders(orders: int, owner: int, take: queue.SimpleQueue[UploadOrder]) -> None:

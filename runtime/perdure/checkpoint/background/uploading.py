@@ -27,7 +27,7 @@ from perdure.checkpoint.background.words import (
     Lines,
     UploaderWord,
     UploadOrder,
-    read_told,
+    read_word,
     write_order,
 )
 from perdure.checkpoint.upload import index_of
@@ -185,23 +185,23 @@ class Uploader:
 
     def _hear(self, process: _Process, data: bytes) -> None:
         try:
-            for told in map(read_told, process.lines.add(data)):
-                self._take(told)
+            for word in map(read_word, process.lines.add(data)):
+                self._take(word)
         except (ValueError, TypeError) as error:
             self._lose(f"it sent an unknown message: {error}")
 
-    def _take(self, told: UploaderWord) -> None:
-        if self._under_way is None or told.name != self.busy:
+    def _take(self, word: UploaderWord) -> None:
+        if self._under_way is None or word.name != self.busy:
             return
         folder, part = self._under_way
-        if told.word == RELEASED:
-            self._unsaid.append(ArenaRead(told.name))
+        if word.word == RELEASED:
+            self._unsaid.append(ArenaRead(word.name))
             return
         self._under_way = None
-        if told.word == DURABLE:
-            self._unsaid.append(PartUploaded(told.name, told.seconds, part, folder))
+        if word.word == DURABLE:
+            self._unsaid.append(PartUploaded(word.name, word.seconds, part, folder))
         else:
-            self._unsaid.append(UploadFailed(told.name, told.why, told.refused))
+            self._unsaid.append(UploadFailed(word.name, word.why, word.refused))
 
     def _lose(self, why: str) -> None:
         """Kill what is left of the process; the save under way has failed."""

@@ -71,12 +71,12 @@ def read_order(line: bytes) -> UploadOrder:
     return UploadOrder(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
 
 
-def write_told(told: UploaderWord) -> bytes:
+def write_word(word: UploaderWord) -> bytes:
     """As a line."""
-    return _line(asdict(told) | {"why": told.why[:WHY_CHARACTERS]})
+    return _line(asdict(word) | {"why": word.why[:WHY_CHARACTERS]})
 
 
-def read_told(line: bytes) -> UploaderWord:
+def read_word(line: bytes) -> UploaderWord:
     """ValueError or TypeError if it is none."""
     return UploaderWord(**json.loads(line))
 

@@ -263,7 +263,7 @@ def _process(process: Process, now: float, *, over: bool) -> Process:
     return _but(
         process,
         opened_at=None if over else _shifted(process.opened_at, now),
-        told_at=process.told_at - now if process.ending and not over else 0.0,
+        exiting_at=process.exiting_at - now if process.ending and not over else 0.0,
         ended_at=process.ended_at - now if outcome and not over else 0.0,
         outcome=outcome and _but(outcome, seconds=_NO_SECONDS),
         image_due=None if over else _shifted(process.image_due, now),

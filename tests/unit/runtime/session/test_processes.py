@@ -17,7 +17,7 @@ import pytest
 
 from e2e.harness.local_run import free_port
 from perdure.agent.exit_cause import judge
-from perdure.agent.machine import _told
+from perdure.agent.machine import _after
 from perdure.agent.state import Process, ProcessEnded, TrainerProcesses
 from perdure.wire import CommitRef, Env, ErrorName, ExitKind, Outcome
 from perdure.wire.channel import Attached, Exiting, SessionOpened, StepDone, TrainerReport, read_report
@@ -318,7 +318,7 @@ def lived(folder: Path, after: str, *, kept: str) -> tuple[Outcome, list[str]]:
         reports = [report for line in one.reports if (report := read_report(line))]
         assert "trained 4" in one.end()
         for report in reports:
-            process = _told(process, process.highest, report, 0.0)
+            process = _after(process, process.highest, report, 0.0)
         return judge(
             TrainerProcesses(process.highest, (process,)), process, ProcessEnded(0, one.process.returncode)
         ), log(folder)

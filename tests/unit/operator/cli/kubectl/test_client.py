@@ -199,7 +199,7 @@ def test_the_operators_own_rows_are_read_from_its_config_map(fake: Fake) -> None
     calls = fake(f"echo '{ROWS}'")
     found = asyncio.run(reading.operator(Kubectl(), "system", "train"))
     assert [(row.name, row.reaction.value) for row in found.rows] == [("cordon", "Ignore")]
-    assert (found.told, found.version) == ("those of ConfigMap system/train-operator-signals", "1.2")
+    assert (found.row_source, found.version) == ("those of ConfigMap system/train-operator-signals", "1.2")
     assert "/api/v1/namespaces/system/configmaps/train-operator-signals" in calls.read_text()
 
 
@@ -222,7 +222,7 @@ def test_without_the_operators_rows_the_shipped_ones_are_taken_and_it_is_said(
     fake(f"echo 'Error from server ({reason}): no' >&2; exit 1")
     found = asyncio.run(reading.operator(Kubectl(), "system", "train"))
     assert (found.rows, found.version) == ((), "")
-    assert found.told.startswith(f"the shipped ones alone, as {words}")
+    assert found.row_source.startswith(f"the shipped ones alone, as {words}")
 
 
 def test_rows_that_this_version_cannot_read_end_the_command(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

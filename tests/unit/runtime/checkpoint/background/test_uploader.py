@@ -21,9 +21,9 @@ from perdure.checkpoint.background.words import (
     UploaderWord,
     UploadOrder,
     read_order,
-    read_told,
+    read_word,
     write_order,
-    write_told,
+    write_word,
 )
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
@@ -137,10 +137,10 @@ def test_an_order_longer_than_a_pipe_takes_is_none() -> None:
 
 def test_a_long_reason_is_cut() -> None:
     told = UploaderWord(FAILED, "aa", why="é\n" * 100_000, refused=True)
-    (line,) = Lines().add(write_told(told))
-    assert told.why.startswith(read_told(line).why)
-    assert read_told(line).why
-    assert read_told(line).refused
+    (line,) = Lines().add(write_word(told))
+    assert told.why.startswith(read_word(line).why)
+    assert read_word(line).why
+    assert read_word(line).refused
 
 
 def test_lines_are_put_together_from_pieces_of_any_size() -> None:

@@ -17,7 +17,7 @@ from perdure.checkpoint.background import uploading
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.sealed import PAGE_BYTES
 from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Uploader, UploadFailed
-from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, UploaderWord, write_told
+from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, UploaderWord, write_word
 from perdure.checkpoint.upload import put_part
 from perdure.store import open_store
 from tests.support.store import MemoryStore
@@ -202,7 +202,7 @@ def test_words_of_another_save_are_not_heard(uploader: Uploader, arena: Arena, b
     uploader.order(FOLDER, filled(arena, name="bb"))
     assert hold.arrived.wait(SECONDS)
     assert uploader._process
-    uploader._hear(uploader._process, write_told(UploaderWord(DURABLE, "aa", 1.0)))
+    uploader._hear(uploader._process, write_word(UploaderWord(DURABLE, "aa", 1.0)))
     assert uploader.words() == []
     assert uploader.busy == "bb"
     hold.go.set()
