@@ -39,7 +39,7 @@ class Killed:
     """When its processes were killed."""
     warm: float
     """When its replacement was Ready."""
-    told: float
+    assigned: float
     """When the last member of the next run was assigned."""
     gap: Gap
     seconds: Mapping[str, float]
@@ -51,7 +51,7 @@ class GoneOn:
     """One member's death, after which the others continued with the available members."""
 
     at: float
-    told: float
+    assigned: float
     """When the last member of the next run was assigned."""
     gap: Gap
     lost: int
@@ -86,19 +86,23 @@ def _at_once(lab: Lab, who: str, name: str) -> GoneOn:
     trace, entries = job.root.trace(), job.root.entries()
     job.delete()
     gap = evidence.gaps(trace.steps)[0]
-    told = _told_at(watch.history, gap.after_run)
-    if told.keys() != observed.planned_in(watch.history, gap.after_run):
+    assigned = _assigned_at(watch.history, gap.after_run)
+    if assigned.keys() != observed.planned_in(watch.history, gap.after_run):
         raise NoEvidence(f"no watch saw how run {gap.after_run} began")
-    return GoneOn(at, max(told.values()), gap, evidence.steps_lost(entries, trace.steps))
+    return GoneOn(at, max(assigned.values()), gap, evidence.steps_lost(entries, trace.steps))
 
 
 def _of_those(who: str, gone_on: Sequence[GoneOn]) -> Iterator[Figure]:
     seconds = tuple(one.gap.resumed - one.at for one in gone_on)
     lost = tuple(float(one.lost) for one in gone_on)
     yield Figure(f"kill -9 to the next step, {who} goes on", "s", seconds, AIM, "the aim")
-    yield Figure("  kill to its plan told", "s", tuple(one.told - one.at for one in gone_on))
+    yield Figure("  kill to its plan assigned", "s", tuple(one.assigned - one.at for one in gone_on))
     yield Figure(
-        "  plan told to next step", "s", tuple(one.gap.resumed - one.told for one in gone_on), BOUND, "the bound"
+        "  plan assigned to next step",
+        "s",
+        tuple(one.gap.resumed - one.assigned for one in gone_on),
+        BOUND,
+        "the bound",
     )
     yield Figure("  finished steps lost", "steps", lost, 0.0, "the bound")
 
@@ -131,19 +135,19 @@ def _death(history: Sequence[Seen], at: float, gap: Gap) -> Killed:
     pods = [seen for seen in history if seen.kind == "Pod" and seen.uid in members]
     before = {seen.uid for seen in pods if seen.time < at}
     warm = next((seen for seen in pods if seen.uid not in before and observed.ready(seen.object)), None)
-    told = _told_at(pods, gap.after_run)
-    if warm is None or told.keys() != members:
+    assigned = _assigned_at(pods, gap.after_run)
+    if warm is None or assigned.keys() != members:
         raise NoEvidence(f"no watch saw how run {gap.after_run} began")
-    return Killed(at, warm.time, max(told.values()), gap, timeline.seconds_of(history, gap.after_run))
+    return Killed(at, warm.time, max(assigned.values()), gap, timeline.seconds_of(history, gap.after_run))
 
 
-def _told_at(history: Sequence[Seen], run: int) -> dict[str, float]:
+def _assigned_at(history: Sequence[Seen], run: int) -> dict[str, float]:
     """By uid, when each pod was seen to have its rank in this run."""
     pods = (seen for seen in reversed(history) if seen.kind == "Pod")
-    return {seen.uid: seen.time for seen in pods if _told(seen.object, run)}
+    return {seen.uid: seen.time for seen in pods if _is_assigned(seen.object, run)}
 
 
-def _told(pod: Mapping[str, Any], run: int) -> bool:
+def _is_assigned(pod: Mapping[str, Any], run: int) -> bool:
     return bool(observed.assignment(pod).get("run") == run)
 
 
@@ -152,7 +156,7 @@ def _figures(deaths: Sequence[Killed], lost: int) -> Iterator[Figure]:
     yield Figure("kill -9 to the next step", "s", tuple(death.gap.resumed - death.at for death in deaths))
     yield Figure("  kill to replacement warm", "s", tuple(death.warm - death.at for death in deaths))
     yield Figure("  replacement warm to next step", "s", steps, BOUND, "the bound")
-    yield Figure("    its plan told", "s", tuple(death.told - death.warm for death in deaths))
+    yield Figure("    its plan assigned", "s", tuple(death.assigned - death.warm for death in deaths))
     for part in timeline.STARTING:
         yield Figure(f"    {part}", "s", tuple(death.seconds.get(part, 0.0) for death in deaths))
     yield Figure("  finished steps lost", "steps", (float(lost),), 0.0, "the bound, of all of them together")
