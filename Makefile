@@ -31,7 +31,7 @@ help:
 	@echo "make quick      these, and the tests nearest to what differs from origin/main: 3 minutes at most"
 	@echo "make tests-of   FILE=decide/leaving.py prints the test files nearest to a file, nearest first"
 	@echo "make format     format the code"
-	@echo "make generate   write the CRD and the reference pages anew"
+	@echo "make generate   write the CRD and the reference pages"
 
 try: dev
 	$(VENV)/python -m e2e.tryout $(if $(SEED),--seed=$(SEED)) $(if $(KILL),--kill)
