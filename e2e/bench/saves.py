@@ -30,6 +30,7 @@ NAMES = {
     CONTROL: "no saves",
     BASELINE: "dcp.async_save, its stager kept",
     "dcp-process": "dcp.async_save, another process, shared memory, plans kept",
+    "torch-checkpointing": "torch_checkpointing, which does not wait for the disk",
     "dcp-save": "dcp.save",
     "torch": "torch.save",
     "safetensors": "safetensors",

@@ -4,11 +4,11 @@
     python -m e2e.bench.saves_training WAY ROOT KIND MIB restore
 
 WAY is `perdure`, `control` (it never saves), `dcp` (async_save with a kept stager), `dcp-process` (the same with
-another process, shared memory and plans that are kept), or one that training waits for: `dcp-save`, `torch`,
-`safetensors`. ROOT is the root's URI, or the others' folder. KIND is `whole`, `lora` (all but one layer is frozen) or
-`fsdp2`. A step takes about SECONDS; that of fsdp2 as long as it takes. Half of the steps between two saves bear the
-save, the other half are the control. With `restore` it loads what was saved, in a new process. Started by
-e2e.bench.saves.
+another process, shared memory and plans that are kept), `torch-checkpointing`, or one that training waits for:
+`dcp-save`, `torch`, `safetensors`. ROOT is the root's URI, or the others' folder. KIND is `whole`, `lora` (all but one
+layer is frozen) or `fsdp2`. A step takes about SECONDS; that of fsdp2 as long as it takes. Half of the steps between
+two saves bear the save, the other half are the control. With `restore` it loads what was saved, in a new process.
+Started by e2e.bench.saves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from torch.distributed.fsdp import fully_shard
 
 import perdure
 from e2e.bench.stalling import Blocking, Dcp, memory_of
+from e2e.bench.torch_checkpointing_way import TorchCheckpointing
 from perdure.checkpoint import boxes
 from perdure.checkpoint.state import NewCommit
 
@@ -72,6 +74,8 @@ class Training:
         self._work, self._scratch = 0, torch.rand(256, 256)
         self.window = 0.0
         """Seconds of the last step until its optimizer stepped."""
+        self.update_guard: Callable[[], AbstractContextManager[object]] = nullcontext
+        """The optimizer steps within it."""
         if seconds:
             self._calibrate(seconds)
 
@@ -92,7 +96,8 @@ class Training:
             self.optimizer.zero_grad()
             self.model(self._batch).square().mean().backward()
         self.window = time.perf_counter() - begun
-        self.optimizer.step()
+        with self.update_guard():
+            self.optimizer.step()
 
     def seconds_of_a_copy(self) -> float:
         """Of this rank's part of what is trained, into memory that is there; the second of two."""
@@ -198,6 +203,10 @@ def other_way(name: str, training: Training, folder: Path) -> Any:
             return Never()
         case "dcp" | "dcp-process":
             return Dcp(training, folder, kept=True, process=name == "dcp-process", group=group)
+        case "torch-checkpointing":
+            way = TorchCheckpointing(training, folder)
+            training.update_guard = way.lock
+            return way
         case "dcp-save":
             return Blocking(lambda step: dcp_save(training.plain(), checkpoint_id=folder / str(step), no_dist=single))
         case "torch":
