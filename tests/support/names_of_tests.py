@@ -55,7 +55,6 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     ],
     "tests/unit/operator/decide/test_preparing.py": [
         "perdure_operator/decide/intents",
-        "perdure_operator/decide/plans",
     ],
     "tests/unit/operator/decide/test_reactions.py": ["perdure_operator/decide/disruptions"],
     "tests/unit/operator/decide/test_root_problem.py": ["perdure_operator/api/reasons"],

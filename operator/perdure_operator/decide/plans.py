@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import reduce
-from math import floor
+from math import floor, gcd
 from typing import Final
 
 from perdure.wire import WAIT_MARGIN_SECONDS, ExitKind
@@ -149,12 +149,34 @@ def _address(pod: PodView, port: int) -> str:
 
 
 def _seated(draft: Draft, stays: list[PodView], joins: list[PodView]) -> list[PodView]:
-    """The pods by rank: new members take the places of leavers if the size stays the same, otherwise the last ranks."""
-    old = draft.current.plan.members if draft.current else ()
-    if len(stays) + len(joins) != len(old):
-        return [*stays, *joins]
+    """The pods by rank: new members take the places of leavers if the size stays the same. A larger run has them among
+    the members that stay, and a smaller one after them."""
+    old, size = draft.current.plan.members if draft.current else (), len(stays) + len(joins)
     by_name, new = {pod.name: pod for pod in stays}, iter(joins)
-    return [by_name[member.name] if member.name in by_name else next(new) for member in old]
+    if size < len(old):
+        return [*stays, *joins]
+    places = dict(zip(spread(len(old), size, _row(draft, len(old), size)), old, strict=True))
+    wanted = (by_name.get(places[place].name) if place in places else None for place in range(size))
+    return [pod or next(new) for pod in wanted]
+
+
+def spread(old: int, size: int, row: int) -> tuple[int, ...]:
+    """The places of so many old members in a run of `size`, at least as many.
+
+    A rank of a sharded model holds the part of the state at its own place. So each old member is where the middle of
+    its part is now, in the same order: it keeps as much as it can, and all of them send to the new members at once. The
+    first stays the first. `row`: so many members in a row stay together; it divides both sizes.
+    """
+    rows, larger = old // row, size // row
+    firsts = [((2 * number + 1) * larger - 1) // (2 * rows) * row if number else 0 for number in range(rows)]
+    return tuple(first + place for first in firsts for place in range(row))
+
+
+def _row(draft: Draft, old: int, size: int) -> int:
+    """How many members may belong together, as the shards of one replica do: the job allows only multiples of that."""
+    elastic = draft.snapshot.spec.elastic
+    allowed = elastic.sizes or (1,) if elastic else ()
+    return gcd(*allowed, old, size)
 
 
 def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:

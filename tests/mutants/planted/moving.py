@@ -52,7 +52,7 @@ MOVING: Final = (
     Mutant(
         "stayers get new ranks where the size does not change",
         "perdure_operator.decide:_seated",
-        "if len(stays) + len(joins) != len(old):",
+        "if size < len(old):",
         "if len(joins) <= len(old):",
         ("drain",),
     ),

@@ -674,7 +674,7 @@ class TestSize:
         assert here.plan().requeue_after == limit
         assert "until 12:10:" in here.condition(ConditionType.DISRUPTED).message
         after = here.after(limit - 1).ready().settle()
-        assert _ranks(after) == {"0": 0, "1": 1, "2": 2}
+        assert _ranks(after) == {"0": 0, "2": 1, "1": 2}
         assert after.now.previous is None
         assert after.now.lost == ()
 

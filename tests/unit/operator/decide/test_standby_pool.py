@@ -262,13 +262,13 @@ class TestTakingTheirPlace:
 
     def test_a_larger_run_takes_them_first(self) -> None:
         here = _spared(spares=2).after(SETTLING_SECONDS).spec(replicas=4).settle().after(1).step()
-        assert _numbers(here.members) == ["0", "1", "2", "3"]
+        assert _numbers(here.members) == ["0", "2", "1", "3"]
 
     def test_a_larger_run_that_needs_more_makes_only_those(self) -> None:
         here = _spared().after(SETTLING_SECONDS).spec(replicas=4).settle().after(1).settle()
         assert _numbers(_next(here)) == ["2", "3"]
         here = here.after(AFTER).settle()
-        assert _numbers(here.members) == ["0", "1", "2"]
+        assert _numbers(here.members) == ["0", "2", "1"]
 
 
 class TestReplacingThem:
@@ -345,7 +345,7 @@ class TestThoseThatAreLeftOver:
         here = _begun(2, spares=0).spec(replicas=4).settle().after(1).settle()
         here = here.pod(2, ready=True, phase="Running", ip="10.0.0.9").settle()
         here = here.after(SETTLING_SECONDS).settle().after(0).settle()
-        assert _numbers(here.members) == ["0", "1", "2"]
+        assert _numbers(here.members) == ["0", "2", "1"]
         here = here.after(1).settle()
         assert _numbers(_next(here)) == ["3"]
         assert here.names() == ["0", "1", "2", "3"]

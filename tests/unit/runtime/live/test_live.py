@@ -45,7 +45,7 @@ EQUAL = {
     "unused-parameters": Move(2, 2, (1,), (1,), {"options": {"find_unused_parameters": True}}),
 }
 OTHER = {
-    "2-to-3": Move(2, 3, (2,), ()),
+    "2-to-3": Move(2, 3, (1,), ()),
     "3-to-2": Move(3, 2, (), (1,)),
     "3-to-2-without-rank-0": Move(3, 2, (), (0,), {"model": "norm"}),
     "1-to-2": Move(1, 2, (1,), ()),

@@ -98,7 +98,7 @@ class Odd:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(("joins", "leavers"), [((1,), (1,)), ((2,), ()), ((), (1,))])
+@pytest.mark.parametrize(("joins", "leavers"), [((1,), (1,)), ((2,), ()), ((1,), ()), ((), (1,))])
 def test_what_one_rank_cannot_save_raises_on_all_old_ranks_at_the_same_place(
     joins: tuple[int, ...], leavers: tuple[int, ...]
 ) -> None:

@@ -59,7 +59,7 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
 
 
 OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "2-to-3": (2, 3, (2,), (), {"optimizer": "loop"}),
+    "2-to-3": (2, 3, (1,), (), {"optimizer": "loop"}),
     "3-to-2-without-rank-0": (3, 2, (), (0,), {"optimizer": "foreach"}),
     "3-to-2-in-16-bits-and-compiled": (3, 2, (), (1,), {"extras": True}),
     "3-to-4-and-one-is-replaced": (3, 4, (1, 3), (1,), {"optimizer": "fused"}),
@@ -68,6 +68,8 @@ OTHER: Mapping[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, 
     "replicas-1-x-2-to-2-x-2": (2, 4, (1, 2), (), {"optimizer": "fused", "how": "hsdp"}),
     "tensor-parallel-2-x-2-to-1-x-2": (4, 2, (), (0, 1), {"optimizer": "loop", "how": "tp"}),
     "tensor-parallel-1-x-2-to-2-x-2": (2, 4, (1, 2), (), {"optimizer": "foreach", "how": "tp"}),
+    "replicas-and-a-row-is-torn": (2, 4, (1, 3), (), {"optimizer": "loop", "how": "hsdp"}),
+    "tensor-parallel-and-a-row-is-torn": (2, 4, (1, 3), (), {"optimizer": "loop", "how": "tp"}),
 }
 """Old ranks and new ones, joiners, leavers."""
 SHORT = ("2-to-3", "3-to-2-without-rank-0")
