@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import math
 import os
 import select
+import ssl
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -14,8 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from awscrt.checksums import crc64nvme
 from botocore import retryhandler, utils
 
+from e2e.cluster.pki import Pki
 from e2e.harness.local_s3 import S3Server
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.manifest import ShardObject
@@ -359,3 +364,59 @@ def test_a_server_that_needs_long_for_much_data_is_waited_for_and_for_little_dat
             store.put("log/1", b"entry", if_absent=True)
         with pytest.raises(StorageError, match="Read timeout"):
             store.get("log/1")
+
+
+class KeepsHeaders(BaseHTTPRequestHandler):
+    """Takes every object and every part."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _take(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        begins = self.command == "POST" and "uploads" in self.path
+        words = "InitiateMultipartUploadResult", "<UploadId>1</UploadId>" if begins else '<ETag>"1"</ETag>'
+        answer = b"" if self.command == "PUT" else f"<{words[0]}>{words[1]}</{words[0]}>".encode()
+        if self.command == "PUT":
+            kept = ("x-amz-content-sha256", "x-amz-checksum-crc64nvme")
+            self.server.kept.append(tuple(self.headers[name] for name in kept))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_PUT = do_POST = _take  # noqa: N815 - names of http.server
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_over_tls_a_body_is_summed_up_once(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its SHA-256 was a third of an upload's CPU. Without TLS it protects the body from those who can change it."""
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 1024 * 1024)
+    data = os.urandom(6 * 1024 * 1024)
+    parts = [data[:1000], data[: s3.PART_BYTES], data[s3.PART_BYTES :]]
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeepsHeaders) as server:
+        server.kept = kept = []  # type: ignore[attr-defined]
+        if scheme == "https":
+            authority = Pki(tmp_path)
+            authority.create()
+            authority.issue("server", "/CN=server", ["IP:127.0.0.1"])
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(authority.certificate("server"), authority.key("server"))
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.authority))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = {Env.S3_ENDPOINT: f"{scheme}://127.0.0.1:{server.server_port}", Env.S3_REGION: "us-east-1"}
+        store = open_store("s3://bucket/root", {**where, Env.S3_PATH_STYLE: "true"})
+        store.put("small", parts[0])
+        store.put("large", data)
+        server.shutdown()
+    assert sorted(kept) == sorted(
+        (
+            "UNSIGNED-PAYLOAD" if scheme == "https" else hashlib.sha256(part).hexdigest(),
+            base64.b64encode(crc64nvme(part).to_bytes(8, "big")).decode(),
+        )
+        for part in parts
+    )
