@@ -1,7 +1,12 @@
-"""An S3 server that keeps nothing, to measure a client: `python -m e2e.bench.sink`, which prints its port."""
+"""An S3 server that keeps nothing, to measure a client: `python -m e2e.bench.sink [FILE]`, which prints its port.
+
+With the file of a certificate and its key it speaks TLS, as every S3 in a cloud does.
+"""
 
 from __future__ import annotations
 
+import ssl
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
@@ -41,5 +46,9 @@ class Sink(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     with ThreadingHTTPServer(("127.0.0.1", 0), Sink) as server:
+        if files := sys.argv[1:]:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*files)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         print(server.server_port, flush=True)
         server.serve_forever()

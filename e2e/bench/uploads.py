@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.bench.report import FOLDER, Figure
+from e2e.cluster.pki import Pki
 from e2e.harness.local_s3 import ACCESS, REGION, SECRET, S3Server
 from e2e.prepare import Progress
 from perdure.wire import Env
@@ -28,7 +29,7 @@ def measure(progress: Progress, *, quick: bool = False) -> tuple[list[Figure], d
     FOLDER.mkdir(parents=True, exist_ok=True)
     mib, rounds = (QUICK_MIB, QUICK_ROUNDS) if quick else (MIB, ROUNDS)
     figures = []
-    for name, place in (("a sink that keeps nothing", _sink), ("versitygw", _server)):
+    for name, place in SERVERS.items():
         progress.say(f"{rounds} uploads of {mib} MiB to {name}, each way")
         with place() as environ:
             argv = [sys.executable, "-m", "e2e.bench.uploading", "s3://bench/root", str(mib), str(rounds)]
@@ -47,13 +48,13 @@ def measure(progress: Progress, *, quick: bool = False) -> tuple[list[Figure], d
 
 
 @contextmanager
-def _sink() -> Iterator[Mapping[str, str]]:
-    argv = [sys.executable, "-m", "e2e.bench.sink"]
+def _sink(*files: Path) -> Iterator[Mapping[str, str]]:
+    argv = [sys.executable, "-m", "e2e.bench.sink", *map(str, files)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
             port = process.stdout.readline().strip() if process.stdout else ""
             yield {
-                Env.S3_ENDPOINT: f"http://127.0.0.1:{port}",
+                Env.S3_ENDPOINT: f"http{'s' if files else ''}://127.0.0.1:{port}",
                 Env.S3_REGION: REGION,
                 Env.S3_PATH_STYLE: "true",
                 "AWS_ACCESS_KEY_ID": ACCESS,
@@ -64,7 +65,24 @@ def _sink() -> Iterator[Mapping[str, str]]:
 
 
 @contextmanager
+def _sink_behind_tls() -> Iterator[Mapping[str, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        authority = Pki(Path(folder))
+        authority.create()
+        authority.issue("sink", "/CN=sink", ["IP:127.0.0.1"])
+        with _sink(authority.certificate("sink"), authority.key("sink")) as environ:
+            yield {**environ, "AWS_CA_BUNDLE": str(authority.authority)}
+
+
+@contextmanager
 def _server() -> Iterator[Mapping[str, str]]:
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder, S3Server(Path(folder)) as server:
         server.create_bucket("bench")
         yield server.environ
+
+
+SERVERS = {
+    "a sink that keeps nothing, over TLS": _sink_behind_tls,
+    "a sink that keeps nothing": _sink,
+    "versitygw": _server,
+}
