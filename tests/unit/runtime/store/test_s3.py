@@ -398,7 +398,8 @@ def test_over_tls_a_body_is_summed_up_once(scheme: str, tmp_path: Path, monkeypa
     data = os.urandom(6 * 1024 * 1024)
     parts = [data[:1000], data[: s3.PART_BYTES], data[s3.PART_BYTES :]]
     with ThreadingHTTPServer(("127.0.0.1", 0), KeepsHeaders) as server:
-        server.kept = kept = []  # type: ignore[attr-defined]
+        kept: list[tuple[str, str]] = []
+        server.kept = kept  # type: ignore[attr-defined]
         if scheme == "https":
             authority = Pki(tmp_path)
             authority.create()
