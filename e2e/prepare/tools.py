@@ -35,7 +35,7 @@ class Module:
     tags: str = ""
     cgo: bool = False
     inlines: bool = False
-    """Whether functions are inlined. Without that, and without notes for a debugger, Go needs two thirds of its time."""
+    """Whether functions are inlined. Without that and a debugger's notes, Go needs two thirds of its time."""
     manifests: tuple[str, tuple[str, ...]] | None = None
     """A module and folders of it, copied beside the binaries: manifests that the program needs."""
 
