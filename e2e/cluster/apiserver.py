@@ -6,15 +6,18 @@ their own, so that several can run side by side, and end with the thread that st
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from e2e.cluster import control_plane
 from e2e.cluster.commands import Commands, clean_environment
@@ -24,7 +27,17 @@ from e2e.cluster.processes import GO, ClusterError, ComponentDied, looks, tail
 from e2e.prepare import cache_dir, tool_folders
 
 BOOT_SECONDS = 180.0
+ANSWER_SECONDS = 60.0
+JSON = "application/json"
 _serials = itertools.count()
+
+
+class Refused(ClusterError):
+    """The API server refuses a request; `status` is its answer."""
+
+    def __init__(self, request: str, status: dict[str, Any]) -> None:
+        super().__init__(f"{request}: {status['message']}")
+        self.status = status
 
 
 class ApiServer:
@@ -83,6 +96,25 @@ class ApiServer:
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; with `check`, a failure is raised with kubectl's own words."""
         return self._commands.run("kubectl", *words, check=check, input=input, timeout=timeout)
+
+    def ask(self, path: str, method: str = "GET", body: object = None, content: str = JSON) -> dict[str, Any]:
+        """What the API server answers to the administrator. For what is asked again and again: a kubectl computes for a
+        tenth of a second."""
+        context = ssl.create_default_context(cafile=self._pki.authority)
+        context.load_cert_chain(self._pki.certificate("admin"), self._pki.key("admin"))
+        connection = http.client.HTTPSConnection(
+            self.address, self._server.port, timeout=ANSWER_SECONDS, context=context
+        )
+        try:
+            given = None if body is None else json.dumps(body)
+            connection.request(method, path, given, {"Content-Type": content, "Accept": JSON})
+            answer = connection.getresponse()
+            said = dict(json.loads(answer.read()))
+        finally:
+            connection.close()
+        if answer.status >= http.client.BAD_REQUEST:
+            raise Refused(f"{method} {path}", said)
+        return said
 
     def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
         """A kubeconfig with a token of that ServiceAccount, which must exist."""

@@ -52,8 +52,8 @@ def apply_crd(server: ApiServer) -> None:
 def new_namespace(server: ApiServer) -> str:
     """Fresh, and with the ServiceAccount that a controller would have made."""
     name = f"test-{next(_numbers)}"
-    server.kubectl("create", "namespace", name)
-    server.kubectl("create", "serviceaccount", "default", f"--namespace={name}")
+    server.ask("/api/v1/namespaces", "POST", {"metadata": {"name": name}})
+    server.ask(f"/api/v1/namespaces/{name}/serviceaccounts", "POST", {"metadata": {"name": "default"}})
     return name
 
 

@@ -25,6 +25,7 @@ from tests.support.raw import job as job_body
 
 T = TypeVar("T")
 SECONDS = 120.0
+NODES = "/api/v1/nodes"
 
 
 class Late(AssertionError):
@@ -61,33 +62,28 @@ class Scene:
     def node(self, name: str) -> str:
         """A node of this scene's own; its real name is returned."""
         full = f"{self.namespace}-{name}"
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}}
-        self.server.kubectl("apply", "-f", "-", input=json.dumps(body))
-        status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        self._patch_status("node", full, status)
+        self.server.ask(NODES, "POST", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}})
+        self._patch_status(f"{NODES}/{full}", {"conditions": [{"type": "Ready", "status": "True"}]})
         return full
 
     def cordon(self, node: str) -> None:
         self.server.kubectl("cordon", node)
 
     def status(self) -> TrainingJobStatus:
-        raw = json.loads(self.kubectl("get", "trainingjob", self.name, "--output=json"))
-        return TrainingJobStatus.model_validate(raw.get("status") or {})
+        return TrainingJobStatus.model_validate(self._job().get("status") or {})
 
     def pods(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        items = self._list("api/v1", "pods")
         return sorted(items, key=lambda pod: str(pod["metadata"]["creationTimestamp"]) + str(pod["metadata"]["name"]))
 
     def names(self) -> list[str]:
         return sorted(pod["metadata"]["name"] for pod in self.pods())
 
     def budgets(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "pdb", "--output=json"))["items"]
-        return items
+        return self._list("apis/policy/v1", "poddisruptionbudgets")
 
     def revisions(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.kubectl("get", "controllerrevisions", "--output=json"))["items"]
-        return items
+        return self._list("apis/apps/v1", "controllerrevisions")
 
     def shows(self, reason: str) -> bool:
         """Whether a condition has this reason."""
@@ -95,8 +91,8 @@ class Scene:
 
     def selected(self) -> list[str]:
         """Names of the pods that an autoscaler of pods finds by the scale subresource."""
-        job = json.loads(self.kubectl("get", "trainingjob", self.name, "--output=json"))
-        words = self.kubectl("get", "pods", f"--selector={job['status']['selector']}", "--output=name").split()
+        selector = self._job()["status"]["selector"]
+        words = self.kubectl("get", "pods", f"--selector={selector}", "--output=name").split()
         return [word.removeprefix("pod/") for word in words]
 
     def members(self) -> list[dict[str, Any]]:
@@ -118,17 +114,8 @@ class Scene:
         terminated = {"exitCode": exit_code, "reason": "Completed" if exit_code == 0 else "Error", "message": message}
         times = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z"}
         phase = "Succeeded" if exit_code == 0 else "Failed"
-        self._patch_status(
-            "pod",
-            name,
-            {
-                "status": {
-                    "phase": phase,
-                    "conditions": [_ready("False")],
-                    **_container({"terminated": terminated | times}),
-                }
-            },
-        )
+        ended = {"phase": phase, "conditions": [_ready("False")], **_container({"terminated": terminated | times})}
+        self._patch_status(self._path("api/v1", f"pods/{name}"), ended)
 
     def save_all(self, run: int, step: int) -> None:
         """Every member has saved and exits."""
@@ -138,16 +125,24 @@ class Scene:
     def _bind(self, name: str, node: str, index: int) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
-        self.server.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+        pod = self._path("api/v1", f"pods/{name}")
+        self.server.ask(f"{pod}/binding", "POST", binding)
         running = {"startedAt": "2026-01-01T00:00:00Z"}
         status = {"phase": "Running", "podIP": f"10.9.0.{index + 1}", "podIPs": [{"ip": f"10.9.0.{index + 1}"}]}
         status |= {"conditions": [_ready("True")], **_container({"running": running}, ready=True)}
-        self._patch_status("pod", name, {"status": status})
+        self._patch_status(pod, status)
 
-    def _patch_status(self, kind: str, name: str, body: dict[str, Any]) -> None:
-        how = ("--subresource=status", "--type=strategic", f"--patch={json.dumps(body)}")
-        self.kubectl("patch", kind, name, *how)
+    def _patch_status(self, path: str, status: dict[str, Any]) -> None:
+        self.server.ask(f"{path}/status", "PATCH", {"status": status}, "application/strategic-merge-patch+json")
+
+    def _job(self) -> dict[str, Any]:
+        return self.server.ask(self._path("apis/perdure.dev/v1alpha1", f"trainingjobs/{self.name}"))
+
+    def _list(self, group: str, resource: str) -> list[dict[str, Any]]:
+        return list(self.server.ask(self._path(group, resource))["items"])
+
+    def _path(self, group: str, what: str) -> str:
+        return f"/{group}/namespaces/{self.namespace}/{what}"
 
 
 def starts(scene: Scene, *nodes: str) -> list[str]:

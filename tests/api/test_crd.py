@@ -52,12 +52,15 @@ class Jobs:
         return self._server.kubectl(*words, f"--namespace={self._namespace}", check=check, input=text)
 
     def create(self, manifest: Json) -> Json:
-        self.kubectl("create", "-f", "-", given=manifest)
+        self._server.ask(f"{self._path}?fieldValidation=Strict", "POST", manifest)
         return self.get(manifest["metadata"]["name"])
 
     def get(self, name: str) -> Json:
-        stored: Json = json.loads(self.kubectl("get", "ptj", name, "--output=json").stdout)
-        return stored
+        return self._server.ask(f"{self._path}/{name}")
+
+    @property
+    def _path(self) -> str:
+        return f"/apis/perdure.dev/v1alpha1/namespaces/{self._namespace}/trainingjobs"
 
     def patch(self, name: str, change: Json, *options: str) -> Any:
         patch = json.dumps(change)

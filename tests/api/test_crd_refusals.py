@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from e2e.cluster.apiserver import ApiServer
+from e2e.cluster.apiserver import ApiServer, Refused
 from perdure_operator.schema import crd, reference_page
 from tests.api.manifests import Json, checkpoint, job, template
 
 pytestmark = pytest.mark.api
+JOBS = "/apis/perdure.dev/v1alpha1/namespaces/default/trainingjobs"
 
 
 @dataclass(frozen=True)
@@ -411,11 +411,12 @@ BAD = (
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.case)
 def test_a_bad_manifest_is_refused_with_field_and_remedy(api_server: ApiServer, bad: Bad) -> None:
-    manifest = json.dumps(bad.manifest)
-    done = api_server.kubectl("create", "--dry-run=server", "-f", "-", input=manifest, check=False)
-    assert done.returncode != 0, done.stdout
+    with pytest.raises(Refused) as refused:
+        api_server.ask(f"{JOBS}?dryRun=All&fieldValidation=Strict", "POST", bad.manifest)
+    told = refused.value.status
+    causes = [f"{cause['field']}: {cause['message']}" for cause in told.get("details", {}).get("causes", [])]
     places = re.compile(re.escape(bad.where) + r"(?![\w.\[])")
-    assert any(bad.remedy in line for line in done.stderr.splitlines() if places.search(line)), done.stderr
+    assert any(bad.remedy in line for line in (causes or [told["message"]]) if places.search(line)), told
 
 
 def test_every_rule_refuses_one_of_the_manifests_here() -> None:

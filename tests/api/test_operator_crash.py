@@ -39,15 +39,18 @@ class RealWorld:
         return names
 
 
-def test_a_crash_after_any_write_leads_to_the_same_end(api_server: ApiServer, installed: Installed) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.chaos)])
+def test_a_crash_after_any_write_leads_to_the_same_end(api_server: ApiServer, installed: Installed, every: int) -> None:
+    """After each of them in memory (tests/unit/operator/test_crash.py), and in `make chaos` here, too."""
+
     async def play() -> None:
         async with (
             await kube.login(str(api_server.kubeconfig)) as api,
             await kube.login(str(installed.kubeconfig)) as operator,
         ):
             world = RealWorld(api, operator)
-            namespaces = await world.namespaces("crash", 40)
-            await the_end_does_not_depend_on_a_crash(world, namespaces)
+            namespaces = await world.namespaces(f"crash-{every}", 40)
+            await the_end_does_not_depend_on_a_crash(world, namespaces, every=every)
             for job in await api.list(JOBS):  # no work for the operators of other tests
                 if job["metadata"]["namespace"] in namespaces:
                     await api.delete(JOBS, job["metadata"]["namespace"], NAME, uid=job["metadata"]["uid"])

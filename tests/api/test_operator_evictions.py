@@ -28,6 +28,7 @@ pytestmark = pytest.mark.api
 
 GATES = ("--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true")
 KIND = "evictions.lifecycle.k8s.io"
+EVICTIONS = "/apis/lifecycle.k8s.io/v1alpha1"
 PATIENT = {"replacementTimeoutSeconds": 600}
 
 
@@ -66,8 +67,7 @@ class Eviction:
         return said if said.get("heartbeatTime") else None
 
     def raw(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.scene.kubectl("get", KIND, self._name, "--output=json"))
-        return found
+        return self.scene.server.ask(f"{EVICTIONS}/namespaces/{self.scene.namespace}/evictions/{self._name}")
 
     def delete(self) -> None:
         self.scene.kubectl("delete", KIND, self._name)
@@ -77,7 +77,7 @@ class Eviction:
         return f"evict-{self.pod}"
 
     def _uid(self) -> str:
-        return str(json.loads(self.scene.kubectl("get", "pod", self.pod, "--output=json"))["metadata"]["uid"])
+        return str(next(pod for pod in self.scene.pods() if pod["metadata"]["name"] == self.pod)["metadata"]["uid"])
 
 
 def now() -> datetime:

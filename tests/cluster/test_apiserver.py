@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import ApiServer, CommandFailed
+from e2e.cluster.apiserver import Refused
 from e2e.prepare import missing_for_api
 
 pytestmark = pytest.mark.api
@@ -47,6 +48,13 @@ def test_a_service_account_may_do_what_its_role_says_and_no_more(server: ApiServ
         server.kubectl("--kubeconfig", config, "get", "secrets", where)
 
 
+def test_it_answers_the_administrator_without_kubectl(server: ApiServer) -> None:
+    made = server.ask("/api/v1/namespaces", "POST", {"metadata": {"name": "asked"}})
+    assert server.ask("/api/v1/namespaces/asked")["metadata"]["uid"] == made["metadata"]["uid"]
+    with pytest.raises(Refused, match='GET /api/v1/namespaces/nowhere: namespaces "nowhere" not found'):
+        server.ask("/api/v1/namespaces/nowhere")
+
+
 def test_the_audit_log_names_the_service_account_and_the_verb(server: ApiServer) -> None:
     server.kubectl("create", "serviceaccount", "lister", "--namespace=default")
     config = server.kubeconfig_for_service_account("default", "lister")
@@ -57,24 +65,10 @@ def test_the_audit_log_names_the_service_account_and_the_verb(server: ApiServer)
     assert ("list", "configmaps") in {(event["verb"], event["objectRef"]["resource"]) for event in seen}
 
 
-def test_two_servers_run_side_by_side_and_know_nothing_of_each_other(server: ApiServer) -> None:
-    with ApiServer() as other:
-        other.kubectl("create", "namespace", "only-here")
-        assert other.url != server.url
-        assert other.folder.exists()
-    assert not other.folder.exists()
-    assert server.kubectl("get", "namespace", "only-here", check=False).returncode == 1
-
-
-def test_with_the_controllers_a_new_namespace_gets_its_service_account() -> None:
-    if missing_for_api():
-        pytest.skip("; ".join(missing_for_api()))
-    with ApiServer(controller_manager=True) as whole:
-        whole.kubectl("create", "namespace", "new")
-        whole.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace=new", "--timeout=30s")
-
-
-def test_a_killed_test_run_leaves_no_server_behind(server: ApiServer) -> None:
+def test_a_killed_test_run_leaves_no_server_behind_and_two_servers_know_nothing_of_each_other(
+    server: ApiServer,
+) -> None:
+    """The other server has the controllers: a new namespace gets its ServiceAccount there."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -88,8 +82,14 @@ def test_a_killed_test_run_leaves_no_server_behind(server: ApiServer) -> None:
         time.sleep(0.05)
 
     assert len(running) == 2
-    with ApiServer():  # the next one removes the files of the dead
+    with ApiServer(controller_manager=True) as other:  # the next one removes the files of the dead
         assert not folder.exists()
+        assert other.folder.exists()
+        assert other.url != server.url
+        other.kubectl("create", "namespace", "only-here")
+        other.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace=only-here", "--timeout=30s")
+    assert not other.folder.exists()
+    assert server.kubectl("get", "namespace", "only-here", check=False).returncode == 1
 
 
 def _processes_on(folder: Path) -> list[str]:
