@@ -55,11 +55,36 @@ def interrupt_when(seen: Path, number: signal.Signals) -> tuple[int, str]:
     return process.returncode, said
 
 
+def is_not_removed_for_the_owner_of_an_older_one(mine: Cluster) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as former:
+        old = guard.Owner.of(former.pid)
+        former.kill()
+    subprocess.run([sys.executable, "-m", "e2e.cluster.guard", OTHER, str(old.pid), old.started], check=True)
+    assert mine.dead_components() == ""
+    with pytest.raises(ClusterError, match=f"belongs to process {os.getpid()}, which still runs"):
+        Cluster.up(OTHER, nodes=1)
+    assert mine.dead_components() == ""
+
+
+def shows_the_end_of_a_dead_components_log(other: Cluster) -> None:
+    pid = other.components()["kube-scheduler"]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until("the scheduler's death", lambda: other.components()["kube-scheduler"] is None)
+    status = subprocess.run(tool("status"), capture_output=True, text=True, check=False)
+    assert status.returncode == 1
+    assert f"kube-scheduler has died: the end of {other.folder.logs}/kube-scheduler.log" in status.stderr
+    assert "Traceback" not in status.stderr
+
+
 def test_two_clusters_live_side_by_side_and_removing_one_leaves_nothing_of_it(cluster: Cluster) -> None:
-    with Cluster.up(OTHER, nodes=1) as other:
+    """Meanwhile the other one stays its owner's, and a component of it dies: each boot is a quarter of a minute."""
+    with Cluster.up(OTHER, nodes=1, owner=os.getpid()) as other:
         block = other.names.block
         seen = traces(OTHER, block)
         nodes = other.kubectl("get", "nodes", "--output=name").stdout.split()
+        is_not_removed_for_the_owner_of_an_older_one(other)
+        shows_the_end_of_a_dead_components_log(other)
     left = traces(OTHER, block)
 
     assert nodes == ["node/other-n1"]
@@ -104,31 +129,6 @@ def test_a_cluster_goes_with_its_owner_even_when_that_is_killed(seen: str) -> No
         until(seen, (Folder.of(OTHER).root / seen).exists)
         owner.kill()
     until("the owner's cluster is gone", lambda: traces(OTHER) == {})
-
-
-def test_a_new_cluster_is_not_removed_for_the_owner_of_the_old_one() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as former:
-        old = guard.Owner.of(former.pid)
-        former.kill()
-    with Cluster.up(OTHER, nodes=1, owner=os.getpid()) as mine:
-        subprocess.run([sys.executable, "-m", "e2e.cluster.guard", OTHER, str(old.pid), old.started], check=True)
-        assert mine.dead_components() == ""
-        with pytest.raises(ClusterError, match=f"belongs to process {os.getpid()}, which still runs"):
-            Cluster.up(OTHER, nodes=1)
-        assert mine.dead_components() == ""
-
-
-def test_the_end_of_a_dead_components_log_is_shown(cluster: Cluster) -> None:
-    with Cluster.up(OTHER, nodes=1) as other:
-        pid = other.components()["kube-scheduler"]
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        until("the scheduler's death", lambda: other.components()["kube-scheduler"] is None)
-        status = subprocess.run(tool("status"), capture_output=True, text=True, check=False)
-
-    assert status.returncode == 1
-    assert f"kube-scheduler has died: the end of {other.folder.logs}/kube-scheduler.log" in status.stderr
-    assert "Traceback" not in status.stderr
 
 
 def test_asking_for_a_cluster_that_is_not_up_names_the_command() -> None:
