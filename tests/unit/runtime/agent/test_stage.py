@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +48,7 @@ from perdure.wire.channel import (
     TrainerReport,
     Voting,
 )
+from tests.support.worlds import uncollected
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
@@ -159,13 +159,9 @@ def steps(one: list[Step], two: list[Step], live: list[Step], ways: list[Step]) 
     return [*one, *two, *explored(COLD), *live, *explored(IMAGES), *ways]
 
 
+@uncollected()
 def explored(*worlds: World) -> list[Step]:
-    """Nothing of it is garbage, and the collector would look through it again and again."""
-    gc.disable()
-    try:
-        return [step for world in worlds for step in world.explored()]
-    finally:
-        gc.enable()
+    return [step for world in worlds for step in world.explored()]
 
 
 def column(event: Event, state: AgentState) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from perdure.log.entry import ImageRef
 from perdure.log.images import Begun, CommitStamp, ImageChoice, ImageOffer, Stamp, choose, holders_of
+from tests.support.worlds import uncollected
 
 UID = "job"
 SEATS = 2
@@ -137,21 +138,22 @@ FIRST = World()
 def beginnings(rule: Rule = choose, first: World = FIRST) -> Iterator[Beginning]:
     """Each way in which a run begins after another, in every world that can be reached."""
     known, waiting = {first}, [first]
-    while waiting:
-        world = waiting.pop()
-        following: list[World] = []
-        if world.broken:
-            for beginning in _next_runs(world, rule):
-                yield beginning
-                following.append(beginning.after)
-            following.extend(_rescued(world, rule))
-            following.extend(_damaged(world))
-        else:
-            following.extend(_lives_on(world))
-        for after in following:
-            if after not in known:
-                known.add(after)
-                waiting.append(after)
+    with uncollected():
+        while waiting:
+            world = waiting.pop()
+            following: list[World] = []
+            if world.broken:
+                for beginning in _next_runs(world, rule):
+                    yield beginning
+                    following.append(beginning.after)
+                following.extend(_rescued(world, rule))
+                following.extend(_damaged(world))
+            else:
+                following.extend(_lives_on(world))
+            for after in following:
+                if after not in known:
+                    known.add(after)
+                    waiting.append(after)
 
 
 def _lives_on(world: World) -> Iterator[World]:

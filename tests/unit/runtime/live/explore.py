@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from tests.support.worlds import uncollected
 from tests.unit.runtime.live.laws import broken, slow, stuck
 from tests.unit.runtime.live.moves import moves, only_the_limit_is_left, only_time_is_left
 from tests.unit.runtime.live.small import Setting, World
@@ -28,6 +29,7 @@ class Found:
         return "\n".join(lines)
 
 
+@uncollected()
 def explore(setting: Setting, at_most: int = 10**7, *, first_only: bool = False) -> Found:
     """Stops behind `at_most` worlds, or with `first_only` at the first broken law."""
     first = setting.first()

@@ -18,6 +18,7 @@ from perdure.live.protocol.parties import Attempt, PartyRole
 from perdure.log.entry import Committed, Entry, Event, ManifestRef, Opened, Refused
 from perdure.log.verdict import Verdict, verdict
 from perdure.wire import HandoverWord
+from tests.support.worlds import replaced_quickly
 
 T = TypeVar("T")
 
@@ -82,6 +83,9 @@ class World(NamedTuple):
     """Parties that know of it."""
     faults: tuple[int, ...]
     """How often each of FAULTS may still happen."""
+
+
+replaced_quickly(World)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from tests.support.worlds import uncollected
 from tests.unit.runtime.checkpoint.background.moves import moves
 from tests.unit.runtime.checkpoint.background.small import Broken, Setting, World
 
@@ -27,6 +28,7 @@ class Found:
         return f"{self.worlds} worlds{'' if self.whole else ', not all'}\n{self.broken}\n    " + "\n    ".join(self.way)
 
 
+@uncollected()
 def explore(setting: Setting, at_most: int = 10**7) -> Found:
     """Stops at the first broken law, or behind `at_most` worlds.
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.machine import SavesState, Step, begin, step
 from perdure.checkpoint.background.state import Carried, name_of
+from tests.support.worlds import replaced_quickly
 
 T = TypeVar("T")
 
@@ -135,6 +136,9 @@ class World(NamedTuple):
     terms: int
     offers: int
     faults: tuple[int, ...]
+
+
+replaced_quickly(Process, Rank, World)
 
 
 class Broken(Exception):

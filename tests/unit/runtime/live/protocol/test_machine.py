@@ -567,4 +567,5 @@ def test_any_event_may_come_in_any_state() -> None:
                     assert (after.phase is PartyPhase.ENDED and state.phase is not PartyPhase.ENDED) == (
                         ended(did) is not None
                     )
-                    left.append(after)
+                    if after is not state:  # most events change nothing
+                        left.append(after)

@@ -1,0 +1,38 @@
+"""What explorers of small worlds share changes how fast they are, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.worlds import replaced_quickly, uncollected
+
+
+class Place(NamedTuple):
+    name: str
+    height: int = 0
+
+
+replaced_quickly(Place)
+
+
+def test_a_value_that_is_replaced_quickly_is_what_it_would_be() -> None:
+    place = Place("here")._replace(height=3)
+    assert place == Place("here", 3)
+    assert type(place) is Place
+    assert Place("here", 1)._replace(name="there", height=2) == Place("there", 2)
+    with pytest.raises(KeyError, match="depth"):
+        place._replace(depth=1)
+
+
+def test_the_collector_rests_meanwhile_however_that_ends() -> None:
+    @uncollected()
+    def ends() -> None:
+        assert not gc.isenabled()
+        raise ValueError("an end")
+
+    with pytest.raises(ValueError, match="an end"):
+        ends()
+    assert gc.isenabled()
