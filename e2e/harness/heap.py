@@ -1,7 +1,8 @@
 """A pytest plugin: excludes objects made by imports from the collector, and from searches among all objects.
 
 400,000 objects exist before the first test, and a session searches all of them several times: that took five sixths of
-a test's time. An agent's zygote does the same before it forks trainers. Loaded by the repository's conftest.py.
+a test's time. An agent's zygote does the same before it forks trainers. What the tests of a file have left, most of it
+by further imports, is excluded behind them. Loaded by the repository's conftest.py.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         importlib.import_module(
             "torch._dynamo"
         )  # a third of them: otherwise the first optimizer imports it, after this
+    _exclude()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Of the last test of a file, whose fixtures are gone then."""
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        _exclude()
+    return result
+
+
+def _exclude() -> None:
+    """All objects that exist and are no garbage."""
     gc.collect()
     gc.freeze()
 

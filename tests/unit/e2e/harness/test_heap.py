@@ -53,6 +53,19 @@ def test_the_collector_rests_while_test_modules_are_imported_and_works_in_tests(
     assert gc.isenabled()
 
 
+def test_what_a_files_tests_have_left_is_not_looked_at_by_those_of_the_next(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    pytester.makeconftest('pytest_plugins = ["e2e.harness.heap"]')
+    seen = "any(one is sys.left for one in gc.get_objects())"
+    pytester.makepyfile(
+        test_a=f"import gc, sys\n\ndef test_a():\n    sys.left = [[]]\n\ndef test_b():\n    assert {seen}\n",
+        test_b=f"import gc, sys\n\ndef test_c():\n    assert sys.left\n    assert not {seen}\n",
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+
+
 @pytest.mark.parametrize("words", [("-n1",), ()], ids=["worker", "no worker"])
 def test_a_workers_exit_handlers_run_and_its_modules_are_not_taken_down(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
