@@ -8,7 +8,7 @@ as in what an agent's zygote forks, sets have one order in all of one parent's p
 its exit handlers, without taking its modules down (a second). Tests that look at these execute theirs.
 
 `ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod.
-`forked_ranks` makes `perdure.testing.processes` fork its ranks.
+`forked_ranks` makes `perdure.testing.processes` fork its ranks, and `run_forked` is subprocess.run.
 
 The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
 adopts the one behind.
@@ -136,6 +136,19 @@ class ForkedKeeper(Forked):
         assert start_new_session
         self._modules = (*MODULES, *modules)
         super().__init__(command[1:], python=command[0], **options)
+
+
+def run_forked(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS` to its end, forked, with what it has written."""
+    process = Forked(arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(arguments, process.returncode, *said)
 
 
 @contextmanager

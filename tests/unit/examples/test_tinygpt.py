@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from safetensors.torch import load_file
 
 from perdure.cli.main import main
+from tests.support.forked import run_forked
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = REPOSITORY / "examples" / "tinygpt" / "train.py"
+SECONDS = 600
 
 
 def test_a_training_that_learns_nothing_stops_on_a_plateau_and_exports_what_it_has(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    command = [sys.executable, str(SCRIPT), "--epochs", "3", "--batch", "4", "--rate", "0"]
-    done = subprocess.run(
-        command, check=False, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
+    command = [str(SCRIPT), "--epochs", "3", "--batch", "4", "--rate", "0"]
+    done = run_forked(command, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     first, *later = [line for line in done.stdout.splitlines() if line.startswith("evaluation loss")]
     assert later == [first] * 4
@@ -36,11 +34,9 @@ def test_a_training_that_learns_nothing_stops_on_a_plateau_and_exports_what_it_h
 
 def test_two_processes_train_it_in_shards_and_its_weights_are_exported_whole(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, str(SCRIPT), "--fsdp", "--epochs", "1", "--batch", "256"]
-    done = subprocess.run(
-        command, check=False, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
+    done = run_forked(command, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
     assert len(losses) == 10

@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load as load_dcp
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from perdure import Session
 from perdure.cli.main import main
@@ -79,6 +78,8 @@ def test_safetensors_hold_every_tensor_and_tied_ones_once(
 
 
 def test_a_transformer_comes_back_from_pretrained_with_the_same_logits(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel  # four seconds, which every process of a test run would take
+
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=8, n_positions=4, n_embd=8, n_layer=1, n_head=2)
     trained = train(tmp_path / "root", GPT2LMHeadModel(config), torch.randint(8, (8, 4))).eval()

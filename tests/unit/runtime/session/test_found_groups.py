@@ -25,6 +25,7 @@ from e2e.harness.local_run import free_port
 from perdure import Session
 from perdure.wire import ExitKind
 from perdure.wire.channel import Attached, Exiting
+from tests.support.forked import run_forked
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.test_processes import together
 
@@ -82,17 +83,9 @@ def launch(
     """The example as torchrun plays it; rank 0 sends torchrun SIGTERM right before it reports a step."""
     path = write(folder, script) if script else write(folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    return subprocess.run(
-        [*launcher, *options, path, str(terminate)],
-        cwd=folder,
-        env=environ | {"OMP_NUM_THREADS": "1"} | more,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    command = [*launcher, *options, path, str(terminate)]
+    return run_forked(command, cwd=folder, env=environ | {"OMP_NUM_THREADS": "1"} | more, seconds=SECONDS)
 
 
 def alone(folder: Path, patch: pytest.MonkeyPatch, script: str = "") -> None:
@@ -108,10 +101,10 @@ def alone(folder: Path, patch: pytest.MonkeyPatch, script: str = "") -> None:
 
 
 def test_torchrun_does_not_say_that_a_training_is_done_which_was_asked_to_leave(tmp_path: Path) -> None:
-    left = launch(tmp_path / "left", 2, PERDURE_EXIT_AT_STEP="3")
-    assert left.returncode == 1, left.stdout
-    assert entries(tmp_path / "left" / "checkpoints")[-1].get("final"), left.stdout
-    assert "exitcode  : 75" in left.stdout
+    left = launch(tmp_path / "left", 1, PERDURE_EXIT_AT_STEP="3")
+    assert left.returncode == 1, left.stderr
+    assert entries(tmp_path / "left" / "checkpoints")[-1].get("final"), left.stderr
+    assert "exitcode  : 75" in left.stderr
 
 
 def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_the_same_weights(
@@ -124,13 +117,13 @@ def test_plain_torchrun_is_ended_in_the_middle_and_goes_on_with_other_ranks_to_t
     assert not (disturbed / "weights.pt").exists()
     (opened, *made) = entries(disturbed / "checkpoints")
     assert opened["kind"] == "Opened"
-    assert {entry["kind"] for entry in made} == {"Committed"}, first.stdout
+    assert {entry["kind"] for entry in made} == {"Committed"}, first.stderr
     left = made[-1]["step"]  # behind an epoch's last step it is saved in case, before it is left
     assert made[-1]["final"]
     assert isinstance(left, int)
     assert 7 <= left < STEPS
     second = launch(disturbed, 1)
-    assert second.returncode == 0, second.stdout
+    assert second.returncode == 0, second.stderr
     lines = entries(disturbed / "checkpoints")
     assert [entry["kind"] for entry in lines[1 + len(made) :]] == ["Opened", "Committed", "Completed"]
     assert [entry["world"] for entry in lines if entry["kind"] == "Opened"] == [2, 1]
@@ -173,11 +166,11 @@ def test_torchrun_starts_all_ranks_again_when_one_fails_and_they_go_on_from_the_
         alone(undisturbed, patch, OWN_GROUP)
     done = launch(disturbed, 2, "--max-restarts=1", script=OWN_GROUP, FAILS="7", PERDURE_EVERY_STEPS="4")
     assert (disturbed / "failed").exists()
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr
     kinds = [(entry["kind"], entry.get("step")) for entry in entries(disturbed / "checkpoints")]
     resumed = [step for kind, step in kinds if kind == "Committed" and step is not None]
     assert [kind for kind, _ in kinds].count("Opened") == 2
-    assert resumed[:2] == [4, 8], done.stdout
+    assert resumed[:2] == [4, 8], done.stderr
     assert kinds[-1] == ("Completed", STEPS)
     weights, expected = (torch.load(folder / "weights.pt") for folder in (disturbed, undisturbed))
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
