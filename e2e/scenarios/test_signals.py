@@ -159,6 +159,7 @@ def test_members_leave_a_node_for_each_reason_once_there_is_room_without_a_stop(
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 0)
 
 
+@pytest.mark.chaos  # below a device is at fault, which has the same consequences and one more
 def test_what_a_faulty_node_has_computed_is_stored_nowhere_and_the_job_goes_on_from_its_last_commit(
     train: Train, undisturbed: Undisturbed, announcer: Announcer
 ) -> None:
