@@ -147,6 +147,19 @@ QUICK = frozenset(
     }
 )
 """Those that `make test` plays on several ranks, or moves from one process to another."""
+MOVED = frozenset(
+    {
+        "language.pretraining",
+        "generative.codebook",
+        "reinforcement.dqn",
+        "optimizers.averaged",
+        "optimizers.scaled",
+        "selfsupervised.queue_of_all_ranks",
+        "schedules.evaluating_for_ever",
+        "structure.timm",
+    }
+)
+"""Of those on several ranks, the ones whose second rank is replaced; the others go on on another number of ranks."""
 BY_BATCH = frozenset({"data.progressive", "structure.pruned_from_the_start", "structure.kept_best"})
 """Weights follow from the global batches alone: another number of ranks changes how sums are rounded, and no more."""
 REFUSED_ON_TWO = {"reinforcement.a2c": "differs between rank 0 and rank 1: wrap the model with session.wrap"}
@@ -240,10 +253,10 @@ def test_a_recipe_in_a_frameworks_loop_that_is_interrupted_ends_as_if_nothing_ha
     assert not re.search(f"{AGAIN}|{LATE}", whole[0].output + ended[0].output)
 
 
-def on_several_ranks(besides: Collection[str] = ()) -> list[object]:
+def on_several_ranks(quick: Collection[str], besides: Collection[str] = ()) -> list[object]:
     named = [f"{file}.{name}" for file, names in EXACT.items() for name in names]
     return [
-        pytest.param(recipe, marks=() if recipe in QUICK else pytest.mark.chaos)
+        pytest.param(recipe, marks=() if recipe in quick else pytest.mark.chaos)
         for recipe in named
         if recipe not in {*ALONE, *besides}
     ]
@@ -258,7 +271,7 @@ def restarted(theatre: Theatre, recipe: str, step: int) -> list[Played]:
     return again
 
 
-@pytest.mark.parametrize("recipe", on_several_ranks())
+@pytest.mark.parametrize("recipe", on_several_ranks(MOVED))
 def test_a_recipe_whose_second_rank_is_replaced_while_it_trains_ends_as_if_nothing_had_happened(
     recipe: str, theatre: Theatre, seed: int
 ) -> None:
@@ -322,7 +335,7 @@ def begun_by(saved: Sequence[Played], recipe: str, world: int) -> list[dict[str,
     return begun
 
 
-@pytest.mark.parametrize("recipe", on_several_ranks(besides=REFUSED_ON_TWO.keys()))
+@pytest.mark.parametrize("recipe", on_several_ranks((QUICK - MOVED) | DEALT_OUT.keys(), REFUSED_ON_TWO.keys()))
 def test_a_recipe_goes_on_on_two_ranks_and_then_on_one_again(recipe: str, theatre: Theatre, seed: int) -> None:
     whole = theatre.play(recipe, "whole")
     steps = whole.steps // 4

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.covering import covering
 from tests.unit.runtime.live.accumulators import VALID
 from tests.unit.runtime.live.jobs import MOVES, WAIT_AT, Job
 from tests.unit.runtime.live.nursery import Nursery
@@ -35,8 +36,7 @@ def expected(sizes: tuple[int, int]) -> dict[str, Any]:
     return {**found, "end": total(*EPOCHS * sizes)}
 
 
-@pytest.mark.parametrize("where", SIZES)
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(("move", "where"), covering(list(MOVES), list(SIZES)))
 def test_every_sum_is_whole_whichever_ranks_leave_or_come(nursery: Nursery, move: str, where: str) -> None:
     (old, new, joins, leavers), sizes = MOVES[move], SIZES[where]
     name = f"{move}-{list(SIZES).index(where)}"

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import perdure
 from perdure import Session
 from perdure.loop.leaving import Exit
+from tests.support.covering import covering
 from tests.unit.runtime.session.training import Join
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -39,6 +40,8 @@ TRAININGS = [name for name, example in EXAMPLES.items() if TRAINS.search(example
 TESTS = [name for name, example in EXAMPLES.items() if "perdure.testing" in example]
 OTHERS = [name for name in EXAMPLES if name not in {*TRAININGS, *LAUNCHED, *TESTS}]
 FIRST = EXAMPLES["first-job-1"]
+WOULD_START = "each resumed run would start"
+"""The words with which a mistake is reported in the first steps."""
 DIGITS = Path(__file__).parents[4] / "examples" / "digits" / "train.py"
 
 
@@ -112,10 +115,17 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler:UserWarning")  # torch counts within a process
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(("name", "before"), covering(TRAININGS, (2, 5)))
 def test_an_example_ends_as_if_it_had_not_been_interrupted(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    join: Join,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str,
+    before: int,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """And it is told of no mistake."""
     example = EXAMPLES[name]
     join().close()  # the environment is as on a laptop
     monkeypatch.chdir(tmp_path)
@@ -123,11 +133,11 @@ def test_an_example_ends_as_if_it_had_not_been_interrupted(
     if '"pretrained"' in example:
         run(FIRST, tmp_path / "pretrained")
     expected = run(example, tmp_path / "undisturbed")
-    for before in (2, 5):
-        root = tmp_path / f"{before}"
-        with nullcontext() if "should_stop" in example else pytest.raises(Exit):
-            assert run(example, root, before) != expected
-        assert run(example, root) == expected
+    assert WOULD_START not in capfd.readouterr().err
+    root = tmp_path / "root"
+    with nullcontext() if "should_stop" in example else pytest.raises(Exit):
+        assert run(example, root, before) != expected
+    assert run(example, root) == expected
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from perdure import Session
 from perdure.loop.leaving import Exit
+from tests.support.covering import covering
 from tests.unit.runtime.session.training import Join
 
 EPOCHS = 3
@@ -116,8 +117,7 @@ def orders(optimizer: Optimizer) -> Iterator[tuple[int, str, tuple[int, ...]]]:
                 yield number, name, value.stride()
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "kernel"), covering(list(OPTIMIZERS), list(KERNELS), times=2))
 def test_a_resumed_training_ends_with_the_weights_of_an_undisturbed_one(
     join: Join, tmp_path: Path, name: str, kernel: str
 ) -> None:

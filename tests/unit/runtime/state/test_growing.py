@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.utils import prune
 import perdure
 from perdure import Session, UserError
 from perdure.loop.leaving import Exit
+from tests.support.covering import covering
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.scenarios import joined
 from tests.unit.runtime.session.training import Join, samples
@@ -103,30 +105,38 @@ class Growing:
         return [value for tensor in self.net.state_dict().values() for value in tensor.flatten().tolist()]
 
 
-def straight(root: Path, how: str) -> list[float]:
-    with Session.from_env(root) as session:
-        return Growing(session, how).run().whole
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[float]]:
+    """The weights of an undisturbed training."""
+
+    @cache
+    def found(how: str) -> list[float]:
+        with Session.from_env(tmp_path_factory.mktemp("straight")) as session:
+            return Growing(session, how).run().whole
+
+    return found
 
 
 HOWS = ["registered parameters", "new parameters", "late module", "in the body", "SAM"]
 
 
-@pytest.mark.parametrize("leave", LEAVES.values(), ids=LEAVES)
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(("how", "leave"), covering(HOWS, list(LEAVES.values()), times=2))
 def test_what_was_added_in_a_run_goes_on_where_it_was(
-    join: Join, tmp_path_factory: pytest.TempPathFactory, how: str, leave: int
+    join: Join, straight: Callable[[str], list[float]], how: str, leave: int
 ) -> None:
+    undisturbed = straight(how)
     Growing(join(), how).left(leave)
     with join() as session:
         found = Growing(session, how).run()
-    assert found.whole == straight(tmp_path_factory.mktemp("straight"), how)
+    assert found.whole == undisturbed
     assert "add_param_group" not in vars(found.optimizer)
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_until_it_is_added_again_each_save_keeps_it(
-    join: Join, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: str
+    join: Join, tmp_path: Path, straight: Callable[[str], list[float]], how: str
 ) -> None:
+    undisturbed = straight(how)
     Growing(join(), how).left(17)
     before = perdure.load(tmp_path)
     with join() as session:
@@ -140,7 +150,7 @@ def test_until_it_is_added_again_each_save_keeps_it(
     assert repr(after["optimizer"]) == repr(before["optimizer"])
     assert repr(after["model"]) == repr(before["model"])
     with join() as session:
-        assert Growing(session, how).run().whole == straight(tmp_path_factory.mktemp("straight"), how)
+        assert Growing(session, how).run().whole == undisturbed
 
 
 @pytest.mark.parametrize(("how", "what"), [("registered parameters", "optimizer/groups/1"), ("new parameters", "more")])
@@ -236,12 +246,13 @@ def test_a_part_of_another_shape_than_the_checkpoint_holds_is_refused(join: Join
             training.optimizer.add_param_group({"params": [training.net.body.weight, training.net.body.bias]})
 
 
-def test_it_may_be_there_from_the_start_instead(join: Join, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_may_be_there_from_the_start_instead(join: Join, straight: Callable[[str], list[float]]) -> None:
+    undisturbed = straight("new parameters")
     Growing(join(), "new parameters").left(17)
     with join() as session:
         training = Growing(session, "new parameters")
         training.grow()
-        assert training.run().whole == straight(tmp_path_factory.mktemp("straight"), "new parameters")
+        assert training.run().whole == undisturbed
 
 
 def test_a_process_that_joins_is_compared_by_what_training_began_with(join: Join) -> None:

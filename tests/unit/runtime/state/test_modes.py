@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +24,7 @@ from perdure.checkpoint.state import RankState
 from perdure.loop.leaving import Exit
 from perdure.state.modes import MODES, TRAINED, Modes
 from perdure.state.registry import Registry
+from tests.support.covering import covering
 from tests.unit.runtime.session.training import Join, samples
 
 EPOCHS = 3
@@ -138,13 +140,25 @@ WAYS: dict[str, tuple[Way, Way, Way, Way]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_resumed_run_trains_on_in_the_mode_in_which_it_was(join: Join, tmp_path: Path, way: str) -> None:
-    whole = Moody(join(ROOT=f"file://{tmp_path}/whole")).run(*WAYS[way])
-    for stop in (5, 7, 10, 11):
-        with pytest.raises(Exit):
-            Moody(join(ROOT=(root := f"file://{tmp_path}/{stop}"))).run(*WAYS[way], stop=stop)
-        assert Moody(join(ROOT=root)).run(*WAYS[way]) == whole, stop
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[object]]:
+    """What a way comes to undisturbed."""
+
+    @cache
+    def found(way: str) -> list[object]:
+        return Moody(Session.from_env(tmp_path_factory.mktemp("whole"))).run(*WAYS[way])
+
+    return found
+
+
+@pytest.mark.parametrize(("way", "stop"), covering(list(WAYS), (5, 7, 10, 11), times=2))
+def test_a_resumed_run_trains_on_in_the_mode_in_which_it_was(
+    join: Join, whole: Callable[[str], list[object]], way: str, stop: int
+) -> None:
+    undisturbed = whole(way)
+    with pytest.raises(Exit):
+        Moody(join()).run(*WAYS[way], stop=stop)
+    assert Moody(join()).run(*WAYS[way]) == undisturbed
 
 
 def test_one_that_was_registered_late_has_its_mode_where_it_is_registered_again(join: Join, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Upl
 from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, UploaderWord, write_word
 from perdure.checkpoint.upload import put_part
 from perdure.store import open_store
+from tests.support.covering import covering
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint.background.bucket import ROOT, Bucket, Hold
 from tests.unit.runtime.checkpoint.background.parts import (
@@ -243,11 +244,11 @@ def run_owner(bucket: Bucket, how: str, act: tuple[str, bool]) -> tuple[subproce
     return owner, pids, hold
 
 
-@pytest.mark.parametrize("how", ["main", "thread", "fork", "held"])
+@pytest.mark.parametrize(("moment", "how"), covering(list(ACTS), ["main", "thread", "fork", "held"]))
 def test_an_uploader_ends_with_its_owner_also_while_its_store_does_not_answer(
-    bucket: Bucket, act: tuple[str, bool], how: str
+    bucket: Bucket, moment: str, how: str
 ) -> None:
-    owner, (uploader, worker), _ = run_owner(bucket, how, act)
+    owner, (uploader, worker), _ = run_owner(bucket, how, ACTS[moment])
     with owner:
         owner.kill()
         owner.wait()

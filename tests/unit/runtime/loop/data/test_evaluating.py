@@ -18,6 +18,7 @@ from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.wire import ExitKind
 from perdure.wire.channel import CommitDone, Exiting, StepDone, read_report
+from tests.support.covering import covering
 from tests.unit.runtime.records import entries, kinds
 from tests.unit.runtime.session.test_boundary import EPOCHS, Act, Crash
 from tests.unit.runtime.session.training import Join, Training, samples
@@ -359,8 +360,7 @@ class Averaged:
         return self
 
 
-@pytest.mark.parametrize("way", ["a pass", "polling", "saving"])
-@pytest.mark.parametrize("stop", [4, 5, 6, 10])
+@pytest.mark.parametrize(("way", "stop"), covering(["a pass", "polling", "saving"], [4, 5, 6, 10]))
 def test_an_evaluation_with_other_weights_put_in_is_never_what_is_saved(
     join: Join, tmp_path: Path, way: str, stop: int
 ) -> None:

@@ -22,6 +22,7 @@ from perdure import Session
 from perdure.loop.data import fingerprint
 from perdure.loop.leaving import Exit
 from perdure.loop.position.datasets import STATE, Datasets
+from tests.support.covering import covering
 from tests.unit.runtime.session.ranks import Scene, play
 from tests.unit.runtime.session.training import Join, samples
 
@@ -97,8 +98,7 @@ class Grows(Dataset[Any]):
         return torch.full((4,), float(number + self.size))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("stop", [5, 6, 7, 8, 9])
+@pytest.mark.parametrize(("stop", "workers"), covering([5, 6, 7, 8, 9], [0, 1]))
 def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
     join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int
 ) -> None:
@@ -117,12 +117,12 @@ def test_nothing_is_said_of_a_dataset_that_the_script_sets_by_the_epoch(
     assert said_of(capfd, "another one") == []
 
 
-@pytest.mark.parametrize(("stop", "workers"), [(3, 0), (3, 1), (6, 0), (9, 1)])
-@pytest.mark.parametrize("kept", [False, True], ids=["a-variable", "kept-in-session.state"])
+@pytest.mark.parametrize(("when", "kept"), covering([(3, 0), (3, 1), (6, 0), (9, 1)], [False, True]))
 def test_a_dataset_that_a_body_changes_for_the_next_epochs_is_reported_where_a_resumed_run_begins_with_another(
-    join: Join, capfd: pytest.CaptureFixture[str], stop: int, workers: int, *, kept: bool
+    join: Join, capfd: pytest.CaptureFixture[str], when: tuple[int, int], *, kept: bool
 ) -> None:
     """As pseudo-labels and curricula do, after the first of three epochs or more; it leaves between two epochs."""
+    stop, workers = when
     for leave in (stop, None):
         with contextlib.suppress(Exit), join() as session:
             session.register(net=nn.Linear(4, 1))

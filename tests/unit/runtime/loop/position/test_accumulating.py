@@ -21,6 +21,7 @@ from perdure import Session, UserError
 from perdure.loop.leaving import Exit
 from perdure.loop.position.accumulating import Accumulator, Sums
 from perdure.loop.position.totals import Total, read_number, together
+from tests.support.covering import covering
 from tests.unit.runtime.session.training import Join, samples
 
 NUMBERS: tuple[float, ...] = (
@@ -268,8 +269,7 @@ def same(straight: Summing, runs: list[Summing]) -> None:
     assert {place for run in runs for place in run.read} == straight.read.keys()
 
 
-@pytest.mark.parametrize("moment", range(6, MOMENTS, 3))
-@pytest.mark.parametrize("kind", ["term", "dies"])
+@pytest.mark.parametrize(("kind", "moment"), covering(["term", "dies"], range(6, MOMENTS, 3)))
 def test_sums_are_those_of_an_undisturbed_script(join: Join, straight: Summing, kind: str, moment: int) -> None:
     runs = [Summing(join(**({"EVERY_STEPS": "1"} if kind == "dies" else {})), kind=kind, moment=moment)]
     with pytest.raises((Exit, Broken)):
