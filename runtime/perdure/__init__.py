@@ -106,7 +106,7 @@ _LATER = {
     "should_stop": "perdure.session.functions",
     "stop_when": "perdure.session.functions",
 }
-"""Where to import from what is loaded when it is first used."""
+"""The module of each name that is loaded when it is first used."""
 
 
 def __getattr__(name: str) -> Any:

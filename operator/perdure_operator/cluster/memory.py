@@ -20,7 +20,7 @@ class Memory:
     refusals: dict[str, Refusal] = field(default_factory=dict)
     """Refused creations and changes, by the object's name."""
     refused_deletions: dict[str, Refusal] = field(default_factory=dict)
-    """By the object's uid."""
+    """Refused deletions, by the object's uid."""
     channel_refused: Refusal | None = None
     """Why the newest pod came without a way to report; None if it has one, or needs none."""
     allotted: set[str] = field(default_factory=set)

@@ -120,7 +120,7 @@ class ReadOnlyApi(Protocol):
     def pages(
         self, resource: Resource, namespace: str | None = None, *, selector: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
-        """The same page by page, to save memory and not to block the event loop."""
+        """All objects page by page, to save memory and not to block the event loop."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """The object as of now."""
@@ -146,7 +146,7 @@ class ClusterApi(ReadOnlyApi, Protocol):
     async def patch_status(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> Json:
-        """The same for the status only; `test` may read any field."""
+        """Patch the status only; `test` may read any field."""
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         """Replace the object; metadata.resourceVersion in `body` is a precondition."""

@@ -203,7 +203,7 @@ def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
 
 
 def restless(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of these nodes whose signals were withdrawn in this row."""
+    """The nodes among these whose signals were withdrawn in this row."""
     row = _row(draft)
     return tuple(name for name in nodes if row and name in row.nodes)
 

@@ -115,7 +115,7 @@ class Draft:
         return self.but(policy=policy)
 
     def but(self, **fields: Any) -> Draft:
-        """The same with these fields changed.
+        """A copy with these fields changed.
 
         dataclasses.replace calls the constructor, which took a quarter of a round.
         """

@@ -95,7 +95,7 @@ def succession(draft: Draft) -> Succession:
 
 
 def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned, ...]:
-    """At most `size` of these members, in the order of their ranks."""
+    """The members to keep: at most `size` of these, in the order of their ranks."""
     if len(members) <= size:
         return tuple(members)
     pods, count, holders = own(draft.snapshot), len(members) - size, _holders(draft)

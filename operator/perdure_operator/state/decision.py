@@ -21,7 +21,7 @@ class ClusterWrite(Model):
     policy: str = ""
     """The policy of `decide` that wants it."""
     why: str = ""
-    """Its reason, in words."""
+    """The reason of the write, in words."""
 
 
 class CheckTemplate(ClusterWrite):

@@ -22,5 +22,5 @@ def named(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def places(text: str) -> frozenset[str]:
-    """The same as `named`, kept for being asked of each pod, again and again in a round."""
+    """As `named`, cached because a round asks it again and again for each pod."""
     return frozenset(named(text))

@@ -1,8 +1,8 @@
 """The zygote process: it imports, then forks a trainer at each request, as if a new interpreter had started it.
 
 It only imports (perdure.agent.preload): an OpenMP region entered here would hang every later fork, and a CUDA context
-would be useless in one. Each trainer is forked twice, so that the agent adopts it and sees its end. It begins only at
-the agent's word, and exits without it.
+would be useless in one. Each trainer is forked twice, so that the agent adopts it and sees its end. It begins only when
+the agent says so, and exits otherwise.
 
 Started by `perdure.agent.zygote` as `python -c ... OPTIONS`. It must not import torch by itself: OPTIONS name the
 imports. `run` sets up what a new interpreter would set up for the program.
@@ -180,7 +180,7 @@ def _fork_again(agent: int, added: Mapping[str, str], files: Sequence[int]) -> N
 
 
 def _begin(channel: socket.socket) -> None:
-    """Wait for the agent's word, and exit without it."""
+    """Wait until the agent lets it begin; exit if it does not."""
     with channel:
         try:
             channel.send(str(os.getpid()).encode())

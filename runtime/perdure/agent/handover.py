@@ -26,7 +26,7 @@ def word_of(state: AgentState, run: int) -> HandoverWord | None:
 
 
 def word_here(state: AgentState, trainer: TrainerProcesses, run: int) -> HandoverWord | None:
-    """The same, for an attempt that this trainer took part in."""
+    """The outcome of an attempt that this trainer took part in; None if this pod does not know."""
     return word_of(state, run) if _was_offered(trainer, run) else None
 
 
@@ -158,7 +158,7 @@ def may_follow(state: AgentState, trainer: TrainerProcesses, outcome: Outcome, n
     """Whether the newer run may be started in place, although it was offered to this trainer.
 
     It may if the attempt ended in a restart, or if the trainer reported the older run's last commit, which rules the
-    hand-over out. After any other end without a word, the newer run may be alive in other pods.
+    hand-over out. After any other end with an unknown outcome, the newer run may be alive in other pods.
     """
     if not _was_offered(trainer, newer.run):
         return True

@@ -56,7 +56,7 @@ class _Reader:
             yield from [found] if _is_installed(found.module) else self.own(found)
 
     def own(self, wanted: Import) -> Iterator[Import]:
-        """The same for one of the script's own modules, and for its packages, which run before it."""
+        """The imports of one of the script's own modules, and of its packages, which run before it."""
         parts = wanted.module.split(".")
         above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
         for name in (*above, *(f"{wanted.module}.{name}" for name in wanted.names)):

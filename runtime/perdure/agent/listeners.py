@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _TAKES: Final = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-"""By table: the state of a socket that accepts packets of any sender, listening or unconnected."""
+"""For each table, the state of a socket that accepts packets of any sender: listening or unconnected."""
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 _WATCHED: Final = re.compile(r"^tfd: +(\d+) ", re.MULTILINE)
 _EPOLL: Final = "anon_inode:[eventpoll]"
@@ -25,7 +25,7 @@ _OWN: Final = Path("/proc/self")
 
 
 def internet_listeners(net: Path) -> Iterator[tuple[str, str, int]]:
-    """Table, inode and port of each socket of this network that anybody may send to."""
+    """Table, inode and port of each socket of this network that accepts packets from any sender."""
     for name, takes in _TAKES.items():
         table = net / name
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
@@ -35,7 +35,7 @@ def internet_listeners(net: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def socket_inode(target: str) -> str:
-    """The inode of the socket that a link in /proc/PID/fd points to; "" if it is none."""
+    """The inode of the socket that a link in /proc/PID/fd points to; "" if it is no socket."""
     found = _SOCKET.fullmatch(target)
     return found[1] if found else ""
 
@@ -60,13 +60,13 @@ class GroupListeners:
         kind.__init__ = made
 
     def still_open(self) -> list[int]:
-        """Those that still listen."""
+        """The recorded sockets that still listen."""
         sockets = {socket_inode(target) for target in _opened().values()}
         return sorted(int(inode) for inode in self._made & sockets)
 
 
 def _opened() -> dict[str, str]:
-    """What this process has open, by file descriptor."""
+    """The open files of this process, by descriptor."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(_OWN / "fd"):  # noqa: PTH208 - closed before any name is read

@@ -417,7 +417,7 @@ def _start(state: AgentState, train: Train) -> Noted:
 
 
 def _stood(state: AgentState) -> tuple[int, int]:
-    """The last run that trained here, or began to, and its last step."""
+    """The last run that trained here or began to train, and its last step."""
     trainer = state.trainer
     trained = trainer and (trainer.stepped or any(one.run == trainer.run for one in state.begun))
     return (trainer.run, max(map(step_of, trainer.processes))) if trainer and trained else state.stood

@@ -43,10 +43,10 @@ class ReportFeed:
         """Our end of the process's stdin; -1 before its start and after its end."""
         self._lines: Pipe | None = None
         self.pid: int | None = None
-        """The process, while it lives: it is none of the trainer's."""
+        """The sending process while it lives. It does not belong to the trainer."""
 
     def look(self, state: AgentState, selector: selectors.BaseSelector) -> None:
-        """Passes on what the process says, and gives it the report of this state if that has changed.
+        """Logs what the process says, and gives it the report of this state if that has changed.
 
         Raises nothing: an error of reporting ends the reports, and never the agent.
         """
@@ -115,7 +115,7 @@ class ReportFeed:
         self._close()
 
     def _close(self) -> None:
-        """Starts nothing again; the process ends once its stdin is closed."""
+        """Starts no process again; this one ends once its stdin is closed."""
         lines, reports = self._lines, self._reports
         self._next = float("inf")
         self._reports, self._lines, self.pid = -1, None, None

@@ -19,7 +19,7 @@ _PHASES = {
     AgentStage.ATTACHED: TrainerPhase.CONNECTING,
     AgentStage.VOTING: TrainerPhase.HANDING_OVER,
 }
-"""Those that say it alone; what is missing here is looked at, or leaves."""
+"""The phases that follow from the stage alone. `_phase` looks further at NONE, OPENED, STEPPED and OFFERED."""
 
 
 def report_of(state: AgentState, start: str, offset: float) -> Report:
@@ -48,12 +48,12 @@ def _phase(state: AgentState) -> TrainerPhase:
 
 
 def _said(phase: TrainerPhase) -> TrainerPhase:
-    """A trainer's word from before its run was open counts no more: it trains until it says more."""
+    """What a trainer said before its run was open no longer counts: it trains until it says otherwise."""
     return TrainerPhase.TRAINING if phase is TrainerPhase.CONNECTING else phase
 
 
 def _of_training(state: AgentState, trainer: TrainerProcesses, report: Report, offset: float) -> Report:
-    """How far it is, what of it is saved, and how its members may change."""
+    """How far it is, how much of it is saved, and how its members may change."""
     first = trainer.processes[0]
     furthest = max(trainer.processes, key=lambda process: -1 if process.step is None else process.step)
     saved = max(trainer.processes, key=lambda process: process.commit.seq if process.commit else 0)
@@ -84,7 +84,7 @@ def _of_figures(report: Report, figures: Figures) -> Report:
 
 
 def _figures(trainer: TrainerProcesses) -> Figures:
-    """From the pod's first process that reported any."""
+    """The figures of the pod's first process that reported any."""
     return next((process.figures for process in trainer.processes if process.figures), Figures())
 
 

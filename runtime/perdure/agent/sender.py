@@ -38,7 +38,7 @@ from perdure.wire.report import (
 from perdure.wire.truncation import shortened
 
 RETRY_SECONDS: Final = 60.0
-"""From a report that did not arrive to the next try."""
+"""Seconds between a report that did not arrive and the next try."""
 JITTER_SECONDS: Final = 10.0
 """Up to this much later, because all agents lose their operator at the same time."""
 CHANGE_SECONDS: Final = 5.0
@@ -133,15 +133,15 @@ class Sender:
         self._sequence = 0
         self._timing = Timing()
         self._elsewhere = 0
-        """How often in a row a replica has sent us elsewhere."""
+        """How often in a row a replica has refused the report."""
         self._connection: http.client.HTTPSConnection | None = None
         self._url = ""
         self._said = False
-        """Whether the log says that reports do not arrive."""
+        """Whether the log already says that reports do not arrive."""
         self._random = random.Random()  # noqa: S311 - nothing secret
 
     def run(self) -> None:
-        """Until the agent closes its end."""
+        """Send reports until the agent closes its end."""
         while True:
             waits = None
             if self._newest is not None:
@@ -249,7 +249,7 @@ def _read_channel(path: Path) -> Channel:
 
 
 def _read_token(path: Path) -> str:
-    """Refuses what no header may hold: the HTTP client would say it in its error."""
+    """Refuses a token that no header may hold: the HTTP client would print it in its error."""
     try:
         token = path.read_text().strip()
     except OSError as error:
@@ -270,7 +270,7 @@ def _why(error: Exception) -> str:
 
 @contextlib.contextmanager
 def until(at: float, message: str) -> Iterator[None]:
-    """Raises TimeoutError in the main thread at that time.monotonic(): a server may answer byte by byte for ever."""
+    """Raises TimeoutError in the main thread at that time.monotonic(): a server may answer byte by byte forever."""
 
     def over(*_: object) -> NoReturn:
         raise TimeoutError(message)

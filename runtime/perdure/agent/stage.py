@@ -31,10 +31,10 @@ class AgentStage(StrEnum):
     IMAGING = "imaging"  # it can save no more: it may leave an image of its state
     EXITING = "exiting"  # each living process has reported its ending
     KILLED = "killed"
-    CLEARING = "clearing"  # each process has ended; their descendants are not gone
-    ENDED = "ended"  # all is gone; the next stage follows at once
+    CLEARING = "clearing"  # each process has ended; descendants of them are left
+    ENDED = "ended"  # no process is left; the next stage follows at once
     RESCUING = "rescuing"  # only its image is left, which is committed before this pod goes
-    HELD = "held"  # all is gone, and the pod waits for a newer assignment
+    HELD = "held"  # no process is left, and the pod waits for a newer assignment
     FINISHED = "finished"  # the outcome is written
 
 

@@ -1,8 +1,8 @@
 """The agent's side of the zygote: a process with all imports of a trainer, which forks one in milliseconds.
 
 It saves a trainer its imports (4-15 s). If anything is wrong with it, the agent executes the command instead, and the
-pod's log says why. The agent kills a zygote that does not answer in time. A forked process begins only at the agent's
-word, so a zygote that thaws later starts no second trainer. `perdure.agent.fork` is the process itself.
+pod's log says why. The agent kills a zygote that does not answer in time. A forked process begins only when the agent
+says so, so a zygote that thaws later starts no second trainer. `perdure.agent.fork` is the process itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES: Final = ("perdure.session.session", "torch._dynamo")
 """Always imported. torch comes with them, and creating an optimizer would import torch._dynamo (5 s)."""
 S3_MODULES: Final = ("perdure.store.s3", "perdure.store.clients")
 MOST_ATTEMPTS: Final = 3
-"""Packages left out by name, before the zygote imports nothing of the script's."""
+"""How many packages are left out by name before the zygote imports nothing of the script's."""
 NO_PRELOAD: Final = "none"
 """The value of PERDURE_PRELOAD for no zygote, which takes memory."""
 
@@ -207,7 +207,7 @@ class Zygote:
         return ""
 
     def _forked(self, environment: Mapping[str, str], report: int, stderr: int) -> int | None:
-        """The new process, which has begun; None if there is none and never will be."""
+        """The new process, which has begun; None if no process was forked, and none will be."""
         if self._control is None:
             return None
         try:

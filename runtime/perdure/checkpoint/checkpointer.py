@@ -56,11 +56,11 @@ class Checksums:
     """Checksums of what one rank holds, by name."""
 
     shared: Mapping[str, int] = field(default_factory=dict)
-    """Of what must be equal on all ranks."""
+    """Checksums of what must be equal on all ranks."""
     other: Mapping[str, int] = field(default_factory=dict)
-    """Of what should be."""
+    """Checksums of what should be equal on all ranks."""
     replicas: Mapping[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
-    """Of the boxes of sharded tensors that must be equal on several ranks, by these ranks."""
+    """Checksums of the boxes of sharded tensors that must be equal on several ranks, by these ranks."""
 
 
 class FlushedTrace(Protocol):
@@ -108,7 +108,7 @@ class Checkpointer:
     hint: str = ""
     """Extra hint for rank-divergence errors."""
     keep_every: int | None = None
-    """Of every so many steps the first commit is kept, too."""
+    """Also keep the first commit of every so many steps; None: keep none."""
     limit: int | None = None
     """Periodic saves that may fail in a row; None for no limit."""
     failures: int = 0
@@ -129,7 +129,7 @@ class Checkpointer:
 
     @staticmethod
     def check_pin(name: object) -> str:
-        """The same. UserError for what cannot be a pin's name."""
+        """The name, checked. UserError for what cannot be a pin's name."""
         return pins.check_pin(name)
 
     def rehearse(self) -> None:
@@ -149,12 +149,12 @@ class Checkpointer:
         return staged
 
     def stage_now(self) -> Staged:
-        """The same for the registered state, with the trace until now written beside it."""
+        """Stage the registered state, and write the trace until now beside it. As `stage`."""
         self._try_to_flush_trace()
         return self.stage(self._read_together())
 
     def stage_and_tell(self, state: RankState, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
-        """The same with an extra JSON value of each rank, in one exchange.
+        """As `stage`, with an extra JSON value of each rank, in one exchange.
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
@@ -215,7 +215,7 @@ class Checkpointer:
                 time.sleep(AGAIN_SECONDS)
 
     def begin_with(self, position: Position, reason: str, seconds: float) -> None:
-        """The same for the registered state, which a run must save before it trains on it."""
+        """As `commit_first`, for the registered state, which a run must save before it trains on it."""
         self.commit_first(self.stage(self._read_together()), position, reason, seconds)
 
     def _described(self, saved: Saved, position: Position) -> NewCommit:
@@ -400,7 +400,7 @@ def compare(peers: Peers, sums: Checksums, every: Sequence[ChecksumTotal], repor
 
 
 def sums_of(state: RankState) -> Checksums:
-    """Of the tensors that several ranks hold, and of what else should be equal."""
+    """Checksums of the tensors that several ranks hold, and of what else should be equal."""
     shared: dict[str, int] = {}
     replicas: dict[tuple[int, ...], dict[str, int]] = {}
     for name, tensor in state.shared.items():

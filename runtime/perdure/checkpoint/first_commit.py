@@ -14,7 +14,7 @@ from perdure.log.writer import Writer
 from perdure.store import Store
 
 UID: Final = "import"
-"""Of the run that makes the commit."""
+"""The uid of the run that makes the commit."""
 
 
 def first_run(store: Store) -> int:

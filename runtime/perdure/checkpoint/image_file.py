@@ -90,8 +90,8 @@ class Image:
     """An image that was left, verified."""
 
     def __init__(self, path: Path, begin: int = 0) -> None:
-        """It begins there in the file. Corrupt if it was changed, is incomplete, or has another format; OSError if it
-        cannot be read."""
+        """`begin` is where it begins in the file. Corrupt if it was changed, is incomplete, or has another format;
+        OSError if it cannot be read."""
         file = os.open(path, os.O_RDONLY)
         try:
             self._bytes = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ))[begin:]

@@ -184,10 +184,8 @@ def _begin(run: int, position: Position, indexes: Sequence[Mapping[str, Any]]) -
 
 
 def _version(index: Mapping[str, Any]) -> int:
-    """The one that it takes to read this part of a commit.
-
-    Since 3 ranks may each have a state of an object, and all together none; since 4 memory has an order; since 5 a
-    tensor may lie in boxes.
+    """The version needed to read this part of a commit. Since 3 each rank may have its own state of an object; since 4
+    memory has an order; since 5 a tensor may lie in boxes.
     """
     objects = index["objects"]
     by_rank = isinstance(objects, dict) and None in objects.values()

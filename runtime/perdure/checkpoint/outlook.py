@@ -27,7 +27,7 @@ class StartOutlook:
     """What a run would begin from."""
 
     run: int
-    """Its number."""
+    """The run's number."""
     entry: Entry | None
     """The entry of the commit that it would resume; None for a fresh start."""
     uri: str

@@ -49,7 +49,7 @@ class Unneeded:
     """What of a root may be deleted."""
 
     commits: Mapping[int, Committed]
-    """By the numbers of their entries, oldest first."""
+    """Commits by the numbers of their entries, oldest first."""
     milestones: frozenset[int]
     """The numbers of further ones, which stay: each is the first of so many steps."""
     litter: tuple[str, ...]

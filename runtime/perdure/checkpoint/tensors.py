@@ -201,7 +201,7 @@ def flat_bytes(tensor: Tensor) -> Tensor | None:
 
 
 def writable(tensor: Tensor) -> memoryview | None:
-    """The same memory, to write to; None also for a tensor without elements."""
+    """As `flat_bytes`, to write to; None also for a tensor without elements."""
     flat = flat_bytes(tensor)
     return memory(flat) if flat is not None and flat.numel() else None
 
@@ -236,12 +236,12 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _bytes(integers: Tensor) -> Tensor:
-    """Of a contiguous tensor, as one row."""
+    """The bytes of a contiguous tensor, as one row."""
     return _flat(integers).view(torch.uint8)
 
 
 def _as_integers(tensor: Tensor) -> Tensor:
-    """The same elements as integers of their width: not every dtype can be copied, but these all can."""
+    """The elements as integers of their width: not every dtype can be copied, but these all can."""
     width = tensor.element_size()
     if width in _INTEGERS:
         return tensor.view(_INTEGERS[width])

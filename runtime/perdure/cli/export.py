@@ -92,7 +92,8 @@ def _system_error(error: BaseException) -> OSError | None:
 
 
 def _write_hf(state: Mapping[Any, Any], to: Path) -> None:
-    """Of tied tensors safetensors holds one: the first name has it, and the metadata says which names share it."""
+    """Write safetensors, which holds one of several tied tensors: the first name has it, and the metadata says which
+    names share it."""
     other = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise UserError(f"format hf holds tensors alone, and {other[0]} is none: export it as torch")

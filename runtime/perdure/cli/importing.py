@@ -165,7 +165,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _IndexReader(FileSystemReader):
-    """As torch's, but for the index."""
+    """torch's reader with a safe unpickler for the index."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         with (Path(self.path) / ".metadata").open("rb") as file:

@@ -25,7 +25,7 @@ SIZE_BYTES: Final = 8
 FIRST_BYTES: Final = 64 * 1024
 """Bytes of a message sent together with its size: each exchange waits for the slowest rank, so most need only one."""
 LEAST_BYTES: Final = 256
-"""The same, at least, where many ranks share FIRST_BYTES."""
+"""The least of these bytes, if many ranks share FIRST_BYTES."""
 LINE_END: Final = b"\n"
 CUT: Final = b"... "
 DIGEST_BYTES: Final = 8
@@ -70,7 +70,7 @@ class GlooPeers:
             return self._rest_of_rank0(self._met(own)[0], own, self._first).value()
 
     def announce(self, value: Any) -> Any:
-        """The same without a check that all ranks make this call, so rank 0 does not wait for the others."""
+        """As `broadcast`, without a check that all ranks make this call, so rank 0 does not wait for the others."""
         own = _to_bytes("", value if self.rank == 0 else None)
         begun = _begun(own, FIRST_BYTES)
         with self._whole:

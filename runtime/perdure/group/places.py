@@ -32,7 +32,7 @@ class Beat:
     place: str = ""
 
     def encode(self) -> str:
-        """As the store keeps it."""
+        """The beat as text in the store."""
         return f"{self.number} {self.seconds} {self.place}"
 
 

@@ -197,7 +197,7 @@ def reach(settings: Settings) -> Store:
 
 
 def connect_again(place: StoreAddress) -> Store:
-    """The same for any place."""
+    """Open another connection to the store at this place. As `reach`."""
     with socket.create_connection(place.address, timeout=CONNECT_SECONDS):
         return place.connect(listen=False)
 

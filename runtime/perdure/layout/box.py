@@ -41,7 +41,7 @@ class Box:
         return Box(offset, tuple(max(0, end - start) for start, end in zip(offset, ends, strict=True)))
 
     def within(self, other: Box) -> Self:
-        """The same elements, counted from the beginning of the other one."""
+        """This box, counted from the beginning of the other one."""
         return type(self)(tuple(map(sub, self.offset, other.offset)), self.sizes)
 
     def out_of(self, other: Box) -> Self:

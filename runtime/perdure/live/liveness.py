@@ -93,7 +93,7 @@ def kept_world(run: Run) -> str:
 
 
 def hidden_obstacle(run: Run) -> str:
-    """The same for objects that the session was not given. From any thread."""
+    """The obstacle among objects that the session was not given; "" for none. From any thread."""
     return unknown_keeper(meshes(run.registry.sharded_modules) if run.registry.sharded else ())
 
 

@@ -35,7 +35,7 @@ class Gathered:
     alike: tuple[str, ...]
     """The random generators with which all ranks continue alike."""
     accumulators: Sequence[Any]
-    """Those of each old rank."""
+    """The accumulators of each old rank."""
     parts: Sequence[Mapping[str, Any]]
     """For a newer run of another size: each old rank's states that are merged."""
     alone: Any = None
@@ -118,7 +118,7 @@ class OwnStates:
         return self._run.registry.merged(header.parts, rank=self._party.new or 0, world=self._attempt.new_world)
 
     def _movable(self, state: RankState) -> RankState:
-        """The same. UserError if one of its tensors cannot go to other ranks."""
+        """The state, checked. UserError if one of its tensors cannot go to other ranks."""
         shards(state, self._run.registry.mesh)
         return state
 

@@ -35,7 +35,7 @@ class Resharding:
         self._resharded: Resharded | None = None
         """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
         self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
-        """... and each sharded tensor, with its new memory and the box that belongs there."""
+        """On such a stayer: each sharded tensor, with its new memory and the box that belongs there."""
 
     def prepare(self) -> None:
         """On an old rank, in its main thread: prepare a newer run of another size, for which shards are others."""

@@ -34,7 +34,7 @@ class Stamp:
     rank: int
     """The rank in that run."""
     world: int
-    """That run's number of ranks."""
+    """The number of ranks of that run."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -56,7 +56,7 @@ class ImageOffer:
     """The image that a rank of the next run has."""
 
     holder: int
-    """That rank."""
+    """The rank of the next run that has it."""
     stamp: Stamp
     crc: str
     """Checksum of what is equal on all ranks that hold the same part at one step."""

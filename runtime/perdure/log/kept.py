@@ -37,15 +37,15 @@ class KeptCommits:
     pinned: frozenset[int] = frozenset()
     """The entry numbers of the pinned commits."""
     released: frozenset[int] = frozenset()
-    """Those that were unpinned or read, and that retention has not handled yet."""
+    """The entry numbers of commits that were unpinned or read, and that retention has not handled yet."""
     read: frozenset[int] = frozenset()
-    """Those that a process reads."""
+    """The entry numbers of commits that a process reads."""
     left_marks: frozenset[str] = frozenset()
     """The keys of readers that have ended without removing their mark."""
 
     @property
     def held(self) -> frozenset[int]:
-        """Those that must not be deleted."""
+        """The entry numbers of commits that must not be deleted."""
         return self.pinned | self.read
 
 

@@ -51,7 +51,7 @@ class Pins:
         return replace(event, pins=others, released=released[-MOST:])
 
     def without(self, seqs: Collection[int]) -> Pins:
-        """The same after retention has handled these."""
+        """The pins after retention has handled these commits."""
         return replace(self, released=tuple(seq for seq in self.released if seq not in seqs))
 
 

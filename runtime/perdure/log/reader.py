@@ -89,7 +89,7 @@ class Commits:
 
 @dataclass(frozen=True)
 class EveryCommit:
-    """The same with commits that a chosen origin has bypassed: newest first, each with whether it was bypassed."""
+    """All commits, those that a chosen origin has bypassed too: newest first, each with whether it was bypassed."""
 
     log: Log
     newest: int | None
@@ -162,7 +162,7 @@ class Log:
         return slot
 
     def entries(self, newest: int) -> Iterator[Slot]:
-        """From `newest` down to 1, each checked against the `prev` of the one after it."""
+        """The entries from `newest` down to 1, each checked against the `prev` of the one after it."""
         expected: str | None = None
         for seq in range(newest, 0, -1):
             slot = self.slot(seq)

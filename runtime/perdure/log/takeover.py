@@ -96,7 +96,8 @@ class TakeoverLog:
             self._judge(Slot(entry.seq, "", entry))
 
     def _newest_of_each_run(self, entry: Entry | None) -> Iterator[Entry]:
-        """From the newest entry down to the older run's: each later run's first one, and the entry right below it."""
+        """The entries that decide, from the newest down to the older run's: each later run's first one, and the entry
+        right below it."""
         while entry:
             yield entry
             if entry.uid == self._uid and entry.run <= self._run:

@@ -117,7 +117,7 @@ class Writer:
         self.abandoned: set[str] = set()
         """Data folders of failed attempts."""
         self.discarded: set[str] = set()
-        """Those that were to be deleted before the next attempt."""
+        """Folders of failed attempts that were to be deleted before the next attempt."""
         self.swept: float | None = None
         """time.monotonic() of the last search for leftovers of killed writers."""
         self.bypassed_are_gone = False
@@ -249,7 +249,7 @@ class Writer:
         self._pins = self.pins.without(seqs)
 
     def every_commit(self) -> EveryCommit:
-        """Those, and all commits that this training or an earlier one bypassed."""
+        """As `commits`, with all commits that this training or an earlier one bypassed."""
         return EveryCommit(self.log, self._place.last_commit, self._place.last_opened)
 
     def commit(

@@ -70,7 +70,7 @@ class BackgroundSaves:
         self._effects.hand_over()
 
     def end(self) -> None:
-        """This process ends its part: nothing of it stays behind."""
+        """This process ends its saves: it stops the copy and the upload."""
         if self._state is not None:
             self._feed(ev.Ends())
         self._effects.end()

@@ -108,7 +108,7 @@ class Deferral:
         self._plain = 0
         """How many further copies training waits for."""
         self._paused = 0
-        """The same number when the last copy during training did not pay; 0 if it did."""
+        """How many copies were to wait when the last copy during training did not pay; 0 if it did."""
         self._paid = True
 
     @property
@@ -166,7 +166,7 @@ class Deferral:
         return found
 
     def end(self) -> None:
-        """Nothing of it stays behind."""
+        """Stop copying, and remove the hook."""
         self.settle()
         if self._hook is not None:
             self._hook.remove()

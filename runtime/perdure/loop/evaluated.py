@@ -75,7 +75,7 @@ class Evaluated:
         self._begun_at = 0
         """The newest step with a hook."""
         self._uncalled: dict[int, list[_Place]] = {}
-        """By the layer's id: those of layers that the present step has not called in eval mode yet."""
+        """Places of statistics in layers that the present step has not called in eval mode yet, by the layer's id."""
         self._hook: RemovableHandle | None = None
         self._first: int | None = None
         """This process's first step. Before it all ranks have rank 0's statistics, and nothing is compiled yet."""

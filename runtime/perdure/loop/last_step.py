@@ -33,7 +33,7 @@ class StepPhase(Enum):
     STEPS = "steps"
     """An optimizer may have changed something."""
     ENDED = "ended"
-    """It has left what it leaves."""
+    """It has left its images, or none."""
 
 
 class StepEvent(Enum):

@@ -80,7 +80,7 @@ class Run:
     agreement: Agreement
     pulse: Heartbeat
     _own_collectives = 0
-    """Those that are none of the script's: a newcomer does without them."""
+    """Collectives that are not the script's. A newcomer skips them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -193,7 +193,7 @@ class Run:
         return self.registry.state(self.own(), spread=spread(self.replicas) if self.world > 1 else ())
 
     def state_to_save(self) -> RankState:
-        """The same for a save by all ranks. Collective, if the framework that drives the loop makes it so."""
+        """The state for a save by all ranks. Collective, if the framework that drives the loop makes it so."""
         self.before_save()
         return self.state()
 

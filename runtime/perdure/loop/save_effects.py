@@ -87,12 +87,12 @@ class _Copied:
     allowed: float = math.inf
     """Seconds from then to the deadline."""
     part: Filled | None = None
-    """None while it is copied, and if it could not be."""
+    """The copied part; None while it is copied, and if it could not be."""
     parts: tuple[CopiedPart, ...] = ()
-    """Of each rank, as they are or will be."""
+    """The copied part of each rank, as it is or will be."""
     members: tuple[Member, ...] = ()
     seconds: tuple[Mapping[str, float], ...] = ()
-    """Of each rank, so far."""
+    """Seconds by part of each rank, so far."""
 
 
 class SaveEffects:
@@ -117,12 +117,12 @@ class SaveEffects:
         self._requests = self._last = None
 
     def end(self) -> None:
-        """Nothing of it stays behind."""
+        """Stop the copy and the upload."""
         self.deferral.end()
         self.copies.end()
         self._requests = None
 
-    # What has come of it.
+        # Results.
 
     def results(self) -> Iterator[ev.Event]:
         """What the uploading process and rank 0's requests have said since."""
@@ -134,7 +134,7 @@ class SaveEffects:
             yield answer
 
     def copied(self) -> list[ev.Event]:
-        """The outcome of the copy that went on while training did, which this waits for; nothing if there is none."""
+        """Wait for the copy that ran during training, and yield its outcome; nothing without such a copy."""
         if not self.deferral.copies or self._last is None:
             return []
         return self._copied_as(self._last, self.deferral.found())
@@ -169,7 +169,7 @@ class SaveEffects:
         checkpointer, why = self._run.checkpointer, self._requests.trouble if self._requests else ""
         self._run.tell(SaveFailed(checkpointer.failures + self._unanswered, why))
 
-    # The acts.
+        # Actions.
 
     def copy(self, save: ev.Save, *, trains: bool) -> list[ev.Event]:
         """Copies this rank's part. Collective; raises UserError if the ranks have diverged.

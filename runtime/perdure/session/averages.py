@@ -61,7 +61,7 @@ class KeptTensor:
 
 
 Kept = Mapping[str, KeptTensor]
-"""By the path at which the script has it."""
+"""Tensors by the path at which the script has them."""
 
 
 def shapes_of(tensors: Iterable[Tensor]) -> frozenset[tuple[int, ...]]:

@@ -54,7 +54,7 @@ class Loop:
     """An epoch loop."""
 
     number: int
-    """From 1, in the order in which the script makes them."""
+    """The number of the loop, from 1, in the order in which the script makes them."""
     limits: Mapping[str, float]
     """Limits by number: epochs, max_steps, max_seconds."""
     conditions: tuple[str, ...]
@@ -72,7 +72,7 @@ class Moment:
     """A moment of the training, and the script's functions that are called then."""
 
     name: str
-    """As in `session.on(name)`."""
+    """The name of the moment, as in `session.on(name)`."""
     functions: tuple[str, ...]
 
 
@@ -164,7 +164,7 @@ class Description:
     keep: int
     """How many checkpoints are kept."""
     keep_every: int | None
-    """Of every so many steps the first checkpoint is kept, too."""
+    """The first checkpoint of every so many steps is kept, too; None: none is."""
     exits: tuple[str, ...]
     """What asks the run to save and leave."""
     start: StartPoint
@@ -178,7 +178,7 @@ class Description:
     """Mistakes, as far as they can be seen."""
 
     def plain(self) -> dict[str, Any]:
-        """The same as values for JSON."""
+        """The description as values for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

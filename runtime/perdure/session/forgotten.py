@@ -66,7 +66,7 @@ _BATCHES: Final = "steps take batches from a DataLoader of the script's own"
 _LOADER: Final = "take them from a session.loader of another name, or register what saves the position"
 
 _Variables = dict[int, tuple[Callable[[], Any], str, Mapping[str, Any]]]
-"""By id: how to get the object, its name, and what can be compared."""
+"""Variables by id: how to get the object, its name, and what can be compared."""
 
 
 def forgotten(registered: Mapping[str, Any]) -> list[Finding]:
@@ -391,7 +391,7 @@ class _Loose:
                 yield thing, values
 
     def passes(self) -> dict[weakref.ref[Any], int]:
-        """Of the script's DataLoaders: those that are not at their end, and how many batches each has given."""
+        """The script's DataLoaders that are not at their end, and how many batches each has given."""
         loose = [one for one in self._passes if id(one) not in self._kept and not _is_over(one)]
         return {weakref.ref(one): one._num_yielded for one in loose}  # noqa: SLF001 - nothing public tells
 
@@ -400,7 +400,7 @@ class _Loose:
         return {elements_of(one) for module in self._modules() for one in _tensors(module).values()}
 
     def bare(self, weights: Iterable[Tensor]) -> list[Tensor]:
-        """Those that no living optimizer has."""
+        """The weights that no living optimizer has."""
         optimizers = [one for one in self._things if isinstance(one, Optimizer)]
         groups = [group for one in optimizers for group in dict(vars(one)).get("param_groups", ())]
         stepped = {id(one) for group in groups for one in group["params"]}

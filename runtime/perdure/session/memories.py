@@ -62,7 +62,7 @@ class _Memory:
 
 
 Memories = Mapping[str, _Memory]
-"""By the attribute's name."""
+"""What each attribute had, by its name."""
 
 
 def memories(thing: Any, saved: Container[int]) -> Memories:

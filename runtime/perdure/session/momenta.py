@@ -46,7 +46,7 @@ class NotedGradients:
         self._before = {id(one): (weakref.ref(one), numbers) for one, numbers in noted if numbers is not None}
         """Some numbers of each weight before the step."""
         self._found: dict[int, Numbers] = {}
-        """The same ones of their gradients."""
+        """The same elements of their gradients."""
         self._hooks = [one.register_post_accumulate_grad_hook(self._note) for one, _ in noted]
 
     def _note(self, weight: Tensor) -> None:

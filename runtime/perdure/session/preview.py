@@ -149,7 +149,7 @@ class _Boundary(Boundary):
 
 
 class _EpochLoops(EpochLoops):
-    """Those of which none trains."""
+    """Epoch loops of a preview: none of them trains."""
 
     def __init__(self, run: Run, boundary: Boundary, preview: Preview) -> None:
         super().__init__(run, boundary, preview.restore)

@@ -36,14 +36,14 @@ class FirstSteps:
         self._first_weights = first_weights
         self._began: FirstWeights | None = None
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        """Those that have stepped since the session's last step."""
+        """Optimizers that have stepped since the session's last step."""
         self._always: weakref.WeakSet[Optimizer] | None = None
         self._steps = 0
         self._next = STEPS
         self._first: Changes | None = None
         """Unregistered state after the first step."""
         self._newer: Changes | None = None
-        """The same, one step before the next look."""
+        """Unregistered state one step before the next look."""
         self._reported: set[str] = set()
         own = weakref.ref(self)
 

@@ -54,7 +54,7 @@ class _SavedParts:
         self.saved: set[Tensor] = set()
         """Parameters of registered modules."""
         self.parameters: set[Tensor] = set()
-        """Those, and the parameters of modules that registered objects hold."""
+        """These, and the parameters of modules that registered objects hold."""
         for thing in registered.values():
             if isinstance(thing, nn.Module):
                 self.saved.update(thing.parameters())

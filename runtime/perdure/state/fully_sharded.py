@@ -520,7 +520,7 @@ class Resharded:
 
 
 def _over_live_mesh(value: Any, before: Any) -> Any:
-    """The same; a layout is one over the script's mesh, which will be the newer run's."""
+    """The value. A layout becomes one over the script's mesh, which will be the newer run's."""
     return _spec_over(value, before.mesh) if type(value).__name__ == _SPEC else value
 
 

@@ -107,12 +107,12 @@ def held_unsaved(holder: Any) -> dict[str, Optimizer]:
 
 
 def with_held(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-    """These, and all that they hold."""
+    """These optimizers, and all that they hold."""
     return with_parts(optimizers, lambda one: held(one).values())
 
 
 def with_parts(things: Iterable[Any], parts: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """These, their parts, and the parts of those: each once."""
+    """These things, their parts, and the parts of those: each once."""
     found = {id(thing): thing for thing in things}
     for thing in (ahead := list(found.values())):
         new = {id(part): part for part in parts(thing) if id(part) not in found}

@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple, Protocol
 MODES: Final = "modes"
 """The part of a checkpoint's entry for a module with the modes of its parts."""
 TRAINED: Final = "trained"
-"""... and with what its parameters are."""
+"""The part of that entry with what its parameters are."""
 
 
 class Modes(NamedTuple):
-    """Those of one module."""
+    """The modes of one module."""
 
     parts: Mapping[str, bool]
     """Whether a part is in training mode, by its path; "" is the whole. Only of parts that differ from the one around
@@ -38,7 +38,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Modes:
-        """Those in a checkpoint's entry with modes."""
+        """The modes in a checkpoint's entry."""
         return cls(saved[MODES], saved.get(TRAINED))
 
 
@@ -50,7 +50,7 @@ class HasModes(Protocol):
         ...
 
     def modes(self) -> Modes:
-        """The present ones."""
+        """The present modes."""
         ...
 
     def set_modes(self, modes: Modes) -> list[str]:
@@ -65,9 +65,9 @@ class ModesByName:
         """`modules` may grow."""
         self._modules = modules
         self._held: Mapping[str, Modes] | None = None
-        """Those before code that a resumed run would execute again."""
+        """The modes before code that a resumed run would execute again."""
         self._resumed: Mapping[str, Modes] = {}
-        """Those in the commit, until training continues from it."""
+        """The modes in the commit, until training continues from it."""
         self.tell: Callable[[str], None] | None = None
         """Gets a line about each module of which parameters are frozen or trained as in the commit, and not as the
         script has them, once."""

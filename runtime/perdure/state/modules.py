@@ -75,7 +75,7 @@ class Module:
         self._parts: list[tuple[str, nn.Module]] = []
         """All parts by path, each before its own parts."""
         self._listed: list[nn.Module] | None = None
-        """The same without paths."""
+        """All parts without paths."""
         self._named: list[tuple[str, nn.Parameter]] = []
         """All parameters by path, each once."""
         self._trained_at_first: Mapping[str, bool] = {}

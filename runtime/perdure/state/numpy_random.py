@@ -36,7 +36,7 @@ class NumpyGenerator:
         self._state: Any = None
 
     def state(self) -> Any:
-        """The same as `numpy.random.get_state()`."""
+        """What `numpy.random.get_state()` returns."""
         generator = _RANDOM.get_bit_generator()
         if generator is not self._known:
             self._known, self._end, self._state = generator, None, None

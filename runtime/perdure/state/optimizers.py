@@ -127,7 +127,7 @@ class Optim:
     def _read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Any]:
-        """The same, for the groups that exist by now."""
+        """As `read`, for the groups that exist by now."""
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]
@@ -369,7 +369,7 @@ def _home(items: Mapping[str, Item], name: str, key: Any, owner: Tensor | None) 
 
 
 def _beside(owner: Tensor | None, tensor: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
-    """The same tensors, with their parameter's strides if these need no more memory."""
+    """The function's tensors, with their parameter's strides if these need no more memory."""
     return tensor if owner is None else lambda name: tensors.strided_like(tensor(name), owner)
 
 

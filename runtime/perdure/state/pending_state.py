@@ -69,7 +69,7 @@ class PendingState:
         )
 
     def called(self, renames: Renames) -> PendingState:
-        """The same under new names."""
+        """The part under new names."""
         shared, replicated = (
             {renames(name): tensor for name, tensor in found.items()} for found in (self.shared, self.replicated)
         )

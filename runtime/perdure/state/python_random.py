@@ -29,7 +29,7 @@ class PythonGenerator:
         self._state: Any = None
 
     def state(self) -> Any:
-        """The same as `random.getstate()`."""
+        """What `random.getstate()` returns."""
         if self._memory is None:
             return random.getstate()
         now = self._memory.raw

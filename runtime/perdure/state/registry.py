@@ -41,7 +41,8 @@ from perdure.state.shards import check_shards, unreduced
 T = TypeVar("T")
 
 PARTED: Final = "ZeroRedundancyOptimizer"
-"""Of torch.distributed.optim, by its name, because its import takes longer than the rest of a registration."""
+"""An optimizer of torch.distributed.optim, by its name, because its import takes longer than the rest of a
+registration."""
 
 
 @runtime_checkable
@@ -63,7 +64,7 @@ class Small:
     others: Mapping[str, Mapping[str, Any]]
     """The states of objects that are neither modules nor optimizers."""
     modes: Mapping[str, Modes]
-    """Those of each module's parts."""
+    """The modes of each module's parts."""
 
 
 class Registry:
@@ -93,7 +94,7 @@ class Registry:
         self._unclaimed = PendingState()
         """What the checkpoint holds of late objects that are not registered yet."""
         self._parts = PendingState()
-        """... and of parts that registered modules do not have yet."""
+        """What the checkpoint holds of parts that registered modules do not have yet."""
         self._restored: dict[str, list[dict[str, Any]]] = {}
         """The optimizers' groups in the checkpoint, while it holds late objects."""
         self._marked: set[str] = set()
@@ -360,7 +361,7 @@ class Registry:
 
     @property
     def sharded_modules(self) -> list[nn.Module]:
-        """Those that are sharded over the ranks."""
+        """The registered modules that are sharded over the ranks."""
         return [module.inside for module in self._modules.values() if module.sharded]
 
     @property
@@ -498,7 +499,7 @@ class Registry:
         self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
 
     def _lacking(self, found: PendingState) -> PendingState:
-        """Those of these tensors that were late in the checkpoint and that the modules do not have yet."""
+        """The tensors among these that were late in the checkpoint and that the modules do not have yet."""
         return found.named(self._marked - self._live().keys())
 
     def settle(self, *, strict: bool = True) -> bool:

@@ -37,7 +37,8 @@ class Renames:
         return Renames({**self.names, **more})
 
     def of(self, held: Collection[str]) -> Renames:
-        """Those that apply to a checkpoint with these names. One that has the new name already was saved with it.
+        """The renames that apply to a checkpoint with these names. A checkpoint that has the new name already was saved
+        with it.
 
         UserError if that is ambiguous, because each of two names replaces the other, or if two names become one.
         """
@@ -78,7 +79,7 @@ class Renames:
         return found
 
     def _relative(self, module: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for names within a module."""
+        """The values under the present names within a module."""
         return {self(f"{module}.{name}").removeprefix(f"{self(module)}."): value for name, value in values.items()}
 
     def _key(self, key: Any) -> Any:

@@ -26,7 +26,8 @@ ELEMENTS: Final = 16
 PARAMETERS: Final = 128
 """Parameters that are compared, if there are more."""
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By an element's size. NumPy knows integers of every size, and they are compared bit for bit, even NaNs."""
+"""The integer type by an element's size. NumPy knows integers of every size, and they are compared bit for bit, even
+NaNs."""
 _VERSION: Final = attrgetter("_version")
 """How often torch has seen it written to; there is no public name for it."""
 
@@ -76,7 +77,7 @@ def elements_of(tensor: Tensor) -> bytes | None:
 
 
 def numbers_of(tensor: Tensor) -> NDArray[np.float64] | None:
-    """The same elements of a tensor of floating-point numbers as float64; None if they cannot be read."""
+    """Some elements of a tensor of floating-point numbers as float64; None if they cannot be read."""
     view = _spread(tensor)
     return None if view is None else view.view(tensor.dtype).to("cpu", torch.float64, copy=True).numpy()
 

@@ -272,9 +272,9 @@ class Figures:
     phase: TrainerPhase = TrainerPhase.TRAINING
     """Training, saving or evaluating, once it has restored; connecting before that."""
     samples_per_second: float | None = None
-    """Of all ranks together, over the last seconds."""
+    """Samples per second of all ranks together, over the last seconds."""
     step_seconds: float | None = None
-    """From one step to the next, over the last seconds."""
+    """Seconds from one step to the next, over the last seconds."""
     save_stall_seconds: float | None = None
     """How long training stood still for the newest periodic save."""
     required_grace_seconds: float | None = None

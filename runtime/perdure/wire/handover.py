@@ -24,7 +24,7 @@ WHY_CHARACTERS: Final = 120
 
 
 NO_WORD: Final = "none"
-"""Of an attempt whose word is not known, in an outcome."""
+"""The word of an attempt whose outcome is not known, in an outcome."""
 
 
 class HandoverWord(StrEnum):
@@ -89,7 +89,7 @@ class Handover:
     run: Positive
     """The living run."""
     world: Positive
-    """Its world."""
+    """The living run's number of ranks."""
     joins: Ranks
     """Ranks of the newer run that newcomers hold, ascending."""
     leavers: Ranks

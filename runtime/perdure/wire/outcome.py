@@ -147,7 +147,7 @@ class Beginning:
     of: Natural = 0
     """The earlier run that this pod's last trainer trained; 0 for none."""
     reached: Natural = 0
-    """That trainer's last finished step."""
+    """The last finished step of that trainer."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ AWAITED_KEPT: Final = 8
 """Ranks that a report names as waited for."""
 
 _REASON_BYTES: Final = 420
-"""The same once JSON has escaped it: an escaped character has at most twelve bytes."""
+"""Size limit of the reason once JSON has escaped it: an escaped character has at most twelve bytes."""
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
 """What moves a cursor, begins a line, changes the direction of a text, cannot be seen or cannot be encoded."""
 
@@ -125,7 +125,7 @@ class Report:
     epoch: Natural | None = None
     """Epochs finished."""
     samples_per_second: _Amount | None = None
-    """Of all ranks together, over the last seconds."""
+    """Samples per second of all ranks together, over the last seconds."""
     step_seconds: _Amount | None = None
     """Seconds from one step to the next, over the last seconds."""
     commit_step: Natural | None = None

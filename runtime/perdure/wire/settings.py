@@ -99,7 +99,7 @@ class Settings:
     """The number of this session in a process group that existed before it; 0 if the session makes the group."""
     keep: int = DEFAULT_KEEP
     keep_every: int | None = None
-    """Of every so many steps the first commit is kept, too."""
+    """Also keep the first commit of every so many steps; None: keep none."""
     cadence: Cadence = Cadence(seconds=DEFAULT_EVERY_SECONDS)
     grace: float = DEFAULT_GRACE_SECONDS
     rendezvous: float = DEFAULT_RENDEZVOUS_SECONDS

@@ -21,7 +21,7 @@ class CommitSelector:
     seq: int | None = None
     """The number of its entry in the log."""
     pin: str | None = None
-    """Its pin."""
+    """The commit's pin."""
 
     def __post_init__(self) -> None:
         """UserError for what can name no commit."""

@@ -150,5 +150,5 @@ def _volume(raw: Json) -> Json:
 
 
 def _only(raw: Any, names: Sequence[str]) -> Json:
-    """These fields of an object; {} if it is none."""
+    """These fields of an object; {} if `raw` is no object."""
     return {name: raw[name] for name in names if name in raw} if isinstance(raw, dict) else {}

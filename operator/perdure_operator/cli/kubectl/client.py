@@ -55,7 +55,7 @@ class Kubectl:
         self._flags = tuple(flags)
 
     def server_time(self) -> datetime:
-        """This machine's own time: `kubectl get --raw` does not tell the server's."""
+        """This machine's own time: `kubectl get --raw` does not show the server's."""
         return utc_now()
 
     async def namespace(self) -> str:

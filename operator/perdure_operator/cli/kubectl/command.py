@@ -137,7 +137,7 @@ def _parser() -> _Parser:
 
 
 def _kubectl_flags(default: Any) -> _Parser:
-    """Those of kubectl itself; they may stand before the command and after it."""
+    """The flags of kubectl itself, accepted before and after the command."""
     flags = _Parser(add_help=False, argument_default=default)
     flags.add_argument("-n", "--namespace", metavar="NAMESPACE", help="instead of the context's")
     flags.add_argument("-A", "--all-namespaces", action="store_true", default=default or False)

@@ -54,7 +54,7 @@ class Outlook(Model):
 
     how: How
     seconds: float
-    """From the cordon until members are asked, without the time that new members take to be Ready."""
+    """Seconds from the cordon until members are asked, without the time that new members take to be Ready."""
     size: int = 0
     """How many members the next run has; 0 if there is none yet."""
     starting: int = 0

@@ -42,7 +42,7 @@ class JobSeen:
 
     @property
     def status(self) -> TrainingJobStatus:
-        """Its status; an empty one if it is not `known`."""
+        """The job's status; an empty one if it is not `known`."""
         return self.record.status or TrainingJobStatus()
 
 
@@ -71,7 +71,7 @@ class SavedStep(Model):
 
     step: int
     time: datetime | None = None
-    """By when it was there, at the latest; null where status does not tell."""
+    """The latest time at which it was saved; null if status does not say."""
     reported: bool = False
     """Whether rank 0 reports commits while it trains. Otherwise members report them when they end."""
 
@@ -204,5 +204,5 @@ def why_disrupted(status: TrainingJobStatus) -> Disrupted | None:
 
 
 def in_order(jobs: Iterable[JobSeen]) -> list[JobSeen]:
-    """By namespace and name."""
+    """The jobs sorted by namespace and name."""
     return sorted(jobs, key=lambda one: one.record.key)

@@ -43,7 +43,7 @@ class MemberSeen(Model):
     ranks: str = ""
     """Its ranks in the newest run that it is planned for, such as 0-7."""
     run: int | None = None
-    """That run."""
+    """The newest run that it is planned for."""
     state: str
     """What its kubelet, or the scheduler, reports."""
 
@@ -58,7 +58,7 @@ class JobPage(Model):
     """The message of the condition Disrupted while it is True."""
     members: tuple[MemberSeen, ...] = ()
     moves: tuple[HistoryEntry, ...] = ()
-    """As in status.history, oldest first."""
+    """The moves in status.history, oldest first."""
     conditions: tuple[Condition, ...] = ()
     steps_lost: int = 0
     steps_in_doubt: int = 0
@@ -196,7 +196,7 @@ def _lost(one: HistoryEntry) -> str:
 
 
 def _conditions(conditions: Sequence[Condition]) -> Table:
-    """Those that a person should read: what is as it should be is left out."""
+    """The conditions that a person should read. Those that are as they should be are left out."""
     rows = tuple(
         (one.type, one.status, one.reason, one.message)
         for one in conditions

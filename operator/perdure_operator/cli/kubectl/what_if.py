@@ -34,12 +34,12 @@ WHERE: Final = 4
 
 @dataclass(frozen=True)
 class Rules:
-    """By which rules a drain is played."""
+    """The rules by which a drain is played."""
 
     rows: str
     """Which rows of the table of signals, in words."""
     version: str
-    """Of Perdure, whose decisions are played."""
+    """The version of Perdure whose decisions are played."""
     operator: str = ""
     """The version of the operator's chart; "" if unknown."""
     namespace: str | None = None
@@ -75,7 +75,7 @@ class Evictions(Model):
     first_after: float | None = None
     """About so many seconds after the cordon the first is admitted if new members find room; absent if unknown."""
     at_latest: datetime | None = None
-    """By when, if new members find no room; absent without a limit."""
+    """The time by which they are admitted if new members find no room; absent without a limit."""
 
 
 class DrainOfJob(Model):
@@ -87,7 +87,7 @@ class DrainOfJob(Model):
     members: tuple[str, ...]
     """Its pods on these nodes."""
     nodes: tuple[str, ...]
-    """Those of the nodes that they are on."""
+    """The nodes that these pods are on."""
     with_room: Outlook
     """If its new members find a node."""
     without_room: Outlook

@@ -52,7 +52,8 @@ def _endpoint(spec: TrainingJobSpec) -> str:
 
 
 def _folder(namespace: str, template: Json, folder: PurePosixPath) -> Root | None:
-    """By the volume that is mounted closest above it; None for the container's own file system."""
+    """The root of a folder, by the volume that is mounted closest above it; None for the container's own file
+    system."""
     mounts = {PurePosixPath(str(one.get("mountPath", ""))): one for one in _items(_trainer(template), "volumeMounts")}
     above = [path for path in mounts if folder.is_relative_to(path)]
     if not above:

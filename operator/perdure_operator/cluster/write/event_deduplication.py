@@ -12,7 +12,7 @@ from typing import Final
 from perdure_operator.state.decision import JobEvent
 
 AGAIN: Final = timedelta(minutes=10)
-"""The same event about a job is not repeated within this time."""
+"""An event about a job is not repeated within this time."""
 MOST_ALIKE: Final = 10
 """Events with one reason that are sent about a job within that time. The last of them says that others follow."""
 

@@ -31,7 +31,7 @@ class Access(Enum):
     UNKNOWN = auto()
     """The API server does not know the token."""
     FORBIDDEN = auto()
-    """It knows the user, who may not read the metrics."""
+    """The API server knows the user, who may not read the metrics."""
     NO_ANSWER = auto()
 
 

@@ -37,7 +37,7 @@ class RoundCounts:
 
     outcomes: Counter[RoundOutcome] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)
-    """By kind of write, `Status` among them. Only of rounds in which all writes succeeded."""
+    """Writes by kind, `Status` among them, only of rounds in which all writes succeeded."""
     buckets: list[int] = field(default_factory=lambda: [0] * (len(ROUND_SECONDS) + 1))
     """Rounds by duration; each counts in one bucket. The last has those longer than all bounds."""
     seconds: float = 0.0

@@ -129,7 +129,7 @@ class SessionDriver(Callback):
     # Called by Lightning.
 
     def on_sanity_check_start(self, *_: Any) -> None:
-        """The sanity check is the first run's alone, so its collectives are none that a newcomer has to make."""
+        """Only the first run makes the sanity check, so a newcomer need not make its collectives."""
         self._sanity_check.enter_context(own_collectives(self._session))
 
     def on_sanity_check_end(self, *_: Any) -> None:

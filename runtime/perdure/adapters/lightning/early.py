@@ -1,8 +1,8 @@
-"""Lightning's own collectives before the first batch, of which a process that joins a living run does without.
+"""Lightning's own collectives before the first batch, which a process that joins a living run skips.
 
 The others have made theirs long ago. If the newer run begins in place instead, all its ranks start again, and make them
-while this process waits in its restore: it makes up for what it has left out. A collective that the script asks for is
-made as usual: without other ranks it fails, and the ranks that made it do not change live.
+while this process waits in its restore: then it makes those that it has skipped. A collective that the script asks for
+is made as usual: without other ranks it fails, and the ranks that made it do not change live.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 BARRIERS: Final = ("lightning.",)
 BROADCASTS: Final = ("lightning.pytorch.callbacks.model_checkpoint", "lightning.pytorch.trainer.trainer")
-"""Of a folder, which a resume restores."""
+"""Modules that broadcast a folder, which a resume restores."""
 REDUCTIONS: Final = ("lightning.pytorch.utilities.data",)
-"""Of a loader's length, to see whether some rank has none."""
+"""Modules that reduce a loader's length, to see whether some rank has no batch."""
 
 
 class EarlyCollectives:
-    """Those of one process."""
+    """The collectives that Lightning makes in one process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._left_out: list[Callable[[], Any]] = []
 
     def made(self, own: tuple[str, ...], collective: Callable[[], T], alone: T) -> T:
-        """The result of a strategy's collective. `own`: how the modules are called that ask for Lightning's own ones;
-        a process without other ranks leaves these out, and gets `alone`."""
+        """The result of a strategy's collective. `own`: the names of the modules that ask for Lightning's own ones; a
+        process without other ranks skips these, and gets `alone`."""
         caller = str(sys._getframe(2).f_globals.get("__name__"))
         if not caller.startswith(own):
             return collective()
@@ -43,11 +43,11 @@ class EarlyCollectives:
             return collective()
 
     def make_up(self) -> None:
-        """The newer run begins in place: make what was left out, as its other ranks do."""
+        """The newer run begins in place: make the skipped collectives, as its other ranks do."""
         left_out, self._left_out = self._left_out, []
         for collective in left_out:
             collective()
 
     def forget(self) -> None:
-        """The newer run has begun live: no rank waits for what was left out."""
+        """The newer run has begun live: no rank waits for the skipped collectives."""
         self._left_out = []

@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from perdure.errors import UserError
 
 _DECISIVE: Final = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
-"""What a ModelCheckpoint decides by whether to save, and has in no state_dict. All ranks have to decide alike."""
+"""The values by which a ModelCheckpoint decides whether to save, in no state_dict. All ranks have to decide alike."""
 
 
 class _EpochLoop(_TrainingEpochLoop):
@@ -64,12 +64,12 @@ def restore_loops(trainer: Any, saved: Mapping[str, Any]) -> None:
 
 
 def read_checkpoints(trainer: Any) -> dict[str, dict[str, Any]]:
-    """What each ModelCheckpoint decides by, beside its state_dict."""
+    """The values by which each ModelCheckpoint decides, beside its state_dict."""
     return {found.state_key: {name: getattr(found, name) for name in _DECISIVE} for found in _checkpoints(trainer)}
 
 
 def restore_checkpoints(trainer: Any, saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Restore that. Those that were not there stay as they are."""
+    """Restore these values. Callbacks without saved ones stay as they are."""
     for found in _checkpoints(trainer):
         for name, value in saved.get(found.state_key, {}).items():
             setattr(found, name, value)

@@ -33,8 +33,8 @@ What holds, whatever dies, freezes, is late or refuses:
 * Hooks run after the log's answer, by rank 0's word, on all ranks at the same hand-out.
 * A save that failed or was dropped for a hand-over is owed: it is repeated at the next batch request at which no save
 is in progress.
-  Never are two in a row dropped for hand-overs.
-* By the clock and by steps a save is skipped while another one is under way. For any other save the ranks stand until
+  Two saves in a row are never dropped for hand-overs.
+* A save by the clock or by steps is skipped while another one is under way. For any other save the ranks stand until
   that one is settled, and then save this very step.
 
 `Agreed`, `HandOut`, `Stood`, `Streamed`, `Stops`, `TrainsOn`, `HandsOver` and `Leaves` come at the same call on all

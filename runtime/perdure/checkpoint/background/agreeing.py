@@ -22,7 +22,7 @@ from perdure.checkpoint.background.vector import ArenaUse, Words
 
 
 def heard(state: SavesState, words: Words) -> Step:
-    """What all ranks say together has been read."""
+    """The combined vector of all ranks was read."""
     state = replace(state, busiest=ArenaUse(words.arena))
     save, answer = state.save, LoggedCommit.unpack(words.committed)
     if save is None:
@@ -49,7 +49,7 @@ def _failed(state: SavesState, save: Save) -> Step:
 
 
 def drop(state: SavesState) -> Step:
-    """Nothing comes of the save under way, and no append that names it was sent."""
+    """Drop the save under way. No append that names it was sent."""
     if state.save is None:
         return stay(state)
     abandon = () if state.rank else (Abandon(state.save),)

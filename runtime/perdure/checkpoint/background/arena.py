@@ -34,15 +34,15 @@ from perdure.log.entry import checksum
 from perdure.log.position import Position
 
 STROKE_BYTES: Final = 256 * 1024
-"""How much is summed up and then copied: it is still in a core's cache when it is copied."""
+"""Bytes that are summed up and then copied: few enough to be in a core's cache still."""
 STROKE_PIECES: Final = 512
-"""At most so many small tensors in one stroke; the kernel takes 1024."""
+"""The most small tensors in one call; the kernel takes 1024."""
 FEW_PIECES: Final = 16
-"""Up to so many are copied one by one; more cost less in one call of the kernel."""
+"""Up to this many are copied one by one; more cost less in one call of the kernel."""
 PREPARED_BYTES: Final = 4 * 1024 * 1024
-"""How much is allocated at once in the background: a copy that begins waits for no more than that."""
+"""Bytes allocated at once in the background: a copy that begins waits for no more than that."""
 MARGIN_BYTES: Final = 256 * 1024 * 1024
-"""What is left to the trainer and to the process that uploads, beside the arena."""
+"""Memory that stays for the trainer and for the process that uploads, beside the arena."""
 
 _LEAST: Final = 10
 """The priority of the thread that allocates."""
@@ -59,7 +59,7 @@ class StateChanged(Corrupt):
 
 @dataclass(frozen=True)
 class Filled:
-    """A part that was copied: the seal, and what its index is made of, without another look at the arena."""
+    """A copied part: the seal, and all that its index needs, so that the arena is not read again."""
 
     seal: Seal
     staged: Staged
@@ -68,12 +68,12 @@ class Filled:
 
     @property
     def size(self) -> int:
-        """Of the shard, in bytes."""
+        """Size of the shard in bytes."""
         return self.seal.size
 
     @property
     def checksum(self) -> str:
-        """Of the shard."""
+        """Checksum of the shard."""
         return self.seal.checksum
 
 
@@ -92,7 +92,7 @@ class Arena:
         self.fd = above_standard(_nameless())
         self._mapped: mmap.mmap | None = None
         self._allocated = 0
-        """How far what is mapped has memory: a write beyond could end this process."""
+        """Up to which byte the mapping has memory: a write beyond could end this process."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         _open.add(self)
@@ -170,8 +170,8 @@ class Arena:
         return total
 
     def _take(self, views: list[memoryview], at: int, total: int) -> int:
-        """The same where the script may free what is read. So only the kernel reads it, which says so instead of ending
-        this process, and what has arrived is summed up."""
+        """Copy and sum up memory that the script may free meanwhile. Only the kernel reads it, because it reports
+        missing memory instead of ending this process."""
         size = sum(map(len, views))
         try:
             _put(self.fd, views, at)
@@ -226,7 +226,7 @@ class Arena:
         return Filled(seal, replace(staged, pieces=_gone), blocks)
 
     def unseal(self) -> None:
-        """Take the label off: the arena holds nothing. Its memory stays, for the next part."""
+        """Remove the label: the arena then holds nothing. Its memory stays for the next part."""
         _put(self.fd, [memoryview(bytes(PAGE_BYTES))], 0)
 
     def shrink(self, size: int) -> None:
@@ -243,7 +243,7 @@ class Arena:
         self.leave()
 
     def leave(self) -> None:
-        """Give back what this process has of it, without a word to the thread that allocates."""
+        """Give back this process's memory of it, without informing the thread that allocates."""
         with suppress(BufferError):  # forked while another thread was copying: what is mapped stays as long as it lives
             self._unmap()
         os.close(self.fd)
@@ -271,7 +271,7 @@ class _Sums:
         self._block = self._filled = 0
 
     def result(self) -> tuple[str, tuple[str, ...]]:
-        """Of everything, and of each block."""
+        """The checksum of everything, and of each block."""
         if self._total != self._size:
             raise Corrupt(
                 f"{self._total} bytes were staged instead of {self._size}: the state changed while it was read"
@@ -341,7 +341,7 @@ def _put(fd: int, views: list[memoryview], at: int) -> None:
 
 
 def _populate(mapped: mmap.mmap, at: int, size: int) -> None:
-    """Else the first copy does it, page by page."""
+    """Otherwise the first copy would allocate it, page by page."""
     if sys.platform == "linux":
         with suppress(OSError):  # a kernel that cannot
             mapped.madvise(_POPULATE_WRITE, at, size)

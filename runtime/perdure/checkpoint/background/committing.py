@@ -24,14 +24,14 @@ CommitEvent = Prepared | NotPrepared | Appended | NoAnswer | CommitFenced
 
 
 def begin_commit(state: SavesState) -> Step:
-    """Begins to commit the save under way, which is durable on all ranks."""
+    """Begin to commit the save under way, which is durable on all ranks."""
     if state.rank or state.save is None:
         return stay(state)
     return stay(state, Prepare(state.save), commit=CommitState.PREPARING)
 
 
 def step_commit(state: SavesState, event: CommitEvent) -> Step:
-    """What the store has answered."""
+    """Act on the store's answer."""
     save = state.save
     if save is None or event.name != save.name:
         return stay(state)

@@ -18,7 +18,8 @@ from perdure.log.position import Position
 
 UploaderEvent = ev.Durable | ev.Released | ev.Failed | ev.UploaderEnded | ev.UploaderStuck | ev.Room
 MOST_DEATHS: Final = 2
-"""So many processes that end by themselves, with no part uploaded between: none can do it here now."""
+"""After this many processes that ended by themselves, with no part uploaded between, uploads count as impossible
+here."""
 AGAIN_SECONDS: Final = 60.0
 """Delay before a rank that could not copy or upload retries; doubled each time."""
 LONGEST_SECONDS: Final = 3600.0
@@ -45,7 +46,7 @@ class Copies:
         """The machine's number of the process."""
         self._dying: _Dying | None = None
         self._why = ""
-        """Why the last process has ended that ended by itself."""
+        """Why the last process that ended by itself has ended."""
         self.seconds = 0.0
         """How long the last upload took."""
         self._said_missing = False
@@ -58,7 +59,7 @@ class Copies:
         self._pause = AGAIN_SECONDS
 
     def make_room(self, size: int) -> bool:
-        """Whether there is memory for a part of about `size` bytes; it is allocated while training goes on."""
+        """Whether there is memory for a part of about `size` bytes. It is allocated while training continues."""
         if time.monotonic() < self._again_at:
             return False
         size = max(size, self._largest)
@@ -118,7 +119,7 @@ class Copies:
             return f"this rank's part cannot be copied: {error}"
 
     def order(self, uploader: int, folder: str, part: Filled) -> None:
-        """Have this part uploaded by the process with this number."""
+        """Order the process with this number to upload this part."""
         self._number = uploader
         if self.process:
             self.process.order(folder, part)
@@ -130,7 +131,7 @@ class Copies:
             self.process.kill()
 
     def heard(self) -> Iterator[UploaderEvent]:
-        """The results of the orders since."""
+        """The results of orders since the last call."""
         process = self.process
         for word in process.words() if process else ():
             match word:
@@ -149,7 +150,7 @@ class Copies:
             yield from self._ends(process, self._dying)
 
     def end(self) -> None:
-        """Nothing of it stays behind."""
+        """End the process and free the arena."""
         if self.process:
             self.process.close()
         if self._arena:

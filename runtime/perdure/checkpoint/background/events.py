@@ -26,7 +26,7 @@ class Save:
     number: int
     """Counted per run, from 1."""
     name: str
-    """Its folder, its label in arenas, and what every word about it says."""
+    """The save's name: its folder, its label in arenas, and the key in every word about it."""
     step: int
     reason: str
 
@@ -107,7 +107,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Ends:
-    """This process ends: nothing of it may stay behind."""
+    """This process ends: no copy and no uploader of it may be left."""
 
 
 # What a rank hears from its own threads and processes.
@@ -172,7 +172,7 @@ class UploaderEnded:
 
     uploader: int
     why: str = ""
-    """Of one that was not killed."""
+    """Why it ended, if it was not killed."""
 
 
 @dataclass(frozen=True)

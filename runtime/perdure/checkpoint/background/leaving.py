@@ -23,7 +23,7 @@ MANY: Final = 10
 
 
 def leave(state: SavesState, event: Leaves) -> Step:
-    """What the ranks do next. They gather again until the turn is over."""
+    """Decide what the ranks do next. They gather again until the turn is over."""
     if state.mode is not Mode.LEAVES:
         state = replace(state, mode=Mode.LEAVES, firm=None, found=state.save is not None)
     state, actions = heard(state, event.words)
@@ -61,7 +61,7 @@ def _closes(state: SavesState, why: str) -> Step:
 
 
 def _without(state: SavesState, event: Leaves) -> Step:
-    """No save is under way, or none any more."""
+    """No save is under way any more."""
     if event.whole is None:
         return _over(state)
     if state.kept:
@@ -110,7 +110,7 @@ def _goes_back(state: SavesState, event: Leaves) -> Step:
 
 
 def _finishes_if_it_fits(state: SavesState, event: Leaves) -> Step:
-    """One that is being finished is not given up before the last second: the estimate may be wrong."""
+    """A save that is being finished is given up only in the last second: the estimate may be wrong."""
     if _over_time(event) or not (state.finishes or _fits(event, event.rest)):
         if event.whole is None:
             step = drop(state)

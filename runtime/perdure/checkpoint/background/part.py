@@ -1,7 +1,7 @@
 """Writes a rank's part under the name of its save, which another process may have written before, or writes now.
 
-A save has one name and one content: nothing is overwritten, and what is there is taken as its own if it is equal. A
-part whose bytes are not those that were copied is not written at all. No torch.
+A save has one name and one content. Nothing is overwritten: an equal object that exists counts as written by this save.
+A part whose bytes differ from those that were copied is not written at all. No torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.store import KeyExists, NoSuchKey, Store
 def put_shard(store: Store, folder: str, staged: Staged, expected: str) -> tuple[str, ...]:
     """Write the shard, whose bytes must have the `expected` checksum. Returns the checksums of its blocks.
 
-    Corrupt if they have another one, or if another shard lies there.
+    Corrupt if they have another one, or if another shard is there.
     """
     key = shard_key(folder, staged.rank, staged.world)
     sums: list[str] = []
@@ -32,7 +32,7 @@ def put_shard(store: Store, folder: str, staged: Staged, expected: str) -> tuple
 
 
 def put_index(store: Store, folder: str, staged: Staged, sums: Sequence[str], *, run: int, position: Position) -> None:
-    """Write the index of a shard that is written. Corrupt if another one lies there."""
+    """Write the index of a shard that is written. Corrupt if another index is there."""
     index = index_of(staged, shard_key(folder, staged.rank, staged.world), sums)
     key, text = index_key(folder, staged.rank), write_index(index, run, position)
     try:

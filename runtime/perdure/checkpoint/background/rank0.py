@@ -32,7 +32,7 @@ Rank0Answer = ev.Prepared | ev.NotPrepared | ev.Appended | ev.NoAnswer | ev.Comm
 
 @dataclass(frozen=True)
 class CopiedPart:
-    """What the ranks have said of one rank's part when they copied it."""
+    """What one rank said of its part when it copied it."""
 
     size: int
     crc: str
@@ -55,7 +55,7 @@ class CommitRequests:
         """Why the last append had no answer."""
 
     def answers(self) -> list[Rank0Answer]:
-        """What has come since."""
+        """The answers since the last call."""
         found = []
         while not self._answers.empty():
             found.append(self._answers.get())
@@ -110,7 +110,7 @@ class CommitRequests:
         self._begin(act, no_answer)
 
     def beside(self, act: Callable[[], None]) -> str:
-        """Do something in a thread of its own. Returns why it was not begun, if no thread can be started."""
+        """Run a function in its own thread. Returns why it was not begun, if no thread can be started."""
         try:
             threading.Thread(target=act, name="perdure-commit", daemon=True).start()
         except RuntimeError as error:  # at a limit of threads or of memory

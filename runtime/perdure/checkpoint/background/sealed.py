@@ -1,4 +1,4 @@
-"""What stands in an arena, and how it is read: by the trainer that fills it, and by the process that uploads from it.
+"""The content of an arena, and how the trainer that fills it and the process that uploads from it read it.
 
     label (a page) · the shard's bytes · the rest of the part (JSON)
 
@@ -24,7 +24,7 @@ from perdure.log.entry import checksum
 from perdure.log.position import Position
 
 PAGE_BYTES: Final = 4096
-"""Of the label, so that a shard begins on a page of its own."""
+"""Size of the label, so that a shard begins on its own page."""
 
 FORMAT: Final = 1
 
@@ -47,7 +47,7 @@ class Seal:
     size: int
     """Size of the shard in bytes."""
     checksum: str
-    """Of the shard's bytes, as they were when they were copied."""
+    """Checksum of the shard's bytes as they were copied."""
     rest: int
     """Size of the rest of the part in bytes."""
     rest_checksum: str
@@ -85,8 +85,8 @@ def read_seal(fd: int) -> Seal | None:
 def read_part(fd: int, seal: Seal) -> tuple[Staged, Position]:
     """The part in an arena, and its position. Its pieces are blocks, each valid until the next one.
 
-    What was read is what was summed up: the bytes are copied once before they are. Corrupt if the rest of the part is
-    not what the seal says; of the shard's bytes the caller knows the checksum.
+    Each block is copied before it is summed up, so that its checksum is of the bytes that are sent. Corrupt if the rest
+    of the part is not what the seal says; the caller knows the checksum of the shard's bytes.
     """
     rest = bytearray(seal.rest)
     if (

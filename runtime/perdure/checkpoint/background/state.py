@@ -19,7 +19,7 @@ _NAME_CHARACTERS: Final = 16
 
 
 class PartState(StrEnum):
-    """What has become of this rank's part of the save under way."""
+    """The state of this rank's part of the save under way."""
 
     NONE = "none"
     COPYING = "copying"

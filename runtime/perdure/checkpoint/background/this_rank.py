@@ -42,7 +42,7 @@ def begin_copy(state: SavesState, save: Save) -> Step:
 
 
 def step_part(state: SavesState, event: PartEvent) -> Step:
-    """What this rank's own threads and processes say."""
+    """Act on what this rank's own threads and processes report."""
     match event:
         case Room(usable):
             return stay(state, room=usable)
@@ -78,7 +78,7 @@ def fail(state: SavesState, why: str) -> Step:
 
 
 def let_go(state: SavesState, part: PartState) -> Step:
-    """Nothing comes of this rank's part any more: ends its uploader if it works on it."""
+    """Drop this rank's part: end its uploader if it works on it."""
     works = state.part is PartState.UPLOADING
     state = replace(state, part=part)
     return _kill(state) if works else free(state)

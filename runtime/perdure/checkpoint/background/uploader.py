@@ -1,7 +1,7 @@
 """The process that uploads a trainer's part of a save while the trainer goes on.
 
 `uploading` executes it, with the arena and two pipes. It ends with its trainer. One thread waits for orders and for
-that end, another one uploads: also where the store does not answer, the end is noticed. It never decides by time that
+that end, another one uploads, so the end is noticed even while the store does not answer. It never decides by time that
 a save has failed: the trainer kills it. No torch, no pickle.
 """
 
@@ -35,7 +35,7 @@ from perdure.errors import Corrupt, PerdureError, StorageRefused, UserError, in_
 from perdure.store import Store, open_store
 
 PRIORITY: Final = 10
-"""Where both need a core, training gets nine tenths of it."""
+"""Its priority: if both need a core, training gets nine tenths of it."""
 LOOK_SECONDS: Final = 1.0
 """How often it looks whether its trainer lives, where a process forked by the trainer may hold the pipe."""
 _CHUNK: Final = 65536
@@ -43,7 +43,7 @@ _AUTOGROUP: Final = Path("/proc/self/autogroup")
 
 
 class Uploads:
-    """Uploads what is ordered. Keeps the store's connections from one save to the next."""
+    """Uploads the ordered parts. Keeps the store's connections from one save to the next."""
 
     def __init__(self, arena: int, words: int) -> None:
         self._arena = arena
@@ -51,7 +51,7 @@ class Uploads:
         self._stores: dict[str, Store] = {}
 
     def carry_out(self, order: UploadOrder) -> None:
-        """Upload a part, and tell how it has gone."""
+        """Upload a part, and report the result."""
         name = order.seal.name
         try:
             seconds = self._upload(order)

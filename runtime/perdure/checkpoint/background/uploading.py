@@ -1,8 +1,9 @@
-"""The trainer's side of the process that uploads: starts it, orders, hears, ends it. Never waits for it, but in `reap`.
+"""The trainer's side of the process that uploads: starts it, sends orders, reads its words, ends it. Waits for it only
+in `reap`.
 
 The caller decides how long a save may take, and how to react to its words. One thread calls it, best the main one:
-Linux ends a child with the thread that made it, so where another thread starts the uploader, that is left out, and the
-uploader notices the end of the trainer by itself within a second.
+Linux ends a child with the thread that made it. If another thread starts the uploader, the uploader does not end that
+way; it notices the trainer's end by itself within a second.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ _MAIN: Final = (
     "import sys; from perdure.host.parent import die_with_parent; int(sys.argv[1]) and die_with_parent(); "
     "from perdure.checkpoint.background.uploader import main; main()"
 )
-"""First of all it ties its life to its parent's: a process that is stopped while it imports would outlive it."""
+"""The process first ties its life to its parent's: otherwise one that is stopped while it imports would outlive the
+parent."""
 _CHUNK: Final = 65536
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _EXIT_SECONDS: Final = 0.1
-"""How long the exit status of a process is waited for whose pipes are closed."""
+"""How long to wait for the exit status of a process whose pipes are closed."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,13 @@ class _Process:
         self.words = -1
 
     def order(self, line: bytes) -> None:
-        """OSError if it does not take the line. A pipe would do, but not where the script wants SIGPIPE to end it."""
+        """OSError if it does not take the line. A socket, because a pipe's SIGPIPE would end a script that has restored
+        its default."""
         if self.orders.send(line, _NO_SIGNAL) < len(line):
             raise BlockingIOError("it does not take orders")
 
     def read(self) -> bytes | None:
-        """What has come; None for nothing, b"" after the end."""
+        """The new data; None if there is none, b"" after the end."""
         try:
             return os.read(self.words, _CHUNK)
         except BlockingIOError:
@@ -135,7 +138,7 @@ class Uploader:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """The process's id, if there is a process."""
         return self._process.child.pid if self._process else None
 
     def start(self) -> None:
@@ -148,9 +151,9 @@ class Uploader:
             self._process = _executed(self._arena.fd, self._environ)
 
     def order(self, folder: str, part: Filled) -> None:
-        """Upload the part that the arena holds. What comes of it is heard by `words`, also if nothing can be started.
+        """Upload the part that the arena holds. `words` returns the result, even if no process can be started.
 
-        The same save may be ordered again after it has failed: what is in the store already is taken as its own.
+        The same save may be ordered again after it has failed: its objects that are in the store already count.
         """
         if self._under_way is not None:
             raise RuntimeError(f"save {self.busy} is still under way")
@@ -164,7 +167,7 @@ class Uploader:
             self._lose(f"it cannot be ordered: {error}")
 
     def words(self) -> list[UploaderMessage]:
-        """What has been said since. Only of the save under way: what is left in a pipe of another one is dropped."""
+        """The words since the last call, about the save under way only: older words in the pipe are dropped."""
         process = self._process
         while process is not None and (data := process.read()) is not None:
             if not data:
@@ -217,7 +220,7 @@ class Uploader:
         return "it has closed its pipe"
 
     def kill(self) -> None:
-        """SIGKILL, at once. What it has said and was not heard is dropped, and nothing is under way any more."""
+        """SIGKILL at once. Unread words are dropped, and no save is under way any more."""
         self._under_way = None
         self._discard()
 
@@ -230,7 +233,8 @@ class Uploader:
             self.reap(0.0)
 
     def reap(self, seconds: float = REAP_SECONDS) -> bool:
-        """Wait for the end of what was killed. False: it still may read the arena, which is not to be used again."""
+        """Wait for the end of the killed process. False if it has not ended: it may still read the arena, which must
+        not be used again."""
         if self._ending is None:
             return True
         try:
@@ -241,7 +245,7 @@ class Uploader:
         return True
 
     def close(self, seconds: float = REAP_SECONDS) -> bool:
-        """End it: what is under way is not finished. As `reap`."""
+        """End the process without finishing the save under way. Returns as `reap`."""
         self.kill()
         self._unsaid.clear()
         return self.reap(seconds)

@@ -1,4 +1,4 @@
-"""What a trainer and the process that uploads for it tell each other: a line of JSON each, over two pipes. Pure.
+"""The messages between a trainer and the process that uploads for it: a line of JSON each, over two pipes. Pure.
 
 Lines are short, so that a write is unlikely to block even if the other process does not read. Large data goes through
 the arena.
@@ -24,7 +24,7 @@ class UploadOrder:
     root: str
     folder: str
     seal: Seal
-    """Of the part that is meant."""
+    """The seal of the part to upload."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class UploaderWord:
     word: str
     name: str
     seconds: float = 0.0
-    """Of the upload, with DURABLE."""
+    """Seconds that the upload took, with DURABLE."""
     why: str = ""
     refused: bool = False
     """Whether the store refuses the same call until a person changes something."""
@@ -43,7 +43,7 @@ class UploaderWord:
 DURABLE: Final = "durable"
 FAILED: Final = "failed"
 RELEASED: Final = "released"
-"""The arena's bytes are not read any more."""
+"""The uploader no longer reads the arena's bytes."""
 
 
 class Lines:
@@ -66,7 +66,7 @@ def write_order(order: UploadOrder) -> bytes:
 
 
 def read_order(line: bytes) -> UploadOrder:
-    """ValueError, KeyError or TypeError if it is none."""
+    """The order in this line. ValueError, KeyError or TypeError if it is malformed."""
     body = json.loads(line)
     return UploadOrder(str(body["root"]), str(body["folder"]), Seal(**body["seal"]))
 
@@ -77,7 +77,7 @@ def write_word(word: UploaderWord) -> bytes:
 
 
 def read_word(line: bytes) -> UploaderWord:
-    """ValueError or TypeError if it is none."""
+    """The word in this line. ValueError or TypeError if it is malformed."""
     return UploaderWord(**json.loads(line))
 
 

@@ -192,7 +192,7 @@ class Loader(Source[Any]):
         self._looked_in: int | None = None
         """The epoch in which this process did so last."""
         self._postponed = False
-        """... and not before the first batch, which other ranks wait for."""
+        """Whether to look only after the first batch, for which other ranks wait."""
         self._differs = ""
         """The last report about differing datasets."""
         self._seen: SampleDigests = {}
@@ -296,7 +296,7 @@ class Loader(Source[Any]):
         return ids if self._records else []
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the next epoch."""
+        """Continue at a position in the next epoch."""
         super().rewind(consumed)
         self.current, self._ids = None, []
 

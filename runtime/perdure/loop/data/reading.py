@@ -91,7 +91,7 @@ class Reader(Loader):
         return consumed
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the next epoch, which follows what was handed out in this one, if it continues."""
+        """Continue at a position in the next epoch, which follows what this one handed out, if it continues."""
         if not self.portion.rewind:
             self._base += self.handed
             self._set_end()

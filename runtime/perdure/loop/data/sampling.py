@@ -24,7 +24,7 @@ from perdure.loop.data.permutation import Numbers, permuted
 KIND: Final = "global-order"
 """`kind` of this loader's cursor; another order of samples is another kind."""
 LARGE_KIND: Final = "global-order-computed"
-"""The same for a shuffled dataset of more than SHUFFLED_SAMPLES."""
+"""`kind` for a shuffled dataset of more than SHUFFLED_SAMPLES."""
 SHUFFLED_SAMPLES: Final = 1 << 20
 """This many are shuffled in 0.05 s and 8 MB."""
 CHUNK_SAMPLES: Final = 1 << 15

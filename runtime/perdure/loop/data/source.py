@@ -141,7 +141,7 @@ class Source(ABC, Generic[T]):
         return []
 
     def rewind(self, consumed: int = 0) -> None:
-        """To a position in the next epoch."""
+        """Continue at a position in the next epoch."""
         self.consumed = self.handed = consumed
         self.batch_index = len(range(0, consumed, self.unit))
         self.trains = self.trains or consumed > 0

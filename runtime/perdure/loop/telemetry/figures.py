@@ -15,7 +15,7 @@ from perdure.wire.channel import Exiting, Figures, TookOver, write_report
 from perdure.wire.report import TrainerPhase
 
 SEND_SECONDS: Final = 3.0
-"""From one to the next while only numbers change."""
+"""Seconds between two reports while only numbers change."""
 FARTHEST_SECONDS: Final = 10 * 365 * 86400.0
 """No estimate is longer: a loop whose end is farther away has none, as with max_steps=sys.maxsize."""
 
@@ -39,11 +39,11 @@ class FiguresToAgent:
         self._rate: float | None = None
         self._step_seconds: float | None = None
         self._since: float | None = None
-        """Since when the next rates are measured; None before the first step."""
+        """The time since which the next rates are measured; None before the first step."""
         self._steps = self._samples = 0
-        """From then on."""
+        """Steps and samples since then."""
         self._paused = 0.0
-        """Seconds of that in which the script saved or evaluated."""
+        """Seconds since then in which the script saved or evaluated."""
         self._paused_at = 0.0
         self._begun: tuple[float, float] | None = None
         """When this process first knew its progress, and how much that was."""
