@@ -111,7 +111,7 @@ def report_audience(namespace: str, uid: str) -> str:
 
 
 def job_of_audience(audience: str) -> tuple[str, str]:
-    """Namespace and uid of the job whose audience this is; two empty texts if it is none's."""
+    """Namespace and uid of the job whose audience this is; two empty texts if it is no job's."""
     prefix, _, uid = audience.rpartition("/")
     ours, _, namespace = prefix.rpartition("/")
     return (namespace, uid) if ours == _AUDIENCE else ("", "")

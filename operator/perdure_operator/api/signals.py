@@ -144,7 +144,7 @@ class SignalRow(Model):
             (self.effect and self.source is not SignalSource.TAINT, "effect is for the source Taint: remove it"),
             (
                 self.effect not in _EFFECTS,
-                f"effect {self.effect!r} is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute, "
+                f"effect {self.effect!r} is no effect of a taint: say NoSchedule, PreferNoSchedule or NoExecute, "
                 "or remove it for all of them",
             ),
             (

@@ -52,14 +52,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--kubeconfig", metavar="FILE", help="instead of the pod's ServiceAccount")
     run.add_argument("--lease-namespace", default=os.environ.get("POD_NAMESPACE", "default"), metavar="NAMESPACE")
     run.add_argument("--lease-name", default="perdure-operator", metavar="NAME")
-    run.add_argument("--lease-seconds", type=_positive, default=15, metavar="N", help="until a dead leader is replaced")
+    run.add_argument(
+        "--lease-seconds", type=_positive, default=15, metavar="N", help="time until a dead leader is replaced"
+    )
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
     run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
-    run.add_argument("--no-eviction-requests", action="store_true", help="answer none, also where Kubernetes has them")
-    run.add_argument("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics there; else nowhere")
-    run.add_argument("--metrics-certificate", metavar="FOLDER", help="tls.crt and tls.key; else one is made in memory")
-    run.add_argument("--reports-port", type=_port, metavar="PORT", help="take members' reports there; else none report")
+    run.add_argument(
+        "--no-eviction-requests", action="store_true", help="ignore Evictions, even if Kubernetes serves them"
+    )
+    run.add_argument("--metrics-port", type=_port, metavar="PORT", help="serve Prometheus metrics; default: none")
+    run.add_argument("--metrics-certificate", metavar="FOLDER", help="tls.crt and tls.key; default: made in memory")
+    run.add_argument("--reports-port", type=_port, metavar="PORT", help="take members' reports; default: none")
     run.add_argument("--reports-url", metavar="URL", help="where members reach that port: https://host:port")
     run.add_argument("--reports-certificate", metavar="FOLDER", help="tls.crt, tls.key, and ca.crt to check them by")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])

@@ -108,7 +108,7 @@ def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
 
 
 def _of_plan(plan: RunPlan, now: datetime) -> RunPlan:
-    """Members have no time of it, so they read the same plan."""
+    """The plan without an assigned time ahead of now. Members do not read that time."""
     return _past(plan, now, "assigned_time")
 
 

@@ -308,7 +308,7 @@ def _makes_way(state: AgentState, rank: int, why_not: str) -> Noted:
         return state, []
     if why_not:
         if _leaves(state, trainer):
-            return state, [PrintLine(f"the trainer's end is waited for: {why_not}")]
+            return state, [PrintLine(f"waiting for the trainer's end: {why_not}")]
         waits = f"run {state.newest} waits for the end of run {trainer.run}: {why_not}"
         return state, [PrintLine(waits)] if isinstance(_newer(state, trainer), Train) else []
     found = [process for process in trainer.alive if process.rank == rank]
@@ -343,7 +343,7 @@ def _rescued(state: AgentState, event: Rescued) -> Noted:
     made = f"as entry {event.commit.seq}, step {event.commit.step}" if event.commit else ""
     run = trainer.image_of or state.image_of
     words = f"is committed {made}" if made else f"is not committed: {event.why}"
-    say = PrintLine(f"what run {run} has left {words}")
+    say = PrintLine(f"the image of run {run} {words}")
     return replace(state, trainer=replace(trainer, rescued=event)), [say]
 
 
@@ -610,7 +610,7 @@ def _awaited(state: AgentState, trainer: TrainerProcesses, now: float) -> Noted:
     for process in trainer.alive:
         end = ProcessEnded(process.rank, -signal.SIGKILL)
         trainer = _with(trainer, replace(process, outcome=judge(trainer, process, end)))
-    say = PrintLine(f"run {trainer.run}: killed processes do not end: they are given up")
+    say = PrintLine(f"run {trainer.run}: killed processes do not end: the agent no longer waits for them")
     state, actions = _finish(replace(state, trainer=trainer), pod_outcome(trainer))
     return state, [say, *actions]
 

@@ -153,7 +153,7 @@ class Zygote:
         found = f", with {', '.join(message['found'])}" if message["found"] else ""
         self._unsaid.append(f"the zygote is warm: {message['seconds']:.1f} s, {message['mib']:.0f} MiB{found}")
         if not message["ends_last"]:
-            self._unsaid.append("each trainer's end is waited for: exit handlers have come with its interpreter")
+            self._unsaid.append("the agent waits for each trainer's end: other exit handlers were registered first")
 
     def _begin_without(self, package: str, why: str) -> None:
         """Start again without a package of the script, which must not keep trainers from being forked."""
@@ -163,10 +163,10 @@ class Zygote:
             return
         if package and len(self._without) < MOST_ATTEMPTS:
             self._without.append(package)
-            self._unsaid.append(f"{package} is left to the script: {why}")
+            self._unsaid.append(f"only trainers import {package}: {why}")
         else:
             self._reads = False
-            self._unsaid.append(f"all that the script imports is left to it: {why}")
+            self._unsaid.append(f"only trainers import what the script imports: {why}")
         self._end()
         self.begin(selector)
 

@@ -8,8 +8,8 @@
     perdure show [--json] ROOT[@ENTRY]     show its newest commit, or the one with this number in the log
     perdure diff [--json] A B              say what differs between two commits, each of them ROOT or ROOT@ENTRY
     perdure copy [--json] SOURCE TARGET    copy a root into another store, each block verified, the log last
-    perdure pin | unpin [--json] ROOT[@ENTRY]  keep a commit, or leave it to the training's retention again
-    perdure gc [--json] ROOT               what of a root is not needed; with --delete it goes
+    perdure pin | unpin [--json] ROOT[@ENTRY]  keep a commit, or let its training delete it again
+    perdure gc [--json] ROOT               list the unneeded data of a root; --delete deletes it
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
     perdure import FROM ROOT NAME          make a root of a file of torch.save, of dcp or of safetensors
@@ -49,7 +49,7 @@ INSPECTIONS: Final = {
 
 PINNINGS: Final = {
     "pin": "keep a commit: no training deletes it, the newest or one by its number",
-    "unpin": "leave a commit that was pinned by hand to its training's retention again",
+    "unpin": "unpin a commit that was pinned by hand: its training may delete it again",
 }
 
 
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--termination-log", type=Path, metavar="FILE", help="where the outcome is written")
     run.add_argument("trainer", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the training command")
     warm = commands.add_parser("warm", help="wait until the agent has read an assignment and imported")
-    seconds = f"fail after so long, default: {WARM_SECONDS:g}"
+    seconds = f"fail after this many seconds, default: {WARM_SECONDS:g}"
     warm.add_argument("--seconds", type=float, default=WARM_SECONDS, metavar="SECONDS", help=seconds)
     stop = commands.add_parser("stop", help="tell the agent that its pod is being deleted")
     for command in (run, warm, stop):
@@ -123,10 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="one object")
     diff = commands.add_parser("diff", help="say what differs between two commits; status 1 if anything does")
     diff.add_argument("a", metavar="A", help="ROOT or ROOT@ENTRY")
-    diff.add_argument("b", metavar="B", help="the same; two roots may be of different stores")
+    diff.add_argument("b", metavar="B", help="ROOT or ROOT@ENTRY, also in another store")
     diff.add_argument("--tensors-only", action="store_true", help="leave out positions, random generators and the like")
     diff.add_argument("--json", action="store_true", help="an object a line")
-    store_check = commands.add_parser("store-check", help="try whether a store keeps the promises of checkpoints")
+    store_check = commands.add_parser("store-check", help="check whether a store keeps the promises of checkpoints")
     store_check.add_argument("root", metavar="ROOT", help=f"{where}: small objects are written there, and deleted")
     store_check.add_argument("--json", action="store_true", help="an object a line")
     copy = commands.add_parser("copy", help="copy a checkpoint root into another store, each block verified")
@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         pinning = commands.add_parser(name, help=what)
         pinning.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
         pinning.add_argument("--json", action="store_true", help="one object")
-    gc = commands.add_parser("gc", help="say what of a checkpoint root is not needed, and delete it")
+    gc = commands.add_parser("gc", help="list the unneeded data of a checkpoint root, and delete it")
     gc.add_argument("root", metavar="ROOT", help=where)
     gc.add_argument("--keep", type=int, metavar="N", help="also all but the newest N commits; pinned ones stay")
     gc.add_argument("--keep-every-steps", type=int, metavar="N", help="with --keep: not the first of every N steps")
@@ -151,7 +151,7 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
     """The commands that write and read files of other programs."""
     export = commands.add_parser("export", help="write a registered object's state as a file that needs no Perdure")
     export.add_argument("commit", metavar="ROOT[@ENTRY]", help=f"{where}; ENTRY: its number in the log")
-    export.add_argument("name", metavar="NAME", help="what the script has registered it as, such as model")
+    export.add_argument("name", metavar="NAME", help="its name in the script's register(), such as model")
     export.add_argument("to", metavar="TO", type=Path, help="a file or folder that does not exist yet")
     export.add_argument(
         "--format",
@@ -161,7 +161,7 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
         "torch.distributed.checkpoint",
     )
     export.add_argument("--json", action="store_true", help="one object")
-    importing = commands.add_parser("import", help="make a checkpoint root of what another program has written")
+    importing = commands.add_parser("import", help="make a checkpoint root from a file of another program")
     importing.add_argument(
         "source",
         metavar="FROM",
@@ -169,7 +169,7 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
         help="a file of torch.save or safetensors, or a folder of dcp or safetensors",
     )
     importing.add_argument("root", metavar="ROOT", help=f"{where}, where nothing was trained")
-    importing.add_argument("name", metavar="NAME", help="what a script would register it as, such as model")
+    importing.add_argument("name", metavar="NAME", help="its name in a script's register(), such as model")
     importing.add_argument("--take", metavar="KEY", help="where in it the state_dict is, such as model or state.model")
     importing.add_argument("--json", action="store_true", help="one object")
 

@@ -237,7 +237,7 @@ class Agreement:
     def meet(self, step: int) -> Meeting:
         """This rank comes to the meeting before its optimizers step. Collective, in the same order as the checks."""
         if self._group is None:
-            raise RuntimeError("one rank meets nobody")
+            raise RuntimeError("a single rank has no rank to meet")
         here = step, CheckpointCall.OPTIMIZER
         self._add(*here)
         return Meeting(self._group, self._vector(here), partial(self._compare, _at(here)))

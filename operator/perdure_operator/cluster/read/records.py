@@ -268,7 +268,7 @@ def read(
         return RevisionRecord(*base, parse.controller(raw), parse.meta(raw).get("labels") or {})
     if resource == EVICTIONS:
         return EvictionRecord(*base, (base[0][0], parse.evicted_pod(raw)), parse.eviction(raw))
-    raise ValueError(f"nobody reads {resource.plural}")
+    raise ValueError(f"the cache has no records of {resource.plural}")
 
 
 def _pod(base: tuple[Key, str, int], raw: Json, known: PodRecord | None, signals: SignalTable) -> PodRecord:

@@ -82,8 +82,8 @@ def _reasons(trainer: Any, session: Session, resume_from_checkpoint: Any, trial:
     if args.world_size != session.world or args.process_index != session.rank:
         yield (
             f"the Trainer is process {args.process_index} of {args.world_size}, the session rank {session.rank} of "
-            f"{session.world}: make the session first; on CPUs give TrainingArguments(use_cpu=True), else each "
-            f"process trains for itself"
+            f"{session.world}: make the session first; on CPUs give TrainingArguments(use_cpu=True), otherwise each "
+            f"process trains by itself"
         )
     if args.n_gpu > 1:
         yield "one process drives several GPUs: start one process for each GPU, with torchrun or processesPerReplica"

@@ -175,7 +175,7 @@ class Copies:
     def _give_up(self, why: str) -> None:
         self._deaths, self._again_at = 0, time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_SECONDS)
-        say(f"{why}: training waits for its checkpoints, and after a while this is tried again")
+        say(f"{why}: training waits for its checkpoints, and this rank tries again later")
 
     def _say_missing(self, missing: int) -> None:
         if not self._said_missing:

@@ -75,7 +75,7 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
         ({**OURS, "key": ""}, ["key is missing: say which NodeCondition it is"]),
         (
             {"name": "a", "source": "Taint", "key": "a", "effect": "NoSchedul", "reaction": "Vacate"},
-            ["effect 'NoSchedul' is none that a taint can have: say NoSchedule, PreferNoSchedule or NoExecute"],
+            ["effect 'NoSchedul' is no effect of a taint: say NoSchedule, PreferNoSchedule or NoExecute"],
         ),
         ({**OURS, "value": "true"}, ["value 'true' is no status of a condition", '"False" or "Unknown"']),
         (

@@ -220,7 +220,7 @@ class TestMakingWay:
         pod.sees(event)
         told(pod, ExitKind.CHECKPOINTED)
         why = "it has log.txt open for writing"
-        assert pod.says(MakesWay(0, why)) == f"the trainer's end is waited for: {why}"
+        assert pod.says(MakesWay(0, why)) == f"waiting for the trainer's end: {why}"
         assert pod.outcome(GONE).outcome is ExitKind.CHECKPOINTED
 
     def test_all_processes_of_a_member_make_way(self) -> None:
