@@ -322,20 +322,20 @@ class Enough(TolerantModel):
     """Enough members are there for a run of another size than the wanted one."""
 
     size: int
-    """That size."""
+    """How many members that run would have."""
     since: datetime
-    """Since when."""
+    """Since when they are enough."""
 
 
 class Withdrawals(TolerantModel):
     """Signals in a row that were withdrawn before the operator asked any member to leave."""
 
     count: int = 0
-    """How many. The quiet time before the next move grows with it."""
+    """How many signals. The quiet time before the next move grows with it."""
     last_time: datetime
     """When the newest was withdrawn. The count ends ten minutes later."""
     nodes: tuple[str, ...] = ()
-    """Their nodes. Signals of other nodes do not wait."""
+    """The nodes whose signals were withdrawn. Signals of other nodes do not wait."""
 
 
 class Vacating(TolerantModel):
@@ -360,7 +360,7 @@ class Growth(TolerantModel):
     """Attempts in a row at a larger run that were given up."""
 
     attempts: int = 0
-    """How many. The pause before the next one grows with it."""
+    """How many attempts. The pause before the next one grows with it."""
     until: datetime
     """When the next one begins."""
     generation: int = 0
@@ -373,7 +373,7 @@ class GangRest(TolerantModel):
     """Starts in a row in which some members found no room."""
 
     attempts: int = 0
-    """How many. The pause before the next one grows with it."""
+    """How many starts. The pause before the next one grows with it."""
     until: datetime
     """When members are created again."""
     generation: int = 0
@@ -386,7 +386,7 @@ class NextRun(TolerantModel):
     run: int
     """The number it will have; a higher one if the log has seen more."""
     members: tuple[str, ...] = ()
-    """Names allocated for it, written before their pods are created."""
+    """Names allocated for its members, written before their pods are created."""
     enough: Enough | None = None
     """Set while fewer members than wanted could begin it."""
     in_vain_since: datetime | None = None
@@ -396,7 +396,7 @@ class NextRun(TolerantModel):
     attempts: int = 0
     """Hand-overs that failed in this move."""
     broken: int = 0
-    """Those of them in which a new member failed by itself. No member is stopped for such a failure."""
+    """Those failed hand-overs in which a new member failed by itself. No member is stopped for such a failure."""
     attempted_runs: tuple[int, ...] = ()
     """The newest 32 runs that those hand-overs would have begun. No member may continue with one."""
     fallback_reason: str = ""
@@ -404,11 +404,11 @@ class NextRun(TolerantModel):
     steps_lost: int = 0
     """Steps of the run before it that are in no commit."""
     unreported: bool = False
-    """As in history."""
+    """True while no member has reported how far the run before came: more of its steps may be lost."""
     reached: int | None = None
-    """As in history."""
+    """The last step of the run before, as far as members reported."""
     kept: int | None = None
-    """As in history."""
+    """The step of the newest commit that was known when the run before ended."""
     replacements: Replacements | None = None
     """Members that could not train and were replaced; counted from zero for each run."""
     disruption: Disruption | None = None
@@ -423,7 +423,7 @@ class Spares(TolerantModel):
     names: tuple[str, ...] = ()
     """Names of their pods, written before the pods are created."""
     replacements: Replacements | None = None
-    """Those that became unusable and were replaced; dropped after a while without another."""
+    """Spares that became unusable and were replaced. The count is forgotten after a while without another."""
 
 
 class LiveRefused(TolerantModel):
@@ -451,7 +451,7 @@ class PreviousRun(TolerantModel):
     counted: int | None = None
     """This run or the one before it, if members that ended since made its end count as a failure."""
     replacements: Replacements | None = None
-    """As in the current run."""
+    """The series of replacements that led to this run. It goes on if the run has to end before its first step."""
 
 
 class Failures(TolerantModel):
@@ -558,9 +558,9 @@ class TrainingProgress(TolerantModel):
     began_time: datetime | None = None
     """Time of the first reported step since the members last restarted."""
     seconds_per_step: float | None = None
-    """From one to the next, over the last seconds in which it trained; absent before it has made two."""
+    """Seconds from one step to the next, over the last seconds of training; absent before the run has made two."""
     samples_per_second: float | None = None
-    """Of all ranks together, over the last seconds; absent if there was no step in them."""
+    """Samples per second of all ranks together, over the last seconds; absent if they had no step."""
     storage_failing_since: datetime | None = None
     """When the first of the saves failed that have failed in a row; absent if the newest one succeeded."""
     storage_why: str = ""
@@ -568,7 +568,7 @@ class TrainingProgress(TolerantModel):
     percent: int | None = None
     """How much of the training is done; absent where its end is not known."""
     remaining_seconds: int | None = None
-    """An estimate of the seconds to its end."""
+    """An estimate of the seconds to the end of the training."""
     observed_at: datetime
     """When the report came. It is shown once a minute at most."""
 

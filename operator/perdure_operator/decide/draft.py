@@ -177,7 +177,7 @@ class Draft:
         return draft.but(waiting=Waiting(reason, message)).because(f"{WAITING}{reason}: {message}")
 
     def block(self, reason: Reason, message: str, until: datetime | None = None) -> Draft:
-        """As `wait`, and nothing is created or planned in this round."""
+        """Like `wait`, and nothing is created or planned in this round."""
         return self.wait(reason, message, until).but(blocked=True)
 
     def condition(self, kind: ConditionType, holds: bool | None, reason: Reason, message: str) -> Draft:

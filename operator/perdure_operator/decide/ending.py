@@ -83,7 +83,7 @@ def record_outcomes(draft: Draft) -> Draft:
 
 
 def record_leavers(draft: Draft) -> Draft:
-    """As `record_outcomes`, for leavers of the previous run."""
+    """Like `record_outcomes`, for leavers of the previous run."""
     previous = draft.status.previous
     if previous is None:
         return draft
@@ -230,7 +230,7 @@ def close_run(draft: Draft) -> Draft:
 
 
 def close_previous(draft: Draft) -> Draft:
-    """As `close_run`, for the previous run, once all its leavers have ended."""
+    """Like `close_run`, for the previous run, once all its leavers have ended."""
     previous = draft.status.previous
     if previous is None or previous.members:
         return draft

@@ -71,7 +71,7 @@ def _longest_end(draft: Draft, leavers: tuple[str, ...]) -> int:
 
 
 def live_plan(draft: Draft, roles: Succession) -> RunPlan | None:
-    """As `plan_in_place`, with an offer to take over the living run; None if it does not fit into all assignments."""
+    """Like `plan_in_place`, with an offer to take over the living run; None if it does not fit into all assignments."""
     plan, current = plan_in_place(draft, roles, lost=False), draft.current
     if current is None:
         return None

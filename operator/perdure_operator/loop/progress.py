@@ -26,9 +26,9 @@ from perdure_operator.serving.reports.tokens import Tokens
 WRITES_PER_SECOND: Final = 20.0
 LOOK_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 10.0
-"""After a write without an answer."""
+"""The pause after a write that the API server did not answer."""
 REFUSED_SECONDS: Final = 60.0
-"""Until the next try for a job whose status the API server refuses. The others do not wait for it."""
+"""The time until the next try for a job whose status the API server refuses. Other jobs do not wait for it."""
 
 logger = logging.getLogger(__name__)
 

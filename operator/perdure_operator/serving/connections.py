@@ -22,7 +22,7 @@ from perdure_operator.serving.certificate import Contexts
 from perdure_operator.serving.pacing import OnceAMinute
 
 PAUSE_SECONDS: Final = 0.02
-"""Between two accepted connections."""
+"""The shortest time between two accepted connections."""
 
 _FAULT: Final = "%s: an unexpected error %s; others of this minute are not logged"
 
@@ -35,7 +35,7 @@ class Limits:
 
     connections: int = 16
     of_one_address: int = 8
-    """Many: pods of one node may come by its address."""
+    """As many, because all pods of a node may come by its address."""
     handshake: float = 3.0
     headers: float = 2.0
     body: float = 2.0
@@ -48,7 +48,7 @@ class HttpRequest:
 
     token: str
     headers: Mapping[str, str]
-    """By names in lower case. The first of two with one name counts."""
+    """Headers by their names in lower case. The first of two with one name counts."""
     body: bytes = b""
 
 

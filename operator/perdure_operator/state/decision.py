@@ -67,7 +67,7 @@ class CreatePod(ClusterWrite):
     kind: Literal["CreatePod"] = "CreatePod"
     name: str
     apart: bool = False
-    """On no node that has a former of the job, because no taint keeps pods off it."""
+    """Not on a node that has a former of the job, because no taint keeps pods off it."""
     away_from_members: bool = False
     """Preferably on a node without a member of the job, because it would be lost with that one."""
     avoid: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class CreatePod(ClusterWrite):
     kept: str = ""
     """The stored template that it is made from; "" if it is made from spec.template as it is now."""
     priority_class: str = ""
-    """Instead of the template's; "" for the template's."""
+    """Replaces the template's priority class; "" keeps it."""
 
 
 class Assign(ClusterWrite):

@@ -28,7 +28,7 @@ class Taint(Model):
     """When it was added, if known."""
 
 
-class _Told(Model):
+class _Condition(Model):
     """A condition that some row of the signal table covers."""
 
     type: str
@@ -38,12 +38,12 @@ class _Told(Model):
     """When `status` changed last."""
 
 
-class NodeCondition(_Told):
-    """A node's."""
+class NodeCondition(_Condition):
+    """A condition of a node."""
 
 
-class PodCondition(_Told):
-    """A pod's."""
+class PodCondition(_Condition):
+    """A condition of a pod."""
 
 
 class Device(Model):
@@ -85,7 +85,7 @@ class NodeView(Model):
     claim: str = ""
     """The NodeClaim that it belongs to, if Karpenter made it."""
     claim_ends: datetime | None = None
-    """When that is terminated, whatever runs there; None if no time is set, or it was not read."""
+    """When Karpenter terminates it, even if pods still run there; None if no time is set, or it was not read."""
 
 
 class Zone(Model):
@@ -122,7 +122,7 @@ class PodView(Model):
     has_labels: bool = True
     """False if every label was removed, so that the pod has no map of them."""
     has_annotations: bool = True
-    """As `has_labels`."""
+    """False if every annotation was removed, so that the pod has no map of them."""
     assignment: str = ""
     """The annotation's text; "" if absent."""
     node: str = ""
@@ -132,23 +132,23 @@ class PodView(Model):
     ready_since: datetime | None = None
     """Since when it is Ready, by the kubelet's clock; whole seconds."""
     unready_since: datetime | None = None
-    """Since when it is not, as `ready_since`; None if unknown."""
+    """Since when it is not Ready, by the kubelet's clock; whole seconds; None if unknown."""
     deleting: bool = False
     deletion_deadline: datetime | None = None
     """metadata.deletionTimestamp: the moment the grace ends."""
     grace: int = DEFAULT_GRACE_SECONDS
-    """spec.terminationGracePeriodSeconds: its grace once it is deleted."""
+    """spec.terminationGracePeriodSeconds: the seconds that a deletion gives the pod."""
     waiting_reason: str = ""
     """The first container, in starting order, that waits for something that may never come, or has ended beside
     container 0: ErrImagePull, CreateContainerConfigError, RunContainerError, CrashLoopBackOff, Error ..."""
     waiting_message: str = ""
     waiting_container: str = ""
-    """Its name; "" for container 0."""
+    """The name of the container that waits; "" for container 0."""
     initializing: str = ""
     """The init container that is running."""
     pulling: bool = False
-    """Whether its node has set it up, with volumes and a network, and the next container is not created yet: usually
-    its image is being pulled."""
+    """Whether the node has set the pod up, with volumes and a network, and has not created the next container yet:
+    usually it pulls the image."""
     terminated: Terminated | None = None
     init_failed: str = ""
     """The init container that `terminated` describes; "" if it describes container 0."""
@@ -160,10 +160,10 @@ class PodView(Model):
     """Why Kubernetes ends the whole pod, or its kubelet refused it: status.reason (Evicted, OutOfcpu, NodeAffinity,
     Terminated ...), or that of a DisruptionTarget condition that is True (PreemptionByScheduler ...)."""
     message: str = ""
-    """The words to `reason`."""
+    """What Kubernetes writes beside `reason`."""
     tolerations: tuple[Toleration, ...] = ()
     priority: int = 0
-    """As filled in by admission."""
+    """The priority that admission filled in."""
     priority_class: str = ""
     preemption_policy: str = ""
     """Never, or PreemptLowerPriority, which is the default."""

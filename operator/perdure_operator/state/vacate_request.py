@@ -22,5 +22,5 @@ def named(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def places(text: str) -> frozenset[str]:
-    """As `named`, cached because a round asks it again and again for each pod."""
+    """Like `named`, cached because a round asks it again and again for each pod."""
     return frozenset(named(text))

@@ -154,7 +154,7 @@ class Checkpointer:
         return self.stage(self._read_together())
 
     def stage_and_tell(self, state: RankState, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
-        """As `stage`, with an extra JSON value of each rank, in one exchange.
+        """Like `stage`, with an extra JSON value of each rank, in one exchange.
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
@@ -215,7 +215,7 @@ class Checkpointer:
                 time.sleep(AGAIN_SECONDS)
 
     def begin_with(self, position: Position, reason: str, seconds: float) -> None:
-        """As `commit_first`, for the registered state, which a run must save before it trains on it."""
+        """Like `commit_first`, for the registered state, which a run must save before it trains on it."""
         self.commit_first(self.stage(self._read_together()), position, reason, seconds)
 
     def _described(self, saved: Saved, position: Position) -> NewCommit:

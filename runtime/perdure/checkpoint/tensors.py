@@ -201,7 +201,7 @@ def flat_bytes(tensor: Tensor) -> Tensor | None:
 
 
 def writable(tensor: Tensor) -> memoryview | None:
-    """As `flat_bytes`, to write to; None also for a tensor without elements."""
+    """Like `flat_bytes`, to write to; None also for a tensor without elements."""
     flat = flat_bytes(tensor)
     return memory(flat) if flat is not None and flat.numel() else None
 

@@ -225,7 +225,7 @@ class Agreement:
         return agreed
 
     def at_once(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
-        """As `check`, without the lag: the votes of all ranks at this call or before."""
+        """Like `check`, without the lag: the votes of all ranks at this call or before."""
         if self._maximum is None:
             return self._alone(said)
         before = self._count(step, kind, said)

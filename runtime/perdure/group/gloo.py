@@ -70,7 +70,7 @@ class GlooPeers:
             return self._rest_of_rank0(self._met(own)[0], own, self._first).value()
 
     def announce(self, value: Any) -> Any:
-        """As `broadcast`, without a check that all ranks make this call, so rank 0 does not wait for the others."""
+        """Like `broadcast`, without a check that all ranks make this call, so rank 0 does not wait for the others."""
         own = _to_bytes("", value if self.rank == 0 else None)
         begun = _begun(own, FIRST_BYTES)
         with self._whole:

@@ -249,7 +249,7 @@ class Writer:
         self._pins = self.pins.without(seqs)
 
     def every_commit(self) -> EveryCommit:
-        """As `commits`, with all commits that this training or an earlier one bypassed."""
+        """Like `commits`, with all commits that this training or an earlier one bypassed."""
         return EveryCommit(self.log, self._place.last_commit, self._place.last_opened)
 
     def commit(

@@ -359,7 +359,7 @@ class Boundary:
                 self._unheard = error
 
     def _check_at_once(self, kind: CheckpointCall) -> None:
-        """As `_check`, but all ranks read here what all of them vote here."""
+        """Like `_check`, but all ranks read here what all of them vote here."""
         self._run.requests.look()
         self._trace_request()
         if self._lost:

@@ -127,7 +127,7 @@ class Optim:
     def _read(
         self, parameters: Names, shared: dict[str, Tensor], was: Sequence[Mapping[str, Any]] | None = None
     ) -> dict[str, Any]:
-        """As `read`, for the groups that exist by now."""
+        """Like `read`, for the groups that exist by now."""
         whole = self._optimizer.state_dict()
         names = self._numbered(parameters)
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in whole["param_groups"]]

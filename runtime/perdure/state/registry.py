@@ -418,7 +418,8 @@ class Registry:
         return chain.from_iterable(optimizer.tensors() for optimizer in self._optimizers.values())
 
     def stepped(self) -> set[int]:
-        """Where the memory of what only optimizers' steps are to change begins; none that holds anything else, too."""
+        """Addresses of the memory that only optimizers' steps are to change. Memory that also holds anything else is
+        left out."""
         stepped = list(chain.from_iterable(optimizer.stepped() for optimizer in self._optimizers.values()))
         known = set(map(id, stepped))
         buffers = chain.from_iterable(module.buffers().values() for module in self._modules.values())

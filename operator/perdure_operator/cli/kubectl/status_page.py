@@ -22,7 +22,7 @@ MANY: Final = 16
 """With more members than this, those that are Ready are counted and not listed."""
 MOVES: Final = 5
 """How many moves the page of a job shows. JSON has all that status has."""
-_TOLD_ABOVE: Final = frozenset({ConditionType.RUNNING, ConditionType.DISRUPTED})
+_SHOWN_ABOVE: Final = frozenset({ConditionType.RUNNING, ConditionType.DISRUPTED})
 """Conditions whose messages the page has in lines of their own."""
 _AS_WANTED: Final = frozenset({ConditionType.COMPLETED, ConditionType.SUSPENDED})
 """Conditions that tell of nothing wrong, True or False."""
@@ -200,7 +200,7 @@ def _conditions(conditions: Sequence[Condition]) -> Table:
     rows = tuple(
         (one.type, one.status, one.reason, one.message)
         for one in conditions
-        if one.type not in _TOLD_ABOVE | _AS_WANTED and (one.status == "True") != (one.type in _GOOD_WHEN_TRUE)
+        if one.type not in _SHOWN_ABOVE | _AS_WANTED and (one.status == "True") != (one.type in _GOOD_WHEN_TRUE)
     )
     return Table(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows)
 

@@ -50,7 +50,7 @@ class Live:
         self._answered: dict[Key, str] = {}
         self._distrusted: set[Key] = set()
         self._confirmed: dict[Key, tuple[int, int]] = {}
-        """By job: the version at which its status was confirmed, and the newest run that its pods named then."""
+        """The version at which a job's status was confirmed, and the newest run that its pods named then."""
         self._pending = PendingTerminations()
         self.nodes_listed = False
         """Whether a node that is missing in the cache is known not to exist."""

@@ -75,7 +75,7 @@ class Round:
 
     job: Snapshot
     pods: dict[str, PodView]
-    """By uid: their states at the decision, or after this round's writes."""
+    """The pods' states at the decision, or after this round's writes, by uid."""
     memory: Memory
 
 

@@ -29,7 +29,7 @@ from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_to
 
 REVIEWS_PER_SECOND: Final = 10.0
 ONE_POD_SECONDS: Final = 10.0
-"""Between two questions about tokens that name one pod."""
+"""The shortest time between two questions about tokens that name one pod."""
 REFUSED_SECONDS: Final = 60.0
 """How long a refusal counts. An API server that has not seen a new pod yet refuses its token too."""
 
@@ -109,7 +109,7 @@ class Tokens:
         self._unanswered = OnceAMinute(monotonic=monotonic)
         self._known: dict[str, _Known] = {}
         self._asked: dict[str, _Asked] = {}
-        """By the uid of a pod in the cache, so bounded."""
+        """The newest question of each pod in the cache, by the pod's uid. The cache bounds it."""
 
     async def sender(self, token: str, *, seconds: float = ANSWER_SECONDS) -> ReportingPod:
         """The pod that the token was made for. Raises RequestRefused."""

@@ -47,7 +47,8 @@ those of rank 0:
     Stood(words, late)     the ranks stand (`stands`), and have gathered their words
     Streamed(done)         the blocking save that Stream asked for is over
     Stops                  all old ranks have stopped for a hand-over; then Stood while they stand
-    TrainsOn, HandsOver    the hand-over was aborted; the newer run has taken over. Who stays begins again by `renewed`
+    TrainsOn, HandsOver    the hand-over was aborted; the newer run has taken over. A rank that
+                           stays begins again with `renewed`
     Leaves(...)            the ranks leave; gathered and fed again until Left, Close or GiveUp
     Ends                   this process ends
     Room(usable)           there is an arena, or none. Before the first one saves stream
