@@ -39,17 +39,17 @@ class Signal:
 
     pod: str
     cause: str
-    """In words, with names."""
+    """The cause in words, with names."""
     node: str = ""
-    """The node it has to leave; "" if the signal is about the pod itself."""
+    """The node that the pod has to leave; "" if the signal is about the pod itself."""
     urgent: bool = False
-    """No quiet second: members are asked at once."""
+    """True: members are asked at once, without a quiet second."""
     deadline: datetime | None = None
     """When the pod will be taken away, if that is known."""
     if_room: bool = False
-    """It need not leave before another takes its place."""
+    """True: the pod need not leave before another takes its place."""
     fault: bool = False
-    """The results of its computation are suspect."""
+    """True: the results of the pod's computation are suspect."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _table(configured: tuple[SignalRow, ...], policy: DisruptionPolicy) -> Signa
 
 @NewestAnswer
 def _evictions(seen: tuple[EvictionView, ...]) -> Mapping[str, Sequence[EvictionView]]:
-    """By the pods' uids: a drain asks for hundreds at once."""
+    """The evictions of each pod, by its uid, because a drain asks for hundreds at once."""
     by_pod = defaultdict[str, list[EvictionView]](list)
     for one in seen:
         by_pod[one.pod].append(one)

@@ -60,7 +60,7 @@ class Gang:
     """The members of a run that has not begun."""
 
     needed: int
-    """With fewer it cannot begin."""
+    """How many members the run needs to begin."""
     placed: int
     """How many have a node."""
     roomless: int

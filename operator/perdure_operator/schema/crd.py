@@ -164,7 +164,7 @@ def _structural(given: Json, definitions: Json, defaults: bool) -> Json:
 
 
 def _resolved(schema: Json, definitions: Json) -> Json:
-    """Without references and without `or null`: an absent field is enough for that."""
+    """The schema without references and without `or null`, because an absent field means null."""
     if "$ref" in schema:
         target = copy.deepcopy(
             definitions[schema["$ref"].removeprefix("#/$defs/")]

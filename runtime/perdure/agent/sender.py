@@ -76,9 +76,9 @@ class SendLimits:
     """How long a report may take, in seconds."""
 
     connect: float = 3.0
-    """For a connection and its handshake."""
+    """Limit of a connection and its handshake."""
     request: float = 5.0
-    """For a whole request, a new connection included."""
+    """Limit of a whole request, a new connection included."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Timing:
         return min(self.at, self.sent + CHANGE_SECONDS) if urgent and self.arrived else self.at
 
     def answered(self, now: float, seconds: float) -> Timing:
-        """The operator wants the next one after `seconds`."""
+        """The operator wants the next report after `seconds`."""
         return Timing(now + seconds, now)
 
     def closed(self, now: float, jitter: float) -> Timing:
-        """It has closed the connection: perhaps another one leads by now."""
+        """The operator has closed the connection: perhaps another one leads now."""
         return Timing(now + jitter, now, arrived=False)
 
     def elsewhere(self, now: float, seconds: float) -> Timing:

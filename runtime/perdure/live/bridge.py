@@ -30,9 +30,9 @@ class Bridge:
     attempt: Attempt
     party: Party
     group: Group
-    """For state and votes; a timeout ends it."""
+    """Carries state and votes. A timeout ends it."""
     words: Group
-    """For words, which may take long to come; only the end of a process ends it."""
+    """Carries words, which may take long to come. Only the end of a process ends it."""
     groups: Groups | None = None
     """The newer run's groups; None before they are connected, and on a leaver."""
 

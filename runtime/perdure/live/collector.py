@@ -23,7 +23,7 @@ class CollectorPause:
             gc.disable()
 
     def end(self) -> None:
-        """They may begin again. May be called more than once, or without `begin`."""
+        """Collections may begin again. May be called more than once, or without `begin`."""
         if self._paused:
             self._paused = False
             gc.enable()

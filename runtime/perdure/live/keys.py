@@ -84,13 +84,13 @@ class StoreKeys:
             self.store.set(f"arrived/{self._party.number}", "1")
 
     def await_newcomers(self, deadline: Deadline) -> None:
-        """On an old rank: wait until all newcomers have published that."""
+        """On an old rank: wait until the scripts of all newcomers have come to their restore."""
         with peer_lost("the newcomers were awaited"):
             newcomers = (party for party in self._attempt.parties if party.part is PartyRole.NEWCOMER)
             self._await_each(newcomers, "arrived", "has not come", deadline)
 
     def can_hand_over(self) -> bool:
-        """On a newcomer: whether old rank 0 has published that it can."""
+        """On a newcomer: whether old rank 0 has published that it can hand over."""
         with peer_lost("it was looked up whether old rank 0 can hand over"):
             return bool(self.store.check([PLACEHOLDER]))
 

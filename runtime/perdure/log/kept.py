@@ -113,7 +113,7 @@ def put_released(store: Store, seqs: Collection[int]) -> None:
 
 
 def forget_released(store: Store, seqs: Collection[int]) -> None:
-    """After retention has handled these."""
+    """Forget that these commits were released: retention has handled them."""
     if seqs:
         store.delete([_key(seq, "released") for seq in sorted(seqs)])
 

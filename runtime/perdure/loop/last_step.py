@@ -29,11 +29,11 @@ class StepPhase(Enum):
     STANDS = "stands"
     """No optimizer has stepped since the last such place."""
     MEETS = "meets"
-    """It waits for the others, and then its optimizer steps."""
+    """The rank waits for the others, and then its optimizer steps."""
     STEPS = "steps"
     """An optimizer may have changed something."""
     ENDED = "ended"
-    """It has left its images, or none."""
+    """The rank has left its images, or none."""
 
 
 class StepEvent(Enum):

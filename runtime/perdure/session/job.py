@@ -40,7 +40,7 @@ class Status(Enum):
 
     GOOD = 1
     EXPECTED = 2
-    """It will be 0. The agent sees it later, by itself."""
+    """The exit status will be 0. The agent sees it later, by itself."""
     UNKNOWN = 3
 
 

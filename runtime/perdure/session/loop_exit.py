@@ -31,7 +31,7 @@ class Departure(Enum):
     BREAK = 1
     RAISED = 2
     UNKNOWN = 3
-    """Its iterator was kept, and closed after the loop was over."""
+    """The script kept the loop's iterator, and closed it after the loop."""
 
 
 def loop() -> int:

@@ -97,7 +97,7 @@ class ModesByName:
         self._held = self._now()
 
     def release(self) -> None:
-        """From now on it would not."""
+        """From now on a resumed run would not execute the script's code again."""
         self._held = None
 
     def take(self) -> None:

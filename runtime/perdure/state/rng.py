@@ -138,7 +138,7 @@ class Generators:
             follower.hold()
 
     def release(self) -> None:
-        """From now on it would not."""
+        """From now on a resumed run would not execute the script's code again."""
         self._held = None
         for follower in self._followers:
             follower.release()

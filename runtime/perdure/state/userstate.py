@@ -38,7 +38,7 @@ class UserState(MutableMapping[str, Any]):
         self._values[name] = value
 
     def _refuse_trained(self, tensors: Mapping[str, Tensor]) -> None:
-        """It would change with each step in the run that has set it, and in none that resumes."""
+        """UserError for live tensors: training changes them in the run that set them, and in none that resumes."""
         memory = {_memory(tensor) for tensor in self._trained()}
         for path, tensor in tensors.items():
             if tensor.numel() and _memory(tensor) in memory:

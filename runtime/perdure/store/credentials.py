@@ -39,7 +39,7 @@ class AccessKeys:
     secret: str
     token: str | None
     expires: datetime | None
-    """None if unknown."""
+    """When the keys expire; None if unknown."""
     source: str
     """Their source, for messages."""
     renewable: bool

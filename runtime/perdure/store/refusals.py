@@ -22,7 +22,7 @@ class Kind(Enum):
     KEYS = auto()
     """The server does not know these keys, or they are wrong."""
     EXPIRED = auto()
-    """These keys were valid once."""
+    """The keys were valid once."""
 
 
 @dataclass(frozen=True)

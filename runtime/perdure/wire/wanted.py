@@ -15,11 +15,11 @@ class CommitSelector:
     """One of these, or none: then the newest commit is meant."""
 
     epoch: int | None = None
-    """As many epochs are finished, of all loops, and no further one is begun."""
+    """The commit with so many finished epochs, of all loops, and no further epoch begun."""
     step: int | None = None
-    """As many optimizer steps are done."""
+    """The commit after so many optimizer steps."""
     seq: int | None = None
-    """The number of its entry in the log."""
+    """The commit with this number in the log."""
     pin: str | None = None
     """The commit's pin."""
 

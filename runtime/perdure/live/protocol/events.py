@@ -223,7 +223,7 @@ class AppendOpened:
     """Append the Opened entry that takes over the living run."""
 
     again: bool = False
-    """After a pause, with the same bytes, because the store did not answer."""
+    """True: wait a moment, then append the same bytes again, because the store did not answer."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class ReadLog:
     """Read the attempt's outcome from the log."""
 
     again: bool = False
-    """After a pause, because the log had no outcome."""
+    """True: wait a moment, then read again, because the log had no outcome."""
 
 
 @dataclass(frozen=True)

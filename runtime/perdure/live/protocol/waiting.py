@@ -40,9 +40,9 @@ class Answers:
 
     word: Callable[[PartyState, HandoverWord, str], Step]
     ended: Callable[[PartyState], Step]
-    """After the older run ended in the log."""
+    """The party's step after the older run ended in the log."""
     refused: Callable[[PartyState], Step]
-    """After the log refused the newer run."""
+    """The party's step after the log refused the newer run."""
 
 
 def waited(state: PartyState, event: Event, answers: Answers) -> Step:

@@ -70,7 +70,7 @@ class Sums:
         self._held, self._stepped, self._again = self._now, None, True
 
     def release(self) -> None:
-        """From now on it would not."""
+        """From now on a resumed run would not execute the script's code again."""
         self._held, self._again = None, False
 
     def take(self) -> None:
