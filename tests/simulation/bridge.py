@@ -2,33 +2,37 @@
 links.
 
 Modelled after perdure.live.keys and .bridge, as far as the parties can notice: each finds the decider at its address
-and by the token, all wait until all are warm, and a collective fails if a party is gone, out of reach, or silent for
-too long; words go to the decider and from it. A closed link is noticed where its reset arrives. The parties' reactions
-are those of the real machines: see `driving`.
+and by the token, a collective fails if a party is gone, out of reach, or silent for too long, and words go to the
+decider and from it, in order. A closed link is noticed where its reset arrives. What the parties wait for, and their
+reactions, are the real driver's and its machine's: see `driving`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from perdure.live.protocol import events as on
-from perdure.live.protocol.parties import Attempt, Party
+from perdure.errors import PeerLost
+from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.protocol.timing import QUIET_SECONDS
-from perdure.log.reader import ReadPosition, Slot
+from perdure.live.word import Word
+from perdure.log.reader import ReadPosition
 from perdure.wire import CommitRef, Handover
 from tests.simulation.gang import Fabric, Gang, Seat, Told, Track
 from tests.simulation.interface import Behaviour, Network
 from tests.simulation.store import OUTSIDE, Changes
+from tests.simulation.threads import Inbox
 
 WORD_SECONDS: Final = (0.001, 0.05)
 LOOK_AGAIN_SECONDS: Final = 2.0
 """How often what cannot go on is looked at again, and a packet sent again."""
+Said = Word | None | PeerLost
+"""What comes on a link: a word, that no other follows, or that it is closed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Header:
     """Up to where rank 0 has read the log."""
     due: str
     """Why a checkpoint is due at this very place."""
-    saved_at: float
+    age: float
+    """Of the last checkpoint, in seconds."""
 
 
 @dataclass(eq=False)
@@ -52,7 +57,8 @@ class Link:
     party: Party
     ip: str
     rng: random.Random
-    hear: Callable[[on.Event], None]
+    inboxes: dict[int, Inbox] = field(default_factory=lambda: defaultdict(Inbox))
+    """What has come from each party."""
     seat: Seat | None = None
     """In the newer run; a leaver has none."""
     told: Told | None = None
@@ -60,8 +66,6 @@ class Link:
     mark: str = ""
     """How that rank marks its entries."""
     connected: bool = False
-    says_connected: bool = False
-    """Whether it has set its key for that."""
     gone: bool = False
     still: bool = False
     """Its process is stopped: it says nothing."""
@@ -74,50 +78,40 @@ class Bridge:
         self.attempt = attempt
         self.links: dict[int, Link] = {}
         self.changed = Changes()
-        self.early: on.Heard | None = None
+        self.keys: dict[str, set[int]] = defaultdict(set)
+        """In the decider's store: the parties that have set a key of this name."""
+        self.early: Word | None = None
         """The word said before the parties were connected."""
-        self.stopped = False
-        """Whether the old ranks stand still."""
         self.header: Header | None = None
-        self.entry: Slot | None = None
-        """The log's entry that the decider's go is about."""
-        self.arrived: set[int] = set()
-        """Newcomers whose scripts have come to their restore."""
+        self.heartbeats: dict[int, int] = defaultdict(int)
         self.torn: set[int] = set()
         """Parties for which the next collective fails although all live: the others have their part."""
         self._name, self._network, self._behaviour = name, network, behaviour
         self._said: dict[str, set[int]] = defaultdict(set)
+        self._on_the_way: dict[tuple[int, int], deque[Said]] = defaultdict(deque)
+        """By sender and receiver."""
         self._gang: Gang | None = None
 
     # the decider's store
 
     def enter(self, link: Link) -> None:
-        """One more party is warm."""
+        """One more party has found the store."""
         self.links[link.party.number] = link
         self.changed.tell()
 
-    def arrive(self, link: Link) -> None:
-        """One more newcomer has come to its restore."""
-        self.arrived.add(link.party.number)
+    def set(self, key: str, link: Link) -> None:
+        """This party sets its key of that name."""
+        self.keys[key].add(link.party.number)
         self.changed.tell()
 
-    def have_arrived(self, link: Link) -> bool:
-        """Whether all newcomers have, as this party sees it."""
-        newcomers = {party.number for party in self.attempt.parties if party.old is None}
-        return newcomers <= self.arrived and self.reaches_decider(link)
+    def have_set(self, key: str, parties: Iterable[Party], link: Link) -> bool:
+        """Whether they have, as this party sees it."""
+        return {party.number for party in parties} <= self.keys[key] and self.reaches_decider(link)
 
-    def is_warm(self, link: Link) -> bool:
-        """Whether all are, as this party sees it."""
-        return len(self.links) == len(self.attempt.parties) and self.reaches_decider(link)
-
-    def report_connected(self, link: Link) -> None:
-        """One more party says that it is connected."""
-        link.says_connected = True
-        self.changed.tell()
-
-    def is_connected(self, link: Link) -> bool:
-        """Whether all are, as this party sees it."""
-        return all(each.says_connected for each in self.links.values()) and self.reaches_decider(link)
+    @property
+    def newcomers(self) -> list[Party]:
+        """Those that come for the newer run."""
+        return [party for party in self.attempt.parties if party.part is PartyRole.NEWCOMER]
 
     def reaches_decider(self, link: Link) -> bool:
         """Whether this party can read the store now."""
@@ -134,19 +128,10 @@ class Bridge:
         here = other is not None and not (other.gone or other.still)
         return here and other is not None and self._network.reachable(other.ip, link.ip)
 
-    def missing(self) -> set[int]:
-        """The parties that never came."""
-        return {party.number for party in self.attempt.parties} - self.links.keys()
-
     @property
     def mark(self) -> str:
         """How the newer run's entries are marked."""
         return self.links[self.attempt.of_new(0).number].mark
-
-    def stand_still(self) -> None:
-        """The old ranks are in the stop."""
-        self.stopped = True
-        self.changed.tell()
 
     # collectives
 
@@ -184,21 +169,16 @@ class Bridge:
 
     # words and ends
 
-    def say(self, link: Link, heard: on.Heard) -> None:
-        """The decider sends to all others, every other party to the decider."""
-        if not link.connected:
-            self.early = heard
-            self.changed.tell()
-            return
+    def say(self, link: Link, word: Word | None) -> None:
+        """The decider sends to all others, every other party to the decider; None: it sends no more."""
         for other in self.links.values():
             if other is not link and (other.party.decides or link.party.decides):
-                self._send(link, other, heard)
+                self._send(link, other, word)
 
-    def seen(self, link: Link) -> None:
-        """This party needs the decider's store no more."""
-        decider = self.links.get(self.attempt.decider)
-        if decider and decider is not link:
-            self._send(link, decider, on.SeenBy(link.party.number))
+    def say_early(self, word: Word) -> None:
+        """To parties that are not connected."""
+        self.early = word
+        self.changed.tell()
 
     def leave(self, link: Link) -> None:
         """The party's process has ended."""
@@ -209,10 +189,8 @@ class Bridge:
         if self._gang and link.seat:
             self._gang.leave(link.seat)
         for other in self.links.values():
-            if link.party.decides and other.connected:
-                self._send(link, other, on.LinkClosed())
-            elif other.party.decides and other.connected:
-                self._send(link, other, on.PartyGone(link.party.number))
+            if other is not link and other.connected and (other.party.decides or link.party.decides):
+                self._send(link, other, PeerLost(f"party {link.party.number} is gone"))
 
     def _whole(self) -> bool:
         """Whether all parties live and reach each other."""
@@ -225,19 +203,23 @@ class Bridge:
         """Whether a party is gone, as far as this one can know."""
         return any(other.gone and self._network.reachable(other.ip, link.ip) for other in self.links.values())
 
-    def _send(self, sender: Link, receiver: Link, event: on.Event) -> None:
+    def _send(self, sender: Link, receiver: Link, said: Said) -> None:
+        self._on_the_way[sender.party.number, receiver.party.number].append(said)
         seconds = receiver.rng.uniform(*WORD_SECONDS)
-        asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, event, context=OUTSIDE)
+        asyncio.get_running_loop().call_later(seconds, self._arrive, sender, receiver, context=OUTSIDE)
 
-    def _arrive(self, sender: Link, receiver: Link, event: on.Event) -> None:
-        """Messages out of reach are sent again, as long as their sender lives."""
-        if receiver.gone:
+    def _arrive(self, sender: Link, receiver: Link) -> None:
+        """The oldest. Out of reach it is sent again, as long as its sender lives."""
+        waiting = self._on_the_way[sender.party.number, receiver.party.number]
+        if receiver.gone or not waiting:
             return
         if self._network.reachable(sender.ip, receiver.ip):
-            receiver.hear(event)
-        elif not sender.gone or isinstance(event, on.LinkClosed | on.PartyGone):
+            receiver.inboxes[sender.party.number].put(waiting.popleft())
+        elif not sender.gone or isinstance(waiting[0], PeerLost):
             again = asyncio.get_running_loop().call_later
-            again(LOOK_AGAIN_SECONDS, self._arrive, sender, receiver, event, context=OUTSIDE)
+            again(LOOK_AGAIN_SECONDS, self._arrive, sender, receiver, context=OUTSIDE)
+        else:
+            waiting.popleft()
 
 
 class Bridges:

@@ -112,7 +112,7 @@ class Checkpoints:
     async def open(self, give_up: Callable[[], None], held: Image | None = None) -> None:
         """Return when the run is open in the log; `held` is the image that this rank's pod has kept."""
         told: list[Image | None] = await self._gang.gather(self._seat, held)
-        offers = [image.offered_by(rank) for rank, image in enumerate(told) if image]
+        offers = [image.offer(rank) for rank, image in enumerate(told) if image]
         self.goal_before, chosen = await self._on_rank0(lambda: self._wait_for_turn(give_up, offers))
         found = (image for image in told if image and chosen and (image.run, image.step) == (chosen.run, chosen.step))
         self._image = next(found, None)

@@ -133,6 +133,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.handles = 0
         self._outside = Context()
         self._left: list[asyncio.Task[Any]] = []
+        self.at_end: list[Callable[[], object]] = []
+        """Called when the history is over."""
         self._ready: deque[events.Handle]
         self._stopping: bool
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
@@ -213,6 +215,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _drop(self) -> None:
         """End the rest: its coroutines are closed, not cancelled, and no callback runs."""
+        for end in list(self.at_end):
+            end()
         for task in self._left:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,48 +1,51 @@
-"""Drives the real machine of one party through one attempt, in virtual time: what waits for others waits here.
+"""One party in one attempt: the real driver and its machine, and what a driver can do, in virtual time.
 
-Real: perdure.live.protocol's machines and timetable, the takeover's writer with the log's rules. Modelled after
-perdure.live.driving and .effects: threads are tasks, and the main thread waits for acts in a queue. A process
-that is stopped hears nothing, and does nothing, until it goes on; a request that it has sent to the store arrives all
-the same. Used by `handing`.
+Real: perdure.live.driving and .protocol, the takeover's log with the log's rules. Modelled after perdure.live.effects:
+connections, the move of the state, votes (see `bridge`). Each thread of the driver is one of `threads`, so a stopped
+process hears nothing and does nothing until it goes on; a request that it has sent to the store arrives all the same.
+Used by `handing`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.errors import PeerLost, PerdureError
-from perdure.live.protocol import events as on
-from perdure.live.protocol.hearing import Hearing
-from perdure.live.protocol.machine import PartyPhase, PartyState, begin, named, step
+from perdure.live import driving
+from perdure.live.protocol.machine import PartyPhase
 from perdure.live.protocol.parties import Attempt, Party
-from perdure.live.protocol.timing import HERE_SECONDS, Timetable
+from perdure.live.protocol.timing import Timetable
+from perdure.live.word import Word
 from perdure.log import takeover as takeovers
-from perdure.log.reader import Log, Slot
+from perdure.log.entry import Opened, write_entry
+from perdure.log.reader import Log, Slot, slot_of
 from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
-from perdure.wire import Handover
-from perdure.wire.channel import Attached, HandoverEnded, TrainerReport, Voting
+from perdure.wire import AttemptRecord, Handover, HandoverWord
+from perdure.wire.channel import Attached, TrainerReport, Voting
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import LOOK_AGAIN_SECONDS, Bridge, Bridges, Header, Link
 from tests.simulation.gang import Fabric, Gang, Seat
 from tests.simulation.interface import Json, MemberHost, Network
 from tests.simulation.parts import repeatable
 from tests.simulation.store import Access, Changes, Tape
+from tests.simulation.threads import ProcessThreads
 
-AGAIN_SECONDS: Final = 0.2
-STORE_SECONDS: Final = 2.0
 CONNECT_SECONDS: Final = (0.005, 0.1)
 STATE_SECONDS: Final = (0.02, 0.6)
 VOTE_SECONDS: Final = (0.001, 0.02)
-SCRIPT_SECONDS: Final = (0.01, 0.4)
-"""The work of a newcomer's script between its `restore` and its first batch."""
 BALKS: Final = "a DeviceMesh of the script's own"
-
-Main = on.Install | on.TrainOn | on.SaveAndExit | on.JoinInPlace | on.ExitProcess
-"""What only the script's own thread does."""
+SAME_SCRIPT: Final = "model, optimizer"
+"""What all parties hold."""
+WARM: Final = "warm"
+ARRIVED: Final = "arrived"
+CAN_HAND_OVER: Final = "can-hand-over"
+CONNECTED: Final = "connected"
+SEEN: Final = "seen"
+STOPPED: Final = "stopped"
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,15 @@ class Ground:
     pid: int
     settings: Settings
     """Of the older run; a newcomer's are those of the newer one."""
+    threads: ProcessThreads
     tell: Callable[[TrainerReport], None]
+    record: Callable[[AttemptRecord | None], None]
+    """For this process's outcome."""
+    opened: Callable[[int], None]
+    """It has read in the log that this run has opened."""
     ask_exit: Callable[[], None]
+    acknowledged: Callable[[int], bool]
+    """Whether the agent has acknowledged the vote for this run."""
     abort: Callable[[int], None]
     """The older run's later entries say that this one never opens."""
     old: Callable[[], tuple[Gang, Seat]]
@@ -65,54 +75,27 @@ class Ground:
     """End it at once; its agent lives on, and tells."""
 
 
-class Driver:
-    """One party of one attempt."""
+class Effects:
+    """See perdure.live.driving.PartyEffects."""
 
-    def __init__(self, ground: Ground, attempt: Attempt, party: Party, block: Handover, times: Timetable) -> None:
-        self.attempt, self.party, self.block = attempt, party, block
-        self.ground = ground
-        self.acts: asyncio.Queue[Main] = asyncio.Queue()
-        self.link = Link(party, ground.host.ip, ground.host.rng, self.feed)
-        self.describe: Callable[[], Header | None] = lambda: None
-        """What old rank 0 tells in the stop."""
+    def __init__(self, ground: Ground, attempt: Attempt, party: Party, block: Handover) -> None:
+        self.attempt, self.party, self.block, self.ground = attempt, party, block, ground
+        self.link = Link(party, ground.host.ip, ground.host.rng)
+        self.stopped = False
+        self.size_obstacle = ""
         self.received = False
         """Whether a newcomer has its state."""
-        self.entry: Slot | None = None
-        """The log's entry that says go."""
         self.gang: Gang | None = None
         """Of the newer run, once it is connected."""
-        self.why = ""
-        self.times = times
-        self._limit = ground.host.monotonic() + block.limit
+        self.on_step: Callable[[], None] = lambda: None
+        """Called at each step of the machine, before its actions."""
+        self._give_up: Callable[[], None] = lambda: None
+        self._limit = self._now + block.limit
         self._bridge: Bridge | None = None
-        self._connect = asyncio.Event()
-        self._frozen, self._late = False, list[on.Event]()
-        self._thawed = Changes()
-        self._over = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._access = Access(ground.host.bucket, ground.settings.root, ground.host.network, ground.host.ip, self._rng)
+        host = ground.host
+        self._access = Access(host.bucket, ground.settings.root, host.network, host.ip, host.rng)
         self._taped_log: tuple[Tape, TakeoverLog] | None = None
         self._asking = asyncio.Lock()
-        self._state, self._first = begin(attempt, party.number)
-
-    @property
-    def pod(self) -> Json:
-        """Where it runs."""
-        return self.ground.host.pod
-
-    @property
-    def phase(self) -> PartyPhase:
-        return self._state.phase
-
-    @property
-    def state(self) -> PartyState:
-        return self._state
-
-    @property
-    def named(self) -> int:
-        """The run that this rank is ready to become; 0 while it is not."""
-        return 0 if self._frozen else named(self._state)
 
     @property
     def bridge(self) -> Bridge:
@@ -126,344 +109,310 @@ class Driver:
             raise RuntimeError("nothing was reported in the stop")
         return self.bridge.header
 
-    def begin(self) -> None:
-        """Takes part from now on."""
-        drivers(self.ground.host.network).append(self)
-        self._tell_phase()
-        self._set_timer()
-        for action in self._first:
-            self._act(action)
+    @property
+    def connected(self) -> bool:
+        return self.link.connected
 
-    def feed(self, event: on.Event) -> None:
-        """Something has happened."""
-        if self._over:
-            return
-        if self._frozen:
-            self._late.append(event)
-            return
-        match event:
-            case on.Stopped():
-                self.times = replace(self.times, stopped=self._now)
-                self._set_timer()
-            case on.Heard(word, why):
-                self.why = why or word.value
-                self.entry = self.entry or (self._bridge.entry if self._bridge else None)
-        before = self._state.phase
-        self._state, actions = step(self._state, event)
-        if self._state.phase is not before:
-            self._tell_phase()
-        for action in actions:
-            self._act(action)
+    @property
+    def peers(self) -> Ranks:
+        return Ranks(*self.ground.old(), self.ground.threads)
 
-    def shorten(self, deadline: float) -> None:
-        """This process ends earlier than it was to."""
-        self.times = self.times.shortened(deadline)
-        self._set_timer()
+    # while training goes on
 
-    def freeze(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later."""
-        self._frozen = self.link.still = True
-        asyncio.get_running_loop().call_later(seconds, self._thaw)
-
-    def tear(self) -> None:
-        """One of its links is reset in the middle of the next collective, and no party dies."""
-        if self._bridge:
-            self._bridge.torn.add(self.party.number)
-
-    def finish(self) -> None:
-        """Nothing is waited for any more."""
-        self._over = True
-        drivers(self.ground.host.network).remove(self)
-        if self._timer:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-
-    def vanish(self) -> None:
-        """The process has ended."""
-        if not self._over:
-            self.finish()
-        if self._bridge:
-            self._bridge.leave(self.link)
-
-    # acts
-
-    def _act(self, action: on.Action) -> None:
-        match action:
-            case on.Install() | on.TrainOn() | on.SaveAndExit() | on.JoinInPlace() | on.ExitProcess():
-                if isinstance(action, on.TrainOn | on.SaveAndExit) and action.aborted:
-                    self.ground.abort(action.aborted)
-                self.acts.put_nowait(action)
-            case on.SetWarm():
-                self._spawn(self._prepare())
-            case on.Connect():
-                self._connect.set()
-            case on.SetConnected():
-                self._spawn(self._meet())
-            case on.MoveState():
-                self._spawn(self._move())
-            case on.Vote():
-                self._spawn(self._vote())
-            case on.BeginRound(choice):
-                self._spawn(self._round(choice))
-            case on.AppendOpened() | on.AppendRefused() | on.ReadLog():
-                self._spawn(self._ask_log(action))
-            case _:
-                self._say(action)
-
-    def _say(self, action: on.Action) -> None:
-        tell, number = self.ground.tell, self.attempt.next
-        match action:
-            case on.SayToAll(word, why):
-                self.why = self.why or why
-                if self._bridge:
-                    self._bridge.entry = self._bridge.entry or self.entry
-                    self._bridge.say(self.link, on.Heard(word, why))
-            case on.SetSeen():
-                if self._bridge:
-                    self._bridge.seen(self.link)
-            case on.TellVoting():
-                self.times = replace(self.times, informed=self._now)
-                self._set_timer()
-                tell(Voting(self.attempt.run, number))
-            case on.TellEnded(word, why):
-                tell(HandoverEnded(number, word, self.why or why))
-            case on.AskExit():
-                self.ground.ask_exit()
-
-    async def _prepare(self) -> None:
-        if self.party.old is None:
-            self._spawn(self._watch_log())
-        bridge = await self._find()
-        if bridge is None:
-            return
-        if self.party.old is None:
-            bridge.arrive(self.link)
-        if self.ground.host.behaviour.balks:
-            await self._refuse()
-            return
-        bridge.enter(self.link)
-        if not await self._awaits(lambda: bridge.is_warm(self.link), "not all parties are warm"):
-            return
+    def find_store(self, give_up: Callable[[], None]) -> None:
+        self._give_up = give_up
+        network, here = self.ground.host.network, self.link
+        fabric, bridges = Fabric.of(network), Bridges.of(network)
         if self.party.decides:
-            self.feed(on.StoreSeen(await self._store_answers()))
-        self.feed(on.AllWarm())
-        await self._connect.wait()
-        if not await bridge.together(self.link, "connect", CONNECT_SECONDS):
-            self.feed(on.Unable("not all parties could be connected"))
+            name = f"{self.ground.settings.uid}/{self.attempt.next}/{self.attempt.new_world}"
+            self._bridge = Bridge(self.attempt, name, network, self.ground.host.behaviour)
+            self._bridge.enter(here)
+            bridges.listen(here.ip, self.block, self._bridge, fabric)
             return
-        self.gang = bridge.connect(self.link)
-        self._spawn(self._hear())
-        self.feed(on.Connected())
-        while self.party.decides and self.phase is PartyPhase.PREPARING:
-            await asyncio.sleep(STORE_SECONDS)
-            self.feed(on.StoreSeen(await self._store_answers()))
-
-    async def _refuse(self) -> None:
-        bridge = self.bridge
-        if self.party.old is None:
-            await self._awaits(lambda: False, "the old ranks have not refused")
-        elif self.attempt.leavers or await self._awaits(lambda: bridge.have_arrived(self.link), "no newcomer has come"):
-            self.ground.tell(Attached(self.ground.pid, False, BALKS, images=True))
-            self.feed(on.NotLive(BALKS))
-
-    async def _meet(self) -> None:
-        bridge = self.bridge
-        bridge.report_connected(self.link)
-        if self.party.old is None:
-            return
-        if await self._awaits(lambda: bridge.is_connected(self.link), "not all parties are connected"):
-            self.feed(on.AllConnected())
-
-    async def _hear(self) -> None:
-        """Each party sends a heartbeat once a second to the decider, which answers and so shows all that it lives.
-
-        A newcomer waits for no party, and none for it, before the old ranks stand still.
-        """
-        bridge, decider, own = self.bridge, self.attempt.decider, self.party.number
-        others = {party.number for party in self.attempt.parties} - {own} if self.party.decides else {decider}
-        hearing = Hearing(others, self._now)
-        while not self._over:
-            await asyncio.sleep(HERE_SECONDS)
-            if self._frozen:
-                continue
-            for party in others:
-                if bridge.hears(self.link, party):
-                    hearing.heard(party)
-            for silent in list(hearing.silent(self._now)):
-                if self.party.old is not None or bridge.stopped:
-                    self.feed(silent)
-
-    async def _watch_log(self) -> None:
-        """As a newcomer: the older run may end without having heard of this attempt."""
-        while True:
-            await asyncio.sleep(STORE_SECONDS)
-            if self.phase is not PartyPhase.PREPARING:
-                return
-            await self._ask_log(on.ReadLog())
-
-    async def _find(self) -> Bridge | None:
-        """Once the decider listens; None if that is no longer awaited."""
-        host, settings, fabric = self.ground.host, self.ground.settings, Fabric.of(self.ground.host.network)
-        bridges = Bridges.of(host.network)
-        if self.party.decides:
-            name = f"{settings.uid}/{self.attempt.next}/{self.attempt.new_world}"
-            self._bridge = Bridge(self.attempt, name, host.network, host.behaviour)
-            self._bridge.enter(self.link)
-            bridges.listen(host.ip, self.block, self._bridge, fabric)
-            return self._bridge
-        while self._now < self._limit:
+        while self._bridge is None:
+            give_up()
             bridge = bridges.find(self.block)
             decider = bridge.links.get(self.attempt.decider) if bridge else None
-            if bridge and decider and not decider.gone and host.network.reachable(host.ip, decider.ip):
+            if bridge and decider and not decider.gone and network.reachable(here.ip, decider.ip):
                 self._bridge = bridge
-                return bridge
-            await fabric.changed.wait(LOOK_AGAIN_SECONDS)
-        self.feed(on.Unable("the decider was not found"))
-        return None
-
-    async def _awaits(self, come: Callable[[], bool], awaited: str) -> bool:
-        """Whether it comes; otherwise the party gets the reason."""
-        bridge = self.bridge
-        while not come():
-            if bridge.early:
-                self.feed(bridge.early)
-                return False
-            if bridge.is_closed_to(self.link) or self._now >= self._limit:
-                self.feed(on.Unable(awaited))
-                return False
-            await bridge.changed.wait(LOOK_AGAIN_SECONDS)
-        return True
-
-    async def _move(self) -> None:
-        bridge = self.bridge
+            elif self._now >= self._limit:
+                raise PeerLost("the decider was not found")
+            else:
+                self._wait(fabric.changed)
+        self._bridge.enter(here)
         if self.party.old is None:
-            if not await self._awaits(lambda: bridge.stopped, "the old ranks have not stopped"):
-                return
-        else:
-            bridge.stand_still()
-            bridge.header = self.describe() or bridge.header
-        if not await bridge.together(self.link, "state", STATE_SECONDS):
-            self.feed(on.Unable("state could not be moved"))
-            return
-        self.received = True
-        self.feed(on.Moved())
-        if self.party.old is None:
-            await asyncio.sleep(self._rng.uniform(*SCRIPT_SECONDS))
-            self.feed(on.FirstBatch())
+            self._bridge.set(ARRIVED, here)
 
-    async def _vote(self) -> None:
-        whole = await self.bridge.together(self.link, "vote", VOTE_SECONDS)
-        self.feed(on.VoteReduced(whole))
+    def obstacle(self) -> str:
+        return BALKS if self.ground.host.behaviour.balks else ""
 
-    async def _round(self, choice: on.Choice) -> None:
-        gang, seat = self.ground.old()
-        try:
-            found = on.Choice(max(await gang.gather(seat, int(choice))))
-        except PeerLost:
-            self.feed(on.RoundDone(None))
-        else:
-            self.feed(on.RoundDone(found))
+    def await_newcomers(self) -> None:
+        self._await(ARRIVED, self.bridge.newcomers, "no newcomer has come")
 
-    # the log
+    def can_hand_over(self) -> bool:
+        return self.bridge.have_set(CAN_HAND_OVER, self.attempt.parties[:1], self.link)
 
-    async def _store_answers(self) -> bool:
+    def get_warm(self, warm: str) -> None:  # noqa: ARG002  (all hold the same)
+        if self.party.number == 0:
+            self.bridge.set(CAN_HAND_OVER, self.link)
+        elif self.party.old is None:
+            self._await(WARM, self.attempt.parties[:1], "rank 0 of the living run has not come")
+        self.bridge.set(WARM, self.link)
+        self._await(WARM, self.attempt.parties, "not all parties are warm")
+
+    def connect(self) -> None:
+        if not self.ground.threads.until(self.bridge.together(self.link, "connect", CONNECT_SECONDS)):
+            raise PeerLost("not all parties could be connected")
+        self.gang = self.bridge.connect(self.link)
+
+    def connect_ranks(self) -> None:
+        pass  # `connect` does both
+
+    def publish_connected(self) -> None:
+        self.bridge.set(CONNECTED, self.link)
+
+    def await_connected(self) -> None:
+        self._await(CONNECTED, self.attempt.parties, "not all parties are connected")
+
+    def second_connection(self) -> Effects:
+        return self
+
+    def send_heartbeat(self) -> dict[int, int]:
+        """Waits for as long as the decider does not answer, as a socket does."""
+        bridge, own = self.bridge, self.party.number
+        while not (self.party.decides or bridge.hears(self.link, self.attempt.decider)):
+            self._check_link()
+            self._wait(bridge.changed)
+        bridge.heartbeats[own] += 1
+        return dict(bridge.heartbeats) if self.party.decides else {own: bridge.heartbeats[own]}
+
+    def store_answers(self) -> bool:
         tape = Tape(self._access)
         try:
-            await tape.run(Log(tape).head)
+            self.ground.threads.until(tape.run(Log(tape).head))
         except PerdureError:
             return False
         return True
 
-    async def _ask_log(self, action: on.AppendOpened | on.AppendRefused | on.ReadLog) -> None:
-        if not isinstance(action, on.AppendRefused) and action.again:
-            await asyncio.sleep(AGAIN_SECONDS)
-        while self._frozen:
-            await self._thawed.wait(LOOK_AGAIN_SECONDS)
-        tape, log = self._takeover()
+    def _await(self, key: str, parties: Iterable[Party], missing: str) -> None:
+        self._until(lambda: self.bridge.have_set(key, parties, self.link), missing)
 
-        def ask() -> Verdict:
-            with repeatable(takeovers, tape, self.ground.host):
-                match action:
-                    case on.AppendOpened():
-                        return log.open(self.attempt.new_world, self.header.track.step, self.bridge.mark)
-                    case on.AppendRefused():
-                        return log.refuse()
-                    case on.ReadLog():
-                        return log.look()
+    def _until(self, come: Callable[[], bool], missing: str) -> None:
+        while not come():
+            self._give_up()
+            self._check_link()
+            if self._now >= self._limit:
+                raise PeerLost(missing)
+            self._wait(self.bridge.changed)
 
-        try:
-            async with self._asking:
-                verdict: Verdict | None = await tape.run(ask, log)
-        except PerdureError:
-            verdict = None
-        if verdict is Verdict.GO:
-            self.entry = self.entry or log.entry
-        self.feed(on.LogAnswered(verdict))
+    def _check_link(self) -> None:
+        if self.bridge.is_closed_to(self.link):
+            raise PeerLost("the decider is gone")
 
-    def _takeover(self) -> tuple[Tape, TakeoverLog]:
-        if self._taped_log is None:
-            tape, header = Tape(self._access), self._bridge.header if self._bridge else None
-            with repeatable(takeovers, tape, self.ground.host):
-                log = TakeoverLog(
-                    Log(tape),
-                    uid=self.ground.settings.uid,
-                    run=self.attempt.run,
-                    next_run=self.attempt.next,
-                    place=header.place if header else None,
-                )
-            self._taped_log = tape, log
-        return self._taped_log
-
-    # time
+    def _wait(self, changes: Changes) -> None:
+        self.ground.threads.until(changes.wait(LOOK_AGAIN_SECONDS))
 
     @property
     def _now(self) -> float:
         return self.ground.host.monotonic()
 
-    @property
-    def _rng(self) -> Any:
-        return self.ground.host.rng
+    # words
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._done)
-        self._tasks.append(task)
+    def say(self, word: Word) -> None:
+        if self.connected:
+            self.bridge.say(self.link, word)
+        elif self._bridge and self._bridge.reaches_decider(self.link):
+            self._bridge.say_early(word)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.remove(task)
-        if not task.cancelled() and (error := task.exception()):
-            raise error  # a mistake of the simulation itself
+    def hear(self, party: int) -> Word | None:
+        said: Word | PeerLost | None = self.link.inboxes[party].get()
+        if isinstance(said, PeerLost):
+            raise said
+        return said
 
-    def _set_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-        at = None if self._over else self.times.next(self._now)
-        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._ring)
+    def early_word(self) -> Word | None:
+        if self._bridge is None:
+            return None
+        self._check_link()
+        return self._bridge.early if self._bridge.reaches_decider(self.link) else None
 
-    def _ring(self) -> None:
-        for alarm in self.times.due(self._now):
-            if not self._frozen:
-                self.feed(on.Passed(alarm))
-        self._set_timer()
-
-    def _thaw(self) -> None:
-        if self._over:
+    def seen(self) -> None:
+        if self.party.decides:
             return
-        self._frozen = self.link.still = False
-        late, self._late = self._late, []
-        for event in late:
-            self.feed(event)
-        self._ring()
-        self._thawed.tell()
+        if self.connected:
+            self.bridge.say(self.link, None)
+        elif self._bridge and self._bridge.reaches_decider(self.link):
+            self._bridge.set(SEEN, self.link)
+
+    def seen_by(self, parties: Iterable[int]) -> list[int]:
+        return [party for party in parties if self._bridge and party in self._bridge.keys[SEEN]]
+
+    def missing(self) -> set[int]:
+        """On the decider: the parties that never came."""
+        every = {party.number for party in self.attempt.parties}
+        return every - self._bridge.keys[WARM] if self._bridge else set()
+
+    def let_go(self) -> None:
+        pass
+
+    # in the stop
+
+    def give(self, header: Header | None) -> None:
+        """On an old rank; `header` is old rank 0's."""
+        self.bridge.set(STOPPED, self.link)
+        self.bridge.header = header or self.bridge.header
+        self._move()
+
+    def take(self) -> None:
+        """On a newcomer."""
+        bridge = self.bridge
+        stood = lambda: bool(bridge.keys[STOPPED]) and bridge.reaches_decider(self.link)  # noqa: E731
+        self._until(stood, "the old ranks have not stopped for the hand-over")
+        self.stopped = True
+        self._move()
+        self.received = True
+
+    def _move(self) -> None:
+        if not self.ground.threads.until(self.bridge.together(self.link, "state", STATE_SECONDS)):
+            raise PeerLost("state could not be moved")
+
+    def vote(self) -> None:
+        if not self.ground.threads.until(self.bridge.together(self.link, "vote", VOTE_SECONDS)):
+            raise PeerLost("the votes were not counted")
+
+    # the agent
+
+    def record(self, attempt: AttemptRecord | None) -> None:
+        self.ground.record(attempt)
+        self.on_step()
+
+    def tell(self, report: TrainerReport) -> None:
+        self.ground.tell(report)
+
+    def tell_attached(self, why: str) -> None:
+        self.ground.tell(Attached(self.ground.pid, not why, why, images=True))
+
+    def tell_voting(self) -> None:
+        self.ground.tell(Voting(self.attempt.run, self.attempt.next))
+
+    def acknowledged(self) -> bool:
+        return self.ground.acknowledged(self.attempt.next)
+
+    # the log
+
+    def abort(self) -> None:
+        if self.party.old is not None:
+            self.ground.abort(self.attempt.next)
+
+    def append_opened(self) -> Verdict:
+        world, step, mark = self.attempt.new_world, self.header.track.step, self.bridge.mark
+        return self._ask(lambda log: log.open(world, step, mark))
+
+    def append_refused(self) -> Verdict:
+        return self._ask(TakeoverLog.refuse)
+
+    def read_log(self) -> Verdict:
+        return self._ask(TakeoverLog.look)
+
+    def word(self) -> Word:
+        slot = self._takeover()[1].entry
+        if slot is None or slot.entry is None:
+            raise RuntimeError("the log has not decided")
+        return Word(HandoverWord.GO, seq=slot.seq, entry=write_entry(slot.entry).decode())
+
+    def learn(self, word: Word) -> None:
+        self._learn(slot_of(word.seq, word.entry.encode()))
+
+    def _ask(self, ask: Callable[[TakeoverLog], Verdict]) -> Verdict:
+        tape, log = self._takeover()
+
+        def act() -> Verdict:
+            with repeatable(takeovers, tape, self.ground.host):
+                return ask(log)
+
+        async def asked() -> Verdict:
+            async with self._asking:
+                found: Verdict = await tape.run(act, log)
+            return found
+
+        found = self.ground.threads.until(asked())
+        self._learn(log.entry)
+        return found
+
+    def _learn(self, slot: Slot | None) -> None:
+        if slot and slot.entry and isinstance(slot.entry.event, Opened):
+            self.ground.opened(slot.entry.run)
+
+    def _takeover(self) -> tuple[Tape, TakeoverLog]:
+        if self._taped_log is None:
+            tape, header = Tape(self._access), self._bridge.header if self._bridge else None
+            uid, place = self.ground.settings.uid, header.place if header else None
+            with repeatable(takeovers, tape, self.ground.host):
+                log = TakeoverLog(Log(tape), uid=uid, run=self.attempt.run, next_run=self.attempt.next, place=place)
+            self._taped_log = tape, log
+        return self._taped_log
+
+
+class Ranks:
+    """See perdure.group.peers.Peers: those of the older run."""
+
+    def __init__(self, gang: Gang, seat: Seat, threads: ProcessThreads) -> None:
+        self.rank, self.world = seat.rank, gang.world
+        self._gang, self._seat, self._threads = gang, seat, threads
+
+    def gather(self, doing: str, value: Any) -> list[Any]:  # noqa: ARG002
+        return self._threads.until(self._gang.gather(self._seat, value))
+
+    def broadcast(self, doing: str, value: Any) -> Any:  # noqa: ARG002
+        return self._threads.until(self._gang.broadcast(self._seat, value))
+
+
+class Driver(driving.Driver[Effects]):
+    """The real one. It tells of its phases, for the trace and the checks."""
+
+    def __init__(self, effects: Effects, times: Timetable) -> None:
+        ground = effects.ground
+        super().__init__(effects, times, ask_exit=ground.ask_exit, threads=ground.threads)
+        self.party, self.attempt, self.ground, self.block = effects.party, effects.attempt, ground, effects.block
+        self._told: PartyPhase | None = None
+        effects.on_step = self._tell_phase
+
+    @property
+    def pod(self) -> Json:
+        """Where it runs."""
+        return self.ground.host.pod
+
+    def take_part(self) -> None:
+        """From now on."""
+        drivers(self.ground.host.network).append(self)
+        self._tell_phase()
+        self.begin(SAME_SCRIPT)
+
+    def tear(self) -> None:
+        """One of its links is reset in the middle of the next collective, and no party dies."""
+        if self.effects._bridge:
+            self.effects._bridge.torn.add(self.party.number)
+
+    def finish(self) -> None:
+        if self in drivers(self.ground.host.network):
+            drivers(self.ground.host.network).remove(self)
+        super().finish()
+
+    def vanish(self) -> None:
+        """The process has ended."""
+        self.finish()
+        if self.effects._bridge:
+            self.effects._bridge.leave(self.effects.link)
 
     def _tell_phase(self) -> None:
-        """For the trace and the checks."""
-        attempt, party = self.attempt, self.party
+        if self.phase is self._told:
+            return
+        self._told, attempt, party = self.phase, self.attempt, self.party
         facts = {"run": attempt.run, "next": attempt.next, "number": party.number, "part": party.part.value}
         facts |= {"phase": self.phase.value, "parties": len(attempt.parties), "old": attempt.world}
-        deadline = round(self.times.deadline, 3)
-        self.ground.host.tell("party", **facts, decides=party.decides, uid=self.ground.settings.uid, until=deadline)
+        deadline = round(self._timetable.deadline, 3)
+        uid = self.ground.settings.uid
+        self.ground.host.tell("party", **facts, decides=party.decides, uid=uid, until=deadline)
 
 
 def drivers(network: Network) -> list[Driver]:

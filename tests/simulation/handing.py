@@ -1,34 +1,40 @@
 """One simulated process in hand-overs: as an old rank one attempt after the other, or as a newcomer to a living run.
 
-Modelled after perdure.live.handover, .newcomer and .membership. `trainer` owns one of these per process.
+Modelled after perdure.live.handover, .newcomer and .membership; the attempts themselves are real: see `driving`. What
+waits runs in the process's threads. `trainer` owns one of these per process.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError
+from perdure.live.driving import GivenUp
 from perdure.live.protocol import events as on
 from perdure.live.protocol.machine import PartyPhase
+from perdure.live.protocol.offers import read_offer
 from perdure.live.protocol.parties import Attempt, Party, PartyRole, attempt_of
-from perdure.live.protocol.state import known
-from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.live.protocol.state import lingers
+from perdure.live.protocol.timing import Timetable
+from perdure.log.reader import slot_of
 from perdure.wire import AttemptRecord, ExitKind, HandoverWord, Leave, Train
 from perdure.wire.channel import HandoverEnded, Request, TookOver
 from perdure.wire.settings import Settings
 from tests.simulation.bridge import Header
 from tests.simulation.checkpoints import Checkpoints, Membership, TapedWriter, make_writer
-from tests.simulation.driving import Driver, Ground
+from tests.simulation.driving import Driver, Effects, Ground
 from tests.simulation.images import Image
+from tests.simulation.threads import ProcessThreads
 
 if TYPE_CHECKING:
     from tests.simulation.trainer import Process
 
 LOOK_SECONDS: Final = 0.05
-MISSING_SECONDS: Final = 3.0
-"""How long a decider stays for newcomers that have not come at all."""
+SCRIPT_SECONDS: Final = (0.01, 0.4)
+"""The work of a newcomer's script between its `restore` and its first batch."""
 
 
 class LiveHandover:
@@ -37,7 +43,13 @@ class LiveHandover:
     def __init__(self, process: Process) -> None:
         self.exit_wanted = False
         """Whether an attempt that came to nothing leaves no other way than to save and leave."""
+        self.known: AttemptRecord | None = None
+        """What it did and read in its newest attempt."""
+        self.opened = 0
+        """The newest run that it has read to have opened."""
         self._process = process
+        self._threads = ProcessThreads(process.host.monotonic)
+        self._acknowledged = 0
         self._offer: Train | Leave | None = None
         self._drivers: list[Driver] = []
         """The newest last; links of earlier ones end with the process."""
@@ -47,16 +59,6 @@ class LiveHandover:
         self._own_writer: TapedWriter | None = None
         """The newer run's writer, if this process will be its rank 0."""
 
-    @property
-    def known(self) -> AttemptRecord | None:
-        """What it did and read in its newest attempt."""
-        return known(self._drivers[-1].state) if self._drivers else None
-
-    @property
-    def opened(self) -> int:
-        """The newest run that it has read to have taken over."""
-        return max((driver.attempt.next for driver in self._drivers if driver.entry), default=0)
-
     # the agent's actions
 
     def offer(self, assignment: Train | Leave) -> None:
@@ -64,26 +66,34 @@ class LiveHandover:
         self._offer = assignment
 
     def acknowledged(self, run: int) -> None:
-        """The agent knows of the vote."""
-        if self._driver and self._driver.attempt.next == run:
-            self._driver.feed(on.Acknowledged())
+        """The agent knows of the vote for this run."""
+        self._acknowledged = run
 
     def requested(self, request: Request) -> None:
         """This process is asked to leave."""
         if self._driver:
             if self._driver.party.part is PartyRole.LEAVER:
                 self._driver.shorten(request.deadline)
-            self._driver.feed(on.Sigterm())
+            self._threads.start("request", self._driver.feed, on.Sigterm())
 
     def freeze(self, seconds: float) -> None:
         """The process is stopped for a while."""
-        if self._driver:
-            self._driver.freeze(seconds)
+        self._stand(True)
+        asyncio.get_running_loop().call_later(seconds, self._stand, False)
+
+    def _stand(self, still: bool) -> None:
+        for driver in self._drivers:
+            driver.effects.link.still = still
+        if still:
+            self._threads.stop()
+        else:
+            self._threads.go_on()
 
     def vanish(self) -> None:
         """The process has ended."""
         for driver in self._drivers:
             driver.vanish()
+        self._threads.end()
 
     # as an old rank
 
@@ -97,14 +107,18 @@ class LiveHandover:
     async def hand_over(self, due: str) -> bool:
         """All old ranks stand here, ready: returns as a rank of either run. True if the ranks have to save and
         leave."""
-        driver, process = self._driver, self._process
-        if driver is None:
+        if self._driver is None:
             raise RuntimeError("the ranks stand still for a hand-over that this one does not know")
+        return await self._threads.run("main", self._stop, self._driver, due)
+
+    def _stop(self, driver: Driver, due: str) -> bool:
+        process = self._process
         began = process.host.monotonic()
-        driver.describe = lambda: self._describe(due)
         driver.feed(on.Stopped())
         while True:
-            match await driver.acts.get():
+            match driver.next_act():
+                case on.MoveState() if driver.phase is PartyPhase.MOVING:
+                    _move(driver, lambda: driver.effects.give(self._describe(due)))
                 case on.Install():
                     self._install(driver, process.host.monotonic() - began)
                     return False
@@ -130,42 +144,42 @@ class LiveHandover:
     async def saved(self) -> None:
         """The older run has ended in the log: a decider stays until no party needs its store."""
         driver, self._driver = self._driver, None
-        if driver is None:
-            return
+        if driver:
+            await self._threads.run("main", self._linger, driver)
+
+    def _linger(self, driver: Driver) -> None:
         driver.feed(on.OlderRunEnded())
         for party in range(driver.attempt.world):
             driver.feed(on.SeenBy(party))
         begun = self._process.host.monotonic()
-        while driver.phase is PartyPhase.LINGERING:
-            here = set(driver.state.needed) - driver.bridge.missing()
-            if self._process.host.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+        while lingers(driver.state, self._process.host.monotonic() - begun, driver.effects.missing()):
+            self._threads.sleep(LOOK_SECONDS)
 
     def _read(self, offer: Train | Leave) -> None:
-        settings = self._process.settings
-        run = settings.run or 0
-        if offer.handover is None or offer.run <= max(self._tried, run):
+        process, settings = self._process, self._process.settings
+        attempted = self._driver.attempt.next if self._driver else 0
+        read = read_offer(offer, run=settings.run or 0, tried=self._tried, attempted=attempted)
+        if read is None:
             return
         if self._driver:
-            self._driver.feed(on.Newer(offer.handover.run))
-            if offer.handover.run == self._driver.attempt.next:
-                self._offer = offer  # it is for this process, should the attempt that is on come to go
-        if offer.handover.run != run:
+            self._driver.feed(on.Newer(read.block.run))
+        if read.later:
+            self._offer = offer
+        if not read.begins:
             return
-        self._tried = offer.run
+        self._tried, block = offer.run, read.block
         try:
-            attempt = attempt_of(offer.handover, offer.run, settings.pod)
+            attempt = attempt_of(block, offer.run, settings.pod)
         except PerdureError as error:
-            self._process.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
+            process.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
             return
-        block, now, save = offer.handover, self._process.host.monotonic(), self._process.save_seconds
-        times = Timetable(now + block.limit, now + max(offer.seconds, block.limit) + QUIET_SECONDS, save)
+        now, save = process.host.monotonic(), process.save_seconds
+        times = Timetable.of_old_rank(now, limit=block.limit, seconds=offer.seconds, save=save)
         master = offer.master if isinstance(offer, Train) else ""
         party = attempt.of_old(settings.rank)
         if self._driver:
             self._driver.finish()
-        driver = Driver(self._ground(settings), attempt, party, block, times)
+        driver = Driver(Effects(self._ground(settings), attempt, party, block), times)
         self._begin(driver, _settings(settings, attempt, party, master))
 
     def _describe(self, due: str) -> Header | None:
@@ -175,7 +189,7 @@ class LiveHandover:
             return None
         checkpoints = membership.checkpoints
         track = replace(membership.gang.track)
-        return Header(track, checkpoints.commit, checkpoints.goal_before, checkpoints.place, due, process.saved_at)
+        return Header(track, checkpoints.commit, checkpoints.goal_before, checkpoints.place, due, process.schedule.age)
 
     # as a newcomer
 
@@ -189,29 +203,41 @@ class LiveHandover:
         if block is None:
             return None
         attempt = attempt_of(block, settings.run or 0, settings.pod)
-        times = Timetable(now + block.limit, now + block.limit + 3 * QUIET_SECONDS)
-        driver = Driver(self._ground(settings), attempt, attempt.of_new(settings.rank), block, times)
+        times = Timetable.of_newcomer(now, limit=block.limit)
+        effects = Effects(self._ground(settings), attempt, attempt.of_new(settings.rank), block)
+        driver = Driver(effects, times)
         self._begin(driver, replace(settings, handover=None, wait=0.0))
-        while True:
-            match await driver.acts.get():
-                case on.Install():
-                    self._install(driver, 0.0)
-                    return driver.header.due
-                case on.JoinInPlace() if driver.received:
-                    raise HandoverFailed("the newer run begins in place")
+        return await self._threads.run("main", self._join, driver)
+
+    def _join(self, driver: Driver) -> str | None:
+        while not driver.effects.received:
+            match driver.next_act():
+                case on.MoveState():
+                    _move(driver, driver.effects.take)
                 case on.JoinInPlace():
                     driver.finish()
                     self._driver = None
                     return None
                 case on.ExitProcess(kind, why):
                     _fail(kind, driver.why or why)
+        self._threads.sleep(self._process.host.rng.uniform(*SCRIPT_SECONDS))
+        driver.feed(on.FirstBatch())
+        while True:
+            match driver.next_act():
+                case on.Install():
+                    self._install(driver, 0.0)
+                    return driver.effects.header.due
+                case on.JoinInPlace():
+                    raise HandoverFailed("the newer run begins in place")
+                case on.ExitProcess(kind, why):
+                    _fail(kind, driver.why or why)
 
     def image(self) -> Image | None:
         """A newcomer that has its state holds that of the older run."""
         driver, settings = self._driver, self._process.settings
-        if driver is None or driver.party.new is None or not driver.received:
+        if driver is None or driver.party.new is None or not driver.effects.received:
             return None
-        attempt, header = driver.attempt, driver.header
+        attempt, header = driver.attempt, driver.effects.header
         ahead = header.track.step > (header.commit.step if header.commit else 0)
         if not ahead:
             return None
@@ -223,41 +249,52 @@ class LiveHandover:
         process, party = self._process, driver.party
         self._driver, self._upcoming, self._own_writer = driver, upcoming, None
         self._drivers.append(driver)
+        link = driver.effects.link
         if party.new is not None:
-            driver.link.seat = process.seat(party.new)
+            link.seat = process.seat(party.new)
         if party.new == 0:
             self._own_writer = make_writer(process.host, upcoming)
-            driver.link.told, driver.link.mark = process.told(upcoming), self._own_writer.writer.id
-        driver.begin()
+            link.told, link.mark = process.told(upcoming), self._own_writer.writer.id
+        driver.take_part()
 
     def _install(self, driver: Driver, pause: float) -> None:
-        process, settings, header = self._process, self._upcoming, driver.header
-        gang, seat, entry, driver.link.seat = driver.gang, driver.link.seat, driver.entry, None
-        if settings is None or gang is None or seat is None or entry is None:
+        process, settings, effects, word = self._process, self._upcoming, driver.effects, driver.word
+        header, gang, seat, effects.link.seat = effects.header, effects.gang, effects.link.seat, None
+        if settings is None or gang is None or seat is None or word is None:
             raise RuntimeError("nobody has said go")
         if gang.track.step < header.track.step:
             gang.track = replace(header.track)
         checkpoints = Checkpoints(process.host, settings, gang, seat, self._own_writer)
-        checkpoints.take_over(entry, header.commit, header.goal)
-        driver.finish()
+        checkpoints.take_over(slot_of(word.seq, word.entry.encode()), header.commit, header.goal)
         self._driver, self.exit_wanted = None, False
-        process.become(Membership(settings, gang, seat, checkpoints), driver.attempt.run, header.saved_at, pause)
+        process.become(Membership(settings, gang, seat, checkpoints), driver.attempt.run, header.age, pause)
         parts = {"pause": pause} if driver.party.old is not None else {}
         process.tell(TookOver(driver.attempt.next, settings.rank, settings.world, header.track.step, parts))
+        driver.finish()
 
     def _ground(self, settings: Settings) -> Ground:
         process = self._process
         return Ground(
-            process.host,
-            process.pid,
-            settings,
-            process.tell,
-            self._want_exit,
-            process.abort,
-            process.place,
-            process.freeze,
-            process.be_killed,
+            host=process.host,
+            pid=process.pid,
+            settings=settings,
+            threads=self._threads,
+            tell=process.tell,
+            record=self._record,
+            opened=self._has_opened,
+            ask_exit=self._want_exit,
+            acknowledged=lambda run: self._acknowledged == run,
+            abort=process.abort,
+            old=process.place,
+            freeze=process.freeze,
+            kill=process.be_killed,
         )
+
+    def _record(self, attempt: AttemptRecord | None) -> None:
+        self.known = attempt
+
+    def _has_opened(self, run: int) -> None:
+        self.opened = max(self.opened, run)
 
     def _want_exit(self) -> None:
         self.exit_wanted = True
@@ -272,6 +309,17 @@ def _settings(settings: Settings, attempt: Attempt, party: Party, master: str) -
     return replace(
         settings, run=attempt.next, rank=party.new, world=attempt.new_world, master=address, handover=None, wait=0.0
     )
+
+
+def _move(driver: Driver, move: Callable[[], None]) -> None:
+    try:
+        move()
+    except GivenUp:
+        return
+    except PerdureError as error:
+        driver.feed(on.Unable(str(error)))
+    else:
+        driver.feed(on.Moved())
 
 
 def _fail(kind: ExitKind, why: str) -> NoReturn:

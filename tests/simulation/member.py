@@ -94,8 +94,9 @@ class _Agent:
         """The cgroup's count since the trainer was started."""
         self._failed: BaseException | None = None
         """A mistake of the simulation itself."""
-        self._images: dict[int, Image] = {}
-        """What trainers have left in this pod, by local rank."""
+        self._own_images: dict[int, Image] = {}
+        self._held_images: dict[int, Image] = {}
+        """What the last trainer has left in this pod, and what earlier ones have, by local rank."""
         self._rescuing: asyncio.Task[Rescued] | None = None
 
     async def run(self) -> MemberExit:
@@ -207,8 +208,6 @@ class _Agent:
             case ForgetImages() | CommitImage():
                 self._act_on_images(action)
             case Ask() | AskForSave() | OfferAssignment() | Acknowledge() | Kill():
-                if isinstance(action, Kill) and self._rescuing:
-                    self._rescuing.cancel()
                 for process in self._processes:
                     _act_on(process, action)
             case _:
@@ -217,6 +216,8 @@ class _Agent:
     def _start(self, train: Train) -> None:
         self._processes.clear()
         self._memory_short = None
+        self._held_images |= self._own_images
+        self._own_images.clear()
         processes = self._state.settings.processes
         for local_rank in range(processes):
             self._start_process(train, local_rank, processes)
@@ -243,8 +244,8 @@ class _Agent:
             tell=tell,
             ended=ended,
             out_of_memory=lambda: self._out_of_memory(process),
-            held=self._images.get(local_rank),
-            keep=lambda image: self._images.update({local_rank: image}),
+            held=self._held_images.get(local_rank),
+            keep=lambda image: self._own_images.update({local_rank: image}),
         )
         self._processes.append(process)
 
@@ -263,15 +264,15 @@ class _Agent:
         if isinstance(action, CommitImage):
             self._rescue(action)
         else:
-            self._images.clear()
+            self._held_images.clear()
 
     def _rescue(self, action: CommitImage) -> None:
         """A process of its own; its result is an event."""
-        images = [image for image in self._images.values() if image.run == action.run]
+        images = list((self._own_images or self._held_images).values())
         if not images:
-            self._learn(Rescued(why=f"no image is of run {action.run}"))
+            self._learn(Rescued(why="no image is whole"))
             return
-        work = rescue(self._host, self._environ[Env.ROOT], images, action.aborted, action.successor)
+        work = rescue(self._host, self._environ[Env.ROOT], action, images)
         self._rescuing = asyncio.get_running_loop().create_task(work)
         self._rescuing.add_done_callback(self._rescued)
 

@@ -24,10 +24,15 @@ def position_of(track: Track) -> Position:
     return Position(track.step, track.epoch, {LOADER: track.plan.cursor(track.epoch, track.consumed)})
 
 
+def shard_of(run: int, step: int, rank: int) -> bytes:
+    """A rank's state, in a few bytes."""
+    return f"{run} {step} {rank}".encode()
+
+
 async def put_part(access: Access, folder: str, run: int, position: Position, place: tuple[int, int]) -> dict[str, Any]:
     """One rank's shard and index, `place` is rank and world; returns the manifest's record of it."""
     rank, world = place
-    data = f"{run} {position.step} {rank}".encode()
+    data = shard_of(run, position.step, rank)
     key, crc = objects.shard_key(folder, rank, world), entry.checksum(data)
     shard = manifest.ShardObject(key, len(data), crc, SHARD_BLOCK, (crc,), ())
     index = manifest.index_body(manifest.Index(rank, shard, None, None))
@@ -43,7 +48,7 @@ def repeatable(module: ModuleType, tape: Tape, host: MemberHost) -> Iterator[Non
     moment = EPOCH + timedelta(seconds=host.monotonic())
     shims = {
         "datetime": SimpleNamespace(now=lambda _zone: tape.once(lambda: moment)),
-        "os": SimpleNamespace(urandom=host.rng.randbytes),
+        "os": SimpleNamespace(urandom=lambda size: tape.once(lambda: host.rng.randbytes(size))),
         "secrets": SimpleNamespace(token_hex=lambda size: tape.once(lambda: host.rng.randbytes(size).hex())),
     }
     kept = {name: vars(module)[name] for name in shims if name in vars(module)}

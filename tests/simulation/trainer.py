@@ -1,8 +1,8 @@
 """One simulated trainer process: what `perdure.session` does for one rank, as a coroutine.
 
-Real: the settings read from the environment, the reports to the agent, the plan of samples, and what `checkpoints`
-lists. Modelled, because the real code blocks or needs torch: the order of the session's calls, rendezvous and
-collectives (see `gang`), how an exception becomes an ending.
+Real: the settings read from the environment, the reports to the agent, the plan of samples, when a save is due, and
+what `checkpoints` and `driving` list. Modelled, because the real code blocks or needs torch: the order of the session's
+calls, rendezvous and collectives (see `gang`), how an exception becomes an ending.
 
 `member` starts it and stands for the agent's pipes and signals.
 """
@@ -14,16 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from perdure.errors import (
-    Fenced,
-    HandoverFailed,
-    HandoverRefused,
-    PeerLost,
-    PerdureError,
-    RootTakenOver,
-    StorageError,
-)
-from perdure.wire import ErrorKind, ExitKind, Failure, Leave, Train
+from perdure.checkpoint.schedule import CheckpointSchedule
+from perdure.errors import PeerLost, PerdureError, StorageError
+from perdure.loop.failures import ended_by, outcome_of
+from perdure.wire import ExitKind, Leave, Train
 from perdure.wire.channel import Attached, CommitDone, Exiting, Imaged, Request, SessionOpened, StepDone, TrainerReport
 from perdure.wire.settings import Settings
 from tests.simulation.checkpoints import LOOK_AGAIN_SECONDS, Checkpoints, Membership, committed_in
@@ -36,6 +30,7 @@ from tests.simulation.witness import Asked as WasAsked
 from tests.simulation.witness import Resumed, TakenOver, Trouble, Witness
 
 GOAL_SECONDS: Final = 600.0
+EARLY_SECONDS: Final = 1.0
 KILLED: Final = -9
 TERMINATED: Final = -15
 NOT_LIVE: Final = "process groups of the script's own: mesh_dp"
@@ -75,7 +70,8 @@ class Process:
         self.failed: BaseException | None = None
         """A mistake of the simulation itself."""
         self.host, self.settings, self.pid, self._run = host, settings, pid, settings.run or 0
-        self.saved_at = 0.0
+        cadence = replace(settings.cadence, steps=settings.cadence.steps or host.behaviour.every_steps)
+        self.schedule = CheckpointSchedule(cadence, rank=settings.rank, now=host.monotonic)
         self.save_seconds = 0.0
         """The duration of a save; 0: unknown."""
         self.membership: Membership | None = None
@@ -91,6 +87,8 @@ class Process:
         self._step = 0
         self._told_step: int | None = None
         self._handing = LiveHandover(self)
+        self._failures = 0
+        """Of saves, in a row."""
         self._frozen = False
         self._seconds: dict[str, float] = {}
         self._gang: Gang | None = None
@@ -235,16 +233,28 @@ class Process:
         except Stop:
             pass
         except (PerdureError, ScriptError) as error:
-            status, opened = 1, getattr(error, "opened", 0)
-            own = isinstance(error, PeerLost) and self.host.behaviour.blames_itself
-            if isinstance(error, PeerLost) and not own:
-                self._leave_image()
-            self._tell(self._exiting(*_classified(ScriptError("connection reset") if own else error), opened=opened))
+            status, own = 1, isinstance(error, PeerLost) and self.host.behaviour.blames_itself
+            await self._fail(ScriptError("connection reset") if own else error)
         except Exception as error:  # noqa: BLE001  (the member raises it)
             self.failed = error
         if self._attached:
             await asyncio.sleep(self.host.rng.uniform(0.02, 0.3))
         self._exit(status, tail)
+
+    async def _fail(self, error: PerdureError | ScriptError) -> None:
+        """As perdure.session.core tells of an error."""
+        outcome, joining, came = outcome_of(error, _is_lost_peer), self.settings.handover is not None, False
+        if outcome[0] is ExitKind.PEER_LOST:
+            self._leave_image()
+            came = not joining and await self._came_early()
+        now = self._exiting(ExitKind.HANDOVER_FAILED if joining else ExitKind.FAILED)
+        self._tell(ended_by(error, outcome, now, lambda: came))
+
+    async def _came_early(self) -> bool:
+        """Whether a request came before the first step, or comes soon: not every rank learns of it at one moment."""
+        if self._told_step is None and self._request is None:
+            await asyncio.sleep(EARLY_SECONDS)
+        return self._told_step is None and self._request is not None
 
     def _exit(self, status: int, tail: str) -> None:
         self._end(self._ending.outcome.value if self._ending else "exit")
@@ -323,7 +333,7 @@ class Process:
         """What rank 0 of a run tells of it."""
         return Told(settings.uid, settings.run or 0, self._due, self._witness, self._tell_step)
 
-    def become(self, membership: Membership, before: int, saved_at: float, pause: float) -> None:
+    def become(self, membership: Membership, before: int, age: float, pause: float) -> None:
         """It is a rank of the newer run from here on, in the same process."""
         settings, track = membership.settings, membership.gang.track
         came = self.membership is None
@@ -331,8 +341,9 @@ class Process:
             self._witness.ended[settings.uid, before] = self._now
         self.membership, self.settings, self._run = membership, settings, settings.run or 0
         self._gang, self._seat, self._checkpoints = membership.gang, membership.seat, membership.checkpoints
-        self._opened, self._restored, self._before_first_step, self.saved_at = True, True, False, saved_at
+        self._opened, self._restored, self._before_first_step = True, True, False
         self._step = track.step
+        self.schedule.take_over(settings.rank, age)
         self._witness.started.setdefault((settings.uid, self._run), self._now)
         told = {"run": self._run, "before": before, "rank": settings.rank, "uid": settings.uid, "step": track.step}
         self.host.tell("took-over", **told, came=came, pause=pause)
@@ -352,11 +363,11 @@ class Process:
             self._ending = report if isinstance(report, Exiting) else None
             self._tell_agent(report)
 
-    def _exiting(self, outcome: ExitKind, error: Failure | None = None, *, opened: int = 0) -> Exiting:
+    def _exiting(self, outcome: ExitKind) -> Exiting:
         commit = self._checkpoints.commit if self._checkpoints else None
-        highest = max(opened, self._run if self._opened else 0, self._handing.opened)
+        highest = max(self._run if self._opened else 0, self._handing.opened)
         seconds, attempt = dict(self._seconds), self._handing.known
-        return Exiting(outcome, self._step, commit, highest, seconds, error, attempt=attempt)
+        return Exiting(outcome, self._step, commit, highest, seconds, attempt=attempt)
 
     # exit.request
 
@@ -444,7 +455,7 @@ class Process:
             resumed = Resumed(settings.uid, self._run, slot.seq if slot else 0, self._step)
             self._witness.resumed.append(resumed)
             self.host.tell("opened", run=self._run, uid=settings.uid, step=self._step)
-        self.saved_at = self.host.monotonic()
+        self.schedule.saved()
 
     async def _train(self) -> None:
         while True:
@@ -471,11 +482,8 @@ class Process:
             await self._save_periodically(gang, self._own, due)
 
     def _due(self, step: int) -> bool:
-        """The cadence of the job's spec, or the script's own."""
-        cadence, host = self.settings.cadence, self.host
-        if cadence.seconds and host.monotonic() - self.saved_at >= cadence.seconds:
-            return True
-        return step % (cadence.steps or host.behaviour.every_steps) == 0
+        """By the cadence of the job's spec, or the script's own."""
+        return self.schedule.after_step(step) or self.schedule.by_the_clock()
 
     def _tell_step(self, step: int) -> None:
         self.host.tell("step", run=self._run, rank=0, step=step, uid=self.settings.uid)
@@ -495,12 +503,16 @@ class Process:
             self._tell(CommitDone(checkpoints.commit))
 
     async def _save_periodically(self, gang: Gang, checkpoints: Checkpoints, reason: str) -> None:
+        begun = self.host.monotonic()
         try:
             await self._save(checkpoints, reason, final=False)
-        except StorageError:
-            return  # training goes on
+        except StorageError:  # training goes on
+            self._failures += 1
+            self.schedule.failed(self._failures, self.host.monotonic() - begun)
+            return
+        self._failures = 0
         gang.track.saved = True
-        self.saved_at = self.host.monotonic()
+        self.schedule.saved()
         checkpoints.retire()
 
     async def _leave(self, gang: Gang, seat: Seat, checkpoints: Checkpoints) -> None:
@@ -534,21 +546,5 @@ class Process:
         checkpoints.retire()
 
 
-def _classified(error: Exception) -> tuple[ExitKind, Failure | None]:
-    """The outcome an uncaught exception stands for."""
-    name = type(error).__name__
-    match error:
-        case HandoverRefused():
-            return ExitKind.HANDOVER_FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
-        case Fenced():
-            kind = ExitKind.ROOT_TAKEN_OVER if isinstance(error, RootTakenOver) else ExitKind.FENCED
-            return kind, Failure(ErrorKind.EXCEPTION, name, str(error))
-        case PeerLost():
-            return ExitKind.PEER_LOST, None
-        case HandoverFailed():
-            return ExitKind.HANDOVER_FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
-        case StorageError():
-            return ExitKind.FAILED, Failure(ErrorKind.STORAGE, name, str(error))
-        case PerdureError():
-            return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, name, str(error))
-    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, "RuntimeError", f"Traceback ...\nRuntimeError: {error}")
+def _is_lost_peer(error: BaseException) -> bool:
+    return isinstance(error, PeerLost)

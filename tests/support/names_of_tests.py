@@ -152,11 +152,12 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure/live/protocol/state",
         "perdure/live/protocol/waiting",
     ],
-    "tests/unit/runtime/live/test_driving.py": ["perdure/live/handover"],
+    "tests/unit/runtime/live/test_driving.py": ["perdure/host/threads", "perdure/live/handover"],
     "tests/unit/runtime/live/test_effects.py": [
         "perdure/live/bridge",
         "perdure/live/keys",
         "perdure/live/membership",
+        "perdure/live/word",
         "perdure/log/members",
     ],
     "tests/unit/runtime/live/test_failing.py": ["perdure/live/joining", "perdure/live/newcomer"],
@@ -172,6 +173,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/loop/data/test_sampling.py": ["perdure/loop/data/permutation"],
     "tests/unit/runtime/loop/position/test_accumulating.py": ["perdure/loop/position/totals"],
     "tests/unit/runtime/loop/telemetry/test_events.py": ["perdure/loop/telemetry/sinks"],
+    "tests/unit/runtime/loop/test_reporting.py": ["perdure/loop/failures"],
     "tests/unit/runtime/loop/test_survivor_snapshots.py": ["perdure/loop/safe_point"],
     "tests/unit/runtime/session/test_background_alone.py": [
         "perdure/checkpoint/background/copies",

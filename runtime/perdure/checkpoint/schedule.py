@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Final
 
 from perdure.wire.settings import Cadence
@@ -30,15 +31,21 @@ def pause(failures: int, seconds: float) -> float:
 class CheckpointSchedule:
     """The cadence of one rank. Steps and epochs are equal on all ranks; the clock is rank 0's."""
 
-    def __init__(self, cadence: Cadence, *, rank: int) -> None:
+    def __init__(self, cadence: Cadence, *, rank: int, now: Callable[[], float] = time.monotonic) -> None:
         self._cadence = cadence
         self._rank = rank
+        self._now = now
         self._again_at: float | None = None
-        self.saved_at = time.monotonic()
+        self.saved_at = now()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last checkpoint."""
+        return self._now() - self.saved_at
 
     def take_over(self, rank: int, age: float) -> None:
         """Continues as another rank; the last checkpoint is `age` seconds old."""
-        self._rank, self._again_at, self.saved_at = rank, None, time.monotonic() - age
+        self._rank, self._again_at, self.saved_at = rank, None, self._now() - age
 
     @property
     def paused(self) -> bool:
@@ -47,12 +54,12 @@ class CheckpointSchedule:
 
     def saved(self, at: float | None = None) -> None:
         """A checkpoint is made, of the state `at` that time.monotonic() or now; or none is needed yet."""
-        self._again_at, self.saved_at = None, time.monotonic() if at is None else at
+        self._again_at, self.saved_at = None, self._now() if at is None else at
 
     def failed(self, failures: int, seconds: float) -> None:
         """`failures` saves have failed in a row, the last after `seconds`: the same on all ranks."""
         waits = pause(failures, seconds)
-        self._again_at = time.monotonic() + waits if waits else None
+        self._again_at = self._now() + waits if waits else None
 
     def end_pause(self) -> None:
         """The save after a pause was not made, and none has failed: the next one need not wait. On all ranks."""
@@ -70,7 +77,7 @@ class CheckpointSchedule:
 
     def by_the_clock(self) -> bool:
         """Whether a checkpoint is due by rank 0's clock, which counts for all. True only once for each."""
-        now = time.monotonic()
+        now = self._now()
         if self._again_at is not None:
             over = self._rank == 0 and now >= self._again_at
             self._again_at = math.inf if over else self._again_at

@@ -5,4 +5,5 @@ memory       how much a process may still take
 parent       a child ends with its parent
 process_age  when this process was made
 descriptors  keeps files away from the standard streams' numbers
+threads      threads, what they wait for, and their clock
 """

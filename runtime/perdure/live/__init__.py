@@ -12,6 +12,7 @@ own_states  what each rank has of its own: accumulators, generators, merged stat
 resharding  checks a sharded model, and gives it its shards in a run of another size
 bridge      the connections of one attempt
 keys        the attempt's key-value store at the decider
+word        a party's message about the outcome
 transfer    moves the state to newcomers
 collector   pauses Python's garbage collector in the stop
 summing     checksums that compare the old ranks' state

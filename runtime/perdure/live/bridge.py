@@ -17,9 +17,10 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.rendezvous import Groups
 from perdure.group.world import Group, connect_group
-from perdure.live.keys import WORD_BYTES, StoreKeys, Word
+from perdure.live.keys import StoreKeys
 from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import QUIET_SECONDS
+from perdure.live.word import WORD_BYTES, Word
 from perdure.wire.settings import Settings
 
 

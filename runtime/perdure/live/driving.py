@@ -9,27 +9,25 @@ Used by perdure.live.handover and perdure.live.newcomer.
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from perdure.console import Trouble
 from perdure.errors import PeerLost, PerdureError, StorageError, UserError
 from perdure.group.peers import Peers, RanksApart
-from perdure.live.effects import Effects
-from perdure.live.keys import Word
-from perdure.live.liveness import hidden_obstacle, obstacle, tell_attached
+from perdure.host.threads import SystemThreads, Threads
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.hearing import Hearing
 from perdure.live.protocol.machine import PartyPhase, PartyState, begin, known, named, step
+from perdure.live.protocol.parties import Attempt, Party
 from perdure.live.protocol.timing import ACK_SECONDS, HERE_SECONDS, Timetable
+from perdure.live.word import Word
 from perdure.log.verdict import Verdict
-from perdure.wire import HandoverWord
-from perdure.wire.channel import HandoverEnded, TookOver
+from perdure.wire import AttemptRecord, HandoverWord
+from perdure.wire.channel import HandoverEnded
 
 LOOK_SECONDS: Final = 0.002
 """Polling interval for the agent's answer, for which the run waits."""
@@ -50,16 +48,74 @@ class GivenUp(Exception):
     """The attempt is over."""
 
 
-class Driver:
+class Heartbeats(Protocol):
+    """A connection to the decider's store for heartbeats alone."""
+
+    def send_heartbeat(self) -> dict[int, int]: ...
+
+
+class PartyEffects(Protocol):
+    """What a driver can do. perdure.live.effects has it for real processes, and says what each does."""
+
+    attempt: Attempt
+    party: Party
+    stopped: bool
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def peers(self) -> Peers: ...
+    @property
+    def size_obstacle(self) -> str: ...
+
+    def find_store(self, give_up: Callable[[], None]) -> None: ...
+    def obstacle(self) -> str: ...
+    def get_warm(self, warm: str) -> None: ...
+    def await_newcomers(self) -> None: ...
+    def can_hand_over(self) -> bool: ...
+    def connect(self) -> None: ...
+    def connect_ranks(self) -> None: ...
+    def publish_connected(self) -> None: ...
+    def await_connected(self) -> None: ...
+    def second_connection(self) -> Heartbeats: ...
+    def vote(self) -> None: ...
+
+    def say(self, word: Word) -> None: ...
+    def hear(self, party: int) -> Word | None: ...
+    def early_word(self) -> Word | None: ...
+    def seen(self) -> None: ...
+    def seen_by(self, parties: Iterable[int]) -> list[int]: ...
+    def let_go(self) -> None: ...
+
+    def store_answers(self) -> bool: ...
+    def append_opened(self) -> Verdict: ...
+    def append_refused(self) -> Verdict: ...
+    def read_log(self) -> Verdict: ...
+    def word(self) -> Word: ...
+    def learn(self, word: Word) -> None: ...
+    def abort(self) -> None: ...
+
+    def record(self, attempt: AttemptRecord | None) -> None: ...
+    def tell(self, report: HandoverEnded) -> None: ...
+    def tell_attached(self, why: str) -> None: ...
+    def tell_voting(self) -> None: ...
+    def acknowledged(self) -> bool: ...
+
+
+E = TypeVar("E", bound=PartyEffects)
+
+
+class Driver(Generic[E]):
     """Drives one party of one attempt."""
 
     def __init__(
         self,
-        effects: Effects,
+        effects: E,
         timetable: Timetable,
         *,
         ask_exit: Callable[[], None],
         ready: threading.Event | None = None,
+        threads: Threads | None = None,
     ) -> None:
         self.effects = effects
         self.word: Word | None = None
@@ -72,21 +128,22 @@ class Driver:
         """Ends the process if the main thread does not wait here."""
         self.hangs = False
         """Whether a thread waits in a collective of the old ranks; it would keep the interpreter from ending."""
-        self.leaving = threading.Event()
+        self.threads = threads or SystemThreads()
+        self.leaving = self.threads.flag()
         """Set once the main thread has its ExitProcess."""
         self._timetable = timetable
         self._ask_exit = ask_exit
         self._ready = ready or threading.Event()
         self._lock = threading.RLock()
-        self._main: queue.SimpleQueue[Main] = queue.SimpleQueue()
-        self._connect = threading.Event()
-        self._over = threading.Event()
+        """Held for no wait for another party, nor for the store."""
+        self._main = self.threads.inbox()
+        self._connect = self.threads.flag()
+        self._over = self.threads.flag()
         self._warm = self._why_not = ""
-        self._log = threading.Lock()
         self._log_trouble = Trouble()
         self._hearing: Hearing | None = None
         self._state, self._first = begin(effects.attempt, effects.party.number)
-        effects.run.attempt = known(self._state)
+        effects.record(known(self._state))
 
     @property
     def phase(self) -> PartyPhase:
@@ -116,11 +173,11 @@ class Driver:
         with self._lock:
             match event:
                 case ev.Stopped():
-                    self._timetable = replace(self._timetable, stopped=time.monotonic())
+                    self._timetable = replace(self._timetable, stopped=self.threads.monotonic())
                 case ev.Heard(word, why):
                     self.why = why or word.value
             self._state, actions = step(self._state, event)
-            self.effects.run.attempt = known(self._state)
+            self.effects.record(known(self._state))
             if named(self._state):
                 self._ready.set()
             else:
@@ -136,7 +193,7 @@ class Driver:
         """Wait for the main thread's next action."""
         self.standing = True
         try:
-            act = self._main.get()
+            act: Main = self._main.get()
         finally:
             self.standing = False
         if isinstance(act, ev.ExitProcess):
@@ -170,7 +227,7 @@ class Driver:
             case ev.TellVoting() | ev.TellEnded() | ev.AskExit():
                 self._act_on_agent(action)
             case ev.CloseStore() | ev.TellTookOver():
-                pass  # the main thread does both: `is_needed` drops the store, and `took_over` makes the message
+                pass  # the main thread does both: `is_needed` drops the store, and the effects make the message
             case ev.Vote():
                 self._thread(self._vote)
             case ev.AppendOpened(again):
@@ -209,15 +266,15 @@ class Driver:
         effects = self.effects
         match action:
             case ev.TellVoting():
-                self._timetable = replace(self._timetable, informed=time.monotonic())
+                self._timetable = replace(self._timetable, informed=self.threads.monotonic())
                 effects.tell_voting()
                 if effects.acknowledged():
                     self.feed(ev.Acknowledged())
                 else:
                     self._thread(self._await_agent)
             case ev.TellEnded(word, why):
-                why = effects.resharding.obstacle or self.why or why  # others may have refused the size and left before
-                effects.run.tell(HandoverEnded(effects.attempt.next, word, why))
+                why = effects.size_obstacle or self.why or why  # others may have refused the size and left before
+                effects.tell(HandoverEnded(effects.attempt.next, word, why))
             case ev.AskExit():
                 self._ask_exit()
 
@@ -230,8 +287,7 @@ class Driver:
     # Waiting threads.
 
     def _thread(self, act: Callable[..., None], *arguments: object) -> None:
-        name = f"perdure-handover{act.__name__}"
-        threading.Thread(target=act, args=arguments, name=name, daemon=True).start()
+        self.threads.start(f"perdure-handover{act.__name__}", act, *arguments)
 
     def _give_up(self) -> None:
         if self._over.is_set() or self._state.word:
@@ -247,8 +303,8 @@ class Driver:
             self._thread(self._watch_log)
         try:
             effects.find_store(self._give_up)
-            why = obstacle(effects.run) or hidden_obstacle(effects.run) or self._why_not
-            if why or effects.resharding.obstacle:
+            why = effects.obstacle() or self._why_not
+            if why or effects.size_obstacle:
                 self._refuse(why)
                 return
             effects.get_warm(self._warm)
@@ -284,11 +340,12 @@ class Driver:
     def _begin_to_hear(self) -> None:
         effects = self.effects
         others = [party.number for party in effects.attempt.parties if party.number != effects.party.number]
-        for other in others if effects.party.decides else [effects.attempt.decider]:
+        heard = others if effects.party.decides else [effects.attempt.decider]
+        for other in heard:
             self._thread(self._listen, other)
         if effects.party.decides:
             self._thread(self._watch_store)
-        self._hearing = Hearing(others if effects.party.decides else [effects.attempt.decider], time.monotonic())
+        self._hearing = Hearing(heard, self.threads.monotonic())
         self._thread(self._say_here)
 
     def _refuse(self, why: str) -> None:
@@ -306,8 +363,8 @@ class Driver:
         elif not effects.attempt.leavers:
             effects.await_newcomers()
         if why:
-            tell_attached(effects.run, why)
-        self.feed(ev.NotLive(why or effects.resharding.obstacle))
+            effects.tell_attached(why)
+        self.feed(ev.NotLive(why or effects.size_obstacle))
         while not self._over.wait(AGAIN_SECONDS):
             self._give_up()
 
@@ -315,7 +372,7 @@ class Driver:
         """Pass on a party's words until it ends: the decider's first, or all of another party's."""
         decider = self.effects.attempt.decider
         try:
-            while word := self.effects.bridge.hear(party):
+            while word := self.effects.hear(party):
                 if word.word is HandoverWord.GO:
                     self.word = word
                     self.effects.learn(word)
@@ -367,7 +424,7 @@ class Driver:
 
     def _watch_time(self) -> None:
         while not self._over.is_set():
-            now = time.monotonic()
+            now = self.threads.monotonic()
             for alarm in self._timetable.due(now):
                 self.feed(ev.Passed(alarm))
             self._hear(now)
@@ -375,12 +432,11 @@ class Driver:
             self._over.wait(min(1.0, 1.0 if following is None else max(0.01, following - now)))
 
     def _await_agent(self) -> None:
-        end = time.monotonic() + ACK_SECONDS
-        while time.monotonic() < end and not self._over.is_set():
+        end = self.threads.monotonic() + ACK_SECONDS
+        while self.threads.monotonic() < end and not self._over.wait(LOOK_SECONDS):
             if self.effects.acknowledged():
                 self.feed(ev.Acknowledged())
                 return
-            time.sleep(LOOK_SECONDS)
 
     def _vote(self) -> None:
         try:
@@ -395,8 +451,7 @@ class Driver:
         if again:
             self._over.wait(AGAIN_SECONDS)
         try:
-            with self._log:
-                verdict: Verdict | None = ask()
+            verdict: Verdict | None = ask()
             self._log_trouble.over()
         except StorageError as error:
             self._log_trouble.say(f"hand-over to run {self.effects.attempt.next}: the log does not answer: {error}")
@@ -412,7 +467,7 @@ class Driver:
         self.hangs = True
         found: ev.Choice | None = None
         with suppress(PerdureError):
-            found = agreed(self.effects.run.peers, choice)
+            found = agreed(self.effects.peers, choice)
         self.hangs = False
         self.feed(ev.RoundDone(found))
 
@@ -425,11 +480,3 @@ def agreed(peers: Peers, choice: ev.Choice) -> ev.Choice:
     while True:
         with suppress(RanksApart):
             return ev.Choice(max(peers.gather("agrees how to leave a hand-over", int(choice))))
-
-
-def took_over(effects: Effects) -> TookOver:
-    """The message to the agent once this process is a rank of the newer run."""
-    run, parts = effects.run, dict(effects.stop_seconds)
-    if effects.party.old is not None:  # a newcomer did not train, so it has no pause
-        parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
-    return TookOver(effects.attempt.next, run.rank, run.world, run.progress.step, parts)

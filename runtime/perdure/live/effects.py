@@ -6,6 +6,7 @@ another party raise PeerLost, those on the log StorageError. Only `install` chan
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,13 +20,14 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.manifest import Item, read_item
 from perdure.checkpoint.state import RankState
 from perdure.errors import PeerLost, StorageError
+from perdure.group.peers import Peers
 from perdure.group.rendezvous import Deadline, connect_ranks
 from perdure.layout.elastic import ElasticMesh
 from perdure.live.bridge import Bridge, connect_bridge, settings_of
 from perdure.live.collector import CollectorPause
 from perdure.live.header import Header, Stop
-from perdure.live.keys import StoreKeys, Word, open_keys
-from perdure.live.liveness import has_placeholders
+from perdure.live.keys import StoreKeys, open_keys
+from perdure.live.liveness import has_placeholders, hidden_obstacle, obstacle, tell_attached
 from perdure.live.membership import BEGAN_ANEW, change_ranks, make_writer, take_over_log
 from perdure.live.own_states import Gathered, OwnStates
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
@@ -43,6 +45,7 @@ from perdure.live.transfer import (
     send,
     shards,
 )
+from perdure.live.word import Word
 from perdure.log.entry import ObjectRef, Opened, write_entry
 from perdure.log.members import put_members
 from perdure.log.reader import Log, Slot, slot_of
@@ -50,8 +53,8 @@ from perdure.log.takeover import TakeoverLog
 from perdure.log.verdict import Verdict
 from perdure.log.writer import Writer
 from perdure.loop.run import Run
-from perdure.wire import Handover, HandoverWord
-from perdure.wire.channel import Voting, vote_acknowledged
+from perdure.wire import AttemptRecord, Handover, HandoverWord
+from perdure.wire.channel import HandoverEnded, TookOver, Voting, vote_acknowledged
 
 
 class Effects:
@@ -76,6 +79,8 @@ class Effects:
         self._deadline = Deadline(block.limit, lambda: None)
         self._writer: Writer | None = None
         self._takeover: TakeoverLog | None = None
+        self._log = threading.Lock()
+        """Held while this party reads the log or appends to it."""
         self._members: ObjectRef | None = None
         """On the decider: the pods and nodes of the newer run's ranks, as stored."""
         self._kept: RankState | None = None
@@ -103,7 +108,21 @@ class Effects:
             raise RuntimeError("the bridge is not connected")
         return self._bridge
 
+    @property
+    def peers(self) -> Peers:
+        """The ranks of this process's run."""
+        return self.run.peers
+
+    @property
+    def size_obstacle(self) -> str:
+        """Why the newer run cannot have its size; "" if it can."""
+        return self.resharding.obstacle
+
     # While training goes on.
+
+    def obstacle(self) -> str:
+        """Why this process cannot change its ranks while it trains; "" if it can. From any thread."""
+        return obstacle(self.run) or hidden_obstacle(self.run)
 
     def find_store(self, give_up: Callable[[], None]) -> None:
         """Wait until the decider listens, and connect to its store. `give_up` raises to end the wait."""
@@ -198,6 +217,10 @@ class Effects:
                 self._bridge.say(word)
             elif self._keys:
                 self._keys.say(word)
+
+    def hear(self, party: int) -> Word | None:
+        """Wait for a party's word; None if it sends no more. Raises PeerLost if its process ends."""
+        return self.bridge.hear(party)
 
     def missing(self) -> list[int]:
         """On the decider: the parties that never arrived."""
@@ -312,8 +335,22 @@ class Effects:
         self.lap("state")
         return header.state(found, self.own_states.of_newcomer(header))
 
+    # The agent, if there is one.
+
+    def record(self, attempt: AttemptRecord | None) -> None:
+        """Remember the attempt for this process's outcome."""
+        self.run.attempt = attempt
+
+    def tell(self, report: HandoverEnded) -> None:
+        """Tell the agent."""
+        self.run.tell(report)
+
+    def tell_attached(self, why: str) -> None:
+        """Tell the agent why this process accepts no live hand-over."""
+        tell_attached(self.run, why)
+
     def tell_voting(self) -> None:
-        """Tell the agent, if there is one, that this trainer is about to vote."""
+        """Tell the agent that this trainer is about to vote."""
         self.run.tell(Voting(self.attempt.run, self.attempt.next))
 
     def acknowledged(self) -> bool:
@@ -344,7 +381,8 @@ class Effects:
     def append_opened(self) -> Verdict:
         """On the decider: append Opened with one PUT. OPEN: a commit of the older run came first, so try again."""
         step = self.header.position.step if self.header else self.run.progress.step
-        found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
+        with self._log:
+            found = self.takeover.open(self.attempt.new_world, step, self.keys.writer, self._members)
         self.lap("append")
         self._learn(self.takeover.entry)
         return found
@@ -352,13 +390,15 @@ class Effects:
     def append_refused(self) -> Verdict:
         """Append Refused with one PUT, to settle an unknown outcome. OPEN: a commit of the older run came first, try
         again."""
-        found = self.takeover.refuse()
+        with self._log:
+            found = self.takeover.refuse()
         self._learn(self.takeover.entry)
         return found
 
     def read_log(self) -> Verdict:
         """The attempt's verdict in the log."""
-        found = self.takeover.look()
+        with self._log:
+            found = self.takeover.look()
         self._learn(self.takeover.entry)
         return found
 
@@ -379,6 +419,13 @@ class Effects:
             self.run.read_opened = max(self.run.read_opened, slot.entry.run)
 
     # After the decision.
+
+    def took_over(self) -> TookOver:
+        """The message to the agent once this process is a rank of the newer run."""
+        run, parts = self.run, dict(self.stop_seconds)
+        if self.party.old is not None:  # a newcomer did not train, so it has no pause
+            parts["pause"] = sum(seconds for part, seconds in parts.items() if part != "connect")
+        return TookOver(self.attempt.next, run.rank, run.world, run.progress.step, parts)
 
     def install(self, word: Word) -> list[Any]:
         """Become a rank of the newer run. Returns the old groups, which the caller frees later."""
@@ -411,7 +458,7 @@ class Effects:
         if writer is None:
             return {}
         state = gathered.state or RankState({}, {}, {})
-        age, mesh = time.monotonic() - run.schedule.saved_at, run.registry.mesh
+        mesh = run.registry.mesh
         goal = run.opening.goal if run.opening else None
         header = Header(
             run.progress.position(),
@@ -425,7 +472,7 @@ class Effects:
             run.progress.saved,
             stop.due,
             stop.exhausted,
-            age,
+            run.schedule.age,
             gathered.alike,
             tuple(gathered.accumulators) if any(gathered.accumulators) else (),
             tuple(gathered.parts) if any(gathered.parts) else (),

@@ -14,30 +14,29 @@ from typing import Final, NoReturn
 
 from perdure.checkpoint.manifest import Item
 from perdure.errors import Fenced, PeerLost, PerdureError, UserError
-from perdure.live.driving import Driver, took_over
+from perdure.host.threads import Flag
+from perdure.live.driving import Driver
 from perdure.live.effects import Effects
 from perdure.live.header import Stop
 from perdure.live.liveness import kept_world
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.machine import PartyPhase
+from perdure.live.protocol.offers import read_offer
 from perdure.live.protocol.parties import Attempt, PartyRole, attempt_of
-from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.live.protocol.state import lingers
+from perdure.live.protocol.timing import MISSING_SECONDS, QUIET_SECONDS, Timetable
 from perdure.live.transfer import needing_room
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit, lose_peers, tell_leaving
 from perdure.loop.run import Run
-from perdure.wire import ExitKind, HandoverWord, Leave, Train
-from perdure.wire.channel import HandoverEnded, read_offer
+from perdure.wire import ExitKind, Handover, HandoverWord, Leave, Train, channel
+from perdure.wire.channel import HandoverEnded
 
 LINGER_LOOKS_SECONDS: Final = 0.05
 """How often a lingering decider checks whether its store is still needed."""
-MISSING_SECONDS: Final = 3.0
-"""How long it stays for newcomers that never arrived."""
 FAREWELL_SECONDS: Final = 0.5
 """How long a finished leaver waits before it exits: its last messages arrive, and its exit does not disturb the others'
 first steps."""
-SAVE_SECONDS: Final = 60.0
-"""Time for an exit save if the offer gives none."""
 
 
 class LiveHandover:
@@ -46,7 +45,7 @@ class LiveHandover:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._stamp: tuple[int, int] | None = None
-        self._driver: Driver | None = None
+        self._driver: Driver[Effects] | None = None
         self._tried = 0
         """The highest run that was offered."""
         self.ready = threading.Event()
@@ -75,7 +74,7 @@ class LiveHandover:
         finally:
             driver.effects.end()
 
-    def _stop(self, driver: Driver, stop: Stop) -> bool:
+    def _stop(self, driver: Driver[Effects], stop: Stop) -> bool:
         if why := self._run.background.stop():
             driver.feed(ev.Unable(why))
         driver.feed(ev.Stopped())
@@ -114,10 +113,7 @@ class LiveHandover:
         for party in range(attempt.world):
             driver.feed(ev.SeenBy(party))  # the old ranks agreed on the exit, so they know the outcome
         begun = time.monotonic()
-        while driver.phase is PartyPhase.LINGERING:
-            here = set(driver.state.needed) - set(driver.effects.missing())
-            if time.monotonic() - begun > (QUIET_SECONDS if here else MISSING_SECONDS):
-                return
+        while lingers(driver.state, time.monotonic() - begun, driver.effects.missing()):
             time.sleep(LINGER_LOOKS_SECONDS)
 
     # Offers.
@@ -136,39 +132,39 @@ class LiveHandover:
 
     def _read(self) -> None:
         run = self._run
-        offer = read_offer(run.settings.offer_file) if run.settings.offer_file else None
-        if offer is None or offer.handover is None or offer.run <= max(self._tried, run.settings.run or 0):
+        offer = channel.read_offer(run.settings.offer_file) if run.settings.offer_file else None
+        attempted = self._driver.effects.attempt.next if self._driver else 0
+        read = read_offer(offer, run=run.settings.run or 0, tried=self._tried, attempted=attempted)
+        if offer is None or read is None:
             return
         if self._driver:
-            self._driver.feed(ev.Newer(offer.handover.run))
-            if offer.handover.run == self._driver.effects.attempt.next:
-                self._stamp = None  # read it again if the current attempt succeeds: it is for the run that begins then
-        if offer.handover.run != run.settings.run:
+            self._driver.feed(ev.Newer(read.block.run))
+        if read.later:
+            self._stamp = None
+        if not read.begins:
             return
         self._tried = offer.run
         try:
-            self._begin(offer)
+            self._begin(offer, read.block)
         except PerdureError as error:
             run.tell(HandoverEnded(offer.run, HandoverWord.ABORT, str(error)))
 
-    def _begin(self, offer: Train | Leave) -> None:
-        run, block, now = self._run, offer.handover, time.monotonic()
-        if block is None:
-            return
+    def _begin(self, offer: Train | Leave, block: Handover) -> None:
+        run, now = self._run, time.monotonic()
         attempt = attempt_of(block, offer.run, run.settings.pod)
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
         effects.room_needed = _room_needed(run, attempt)
         effects.resharding.prepare()
-        seconds = max(offer.seconds, block.limit) + (0 if offer.seconds else SAVE_SECONDS)
-        timetable = Timetable(now + block.limit, now + seconds + QUIET_SECONDS, run.timings.of_a_save())
+        save = run.timings.of_a_save()
+        timetable = Timetable.of_old_rank(now, limit=block.limit, seconds=offer.seconds, save=save)
         if self._driver:
             self._driver.finish()
         self._driver = Driver(effects, timetable, ask_exit=self._want_exit, ready=self.ready)
         self._driver.abandoned = partial(self._end_if_it_hangs, self._driver.leaving)
         self._driver.begin(run.registry.kind(), kept_world(run))
 
-    def _end_if_it_hangs(self, leaving: threading.Event, action: ev.ExitProcess) -> None:
+    def _end_if_it_hangs(self, leaving: Flag, action: ev.ExitProcess) -> None:
         """End the process if its main thread is stuck in a collective, which takes half an hour to fail."""
         if action.kind is not ExitKind.PEER_LOST:
             return
@@ -193,7 +189,7 @@ class LiveHandover:
 
     # After the stop.
 
-    def _install(self, driver: Driver) -> None:
+    def _install(self, driver: Driver[Effects]) -> None:
         run, effects, word = self._run, driver.effects, driver.word
         if word is None:
             raise RuntimeError("no party has said go")
@@ -201,12 +197,12 @@ class LiveHandover:
         run.background.hand_over()
         self._driver, self.exit_wanted = None, False
         self.ready.clear()
-        run.tell(took_over(effects))
+        run.tell(effects.took_over())
         if effects.attempt.world != effects.attempt.new_world:
             run.hooks.run(HookName.RANKS)
             effects.own_states.derive_generators()
 
-    def _exit(self, driver: Driver, kind: ExitKind, why: str) -> NoReturn:
+    def _exit(self, driver: Driver[Effects], kind: ExitKind, why: str) -> NoReturn:
         run = self._run
         if kind is ExitKind.HANDED_OVER:
             run.pulse.stop()
@@ -237,7 +233,7 @@ def _room_needed(run: Run, attempt: Attempt) -> tuple[Item, ...]:
         return ()  # all ranks meet this error in the stop, and end the attempt there
 
 
-def _give(driver: Driver, stop: Stop) -> None:
+def _give(driver: Driver[Effects], stop: Stop) -> None:
     try:
         driver.effects.give(stop)
     except PerdureError as error:

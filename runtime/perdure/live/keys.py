@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +17,9 @@ from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.rendezvous import Deadline, StoreAddress, connect_again, look_for_keys, open_place
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
-from perdure.log.entry import ENTRY_BYTES
+from perdure.live.word import Word
 from perdure.state.parameter_layouts import first_difference
-from perdure.wire import Handover, HandoverWord
+from perdure.wire import Handover
 from perdure.wire.settings import NOBODY, Member
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 FORMAT: Final = 8
 """Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""
-WORD_BYTES: Final = ENTRY_BYTES * 2 + 1024
-"""Twice an entry's size, because JSON escapes the quotes of the entry."""
 WARM_POLL_SECONDS: Final = 0.1
 STOP_POLL_SECONDS: Final = 0.002
 """Short, because training stands still while a newcomer waits for the old ranks to stop."""
@@ -40,28 +38,6 @@ ROOM: Final = "room"
 PLACEHOLDER: Final = "placeholder"
 """Whether newcomers get a placeholder of their ranks: "1" or "0"."""
 WORD: Final = "word"
-
-
-@dataclass(frozen=True)
-class Word:
-    """A party's message about the attempt's outcome. Only the decider sends GO."""
-
-    word: HandoverWord
-    why: str = ""
-    seq: int = 0
-    entry: str = ""
-    """With GO: the log entry that decided; `seq` is its number."""
-
-    def write(self) -> bytes:
-        """The message as WORD_BYTES bytes."""
-        text = json.dumps([self.word, self.why[:200], self.seq, self.entry])
-        return text.encode().ljust(WORD_BYTES)
-
-    @classmethod
-    def read(cls, data: bytes) -> Word:
-        """The message from those bytes."""
-        word, why, seq, entry = json.loads(data)
-        return cls(HandoverWord(word), why, seq, entry)
 
 
 class StoreKeys:

@@ -16,7 +16,7 @@ from perdure.group.heartbeat import Heartbeat
 from perdure.group.rendezvous import install_groups
 from perdure.group.world import handing_out, uninstall
 from perdure.live.bridge import Bridge
-from perdure.live.keys import Word
+from perdure.live.word import Word
 from perdure.log.reader import Log, slot_of
 from perdure.log.writer import Writer
 from perdure.loop.leaving import lose_peers

@@ -20,12 +20,12 @@ from perdure.checkpoint.codec import decode
 from perdure.checkpoint.state import RankState
 from perdure.console import say
 from perdure.errors import Fenced, HandoverFailed, PeerLost, PerdureError, StorageError
-from perdure.live.driving import LOG_SECONDS, Driver, GivenUp, took_over
+from perdure.live.driving import LOG_SECONDS, Driver, GivenUp
 from perdure.live.effects import Effects
 from perdure.live.header import Header
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.parties import attempt_of
-from perdure.live.protocol.timing import QUIET_SECONDS, Timetable
+from perdure.live.protocol.timing import Timetable
 from perdure.log.verdict import Verdict
 from perdure.loop.run import Run
 from perdure.wire import ErrorKind, ExitKind, Failure
@@ -74,8 +74,7 @@ class Newcomer:
     def __init__(self, run: Run) -> None:
         effects, now = _effects(run), time.monotonic()
         self._run = run
-        limit = effects.block.limit
-        timetable = Timetable(now + limit, now + limit + 3 * QUIET_SECONDS)
+        timetable = Timetable.of_newcomer(now, limit=effects.block.limit)
         self._driver = Driver(effects, timetable, ask_exit=lambda: None)
         self._driver.abandoned = self._end_at_once
         self._listener = run.requests.on_request(lambda: self._driver.feed(ev.Sigterm()))
@@ -181,7 +180,7 @@ class Newcomer:
         run.joining = False
         run.images.join(self.header.alike, all_able=self.header.all_able)
         run.schedule.take_over(run.rank, self.header.age)
-        run.tell(took_over(effects))
+        run.tell(effects.took_over())
         effects.end()
 
     def _fail(self, kind: ExitKind, why: str) -> NoReturn:

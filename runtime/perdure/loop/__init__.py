@@ -9,6 +9,7 @@ requests            where a request to save and exit comes from
 asking              signals and a file of the script's own that request an exit
 saving              saves that are requested while training continues
 hooks               the script's functions for certain moments of its training
+failures            what an error that ends a script means
 reporting           what the end of a process means, and reports it
 reports             the script's own timed reports
 result              the result that a script sets

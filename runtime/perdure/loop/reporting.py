@@ -12,32 +12,20 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
 import torch.distributed as dist
 
-from perdure.errors import (
-    Fenced,
-    HandoverRefused,
-    LogLost,
-    PeerLost,
-    PerdureError,
-    RootTakenOver,
-    StorageError,
-    UserError,
-)
+from perdure.errors import PeerLost, PerdureError, UserError
 from perdure.group.world import NO_MESSAGE
+from perdure.loop.failures import ended_by, exit_status, outcome_of
 from perdure.loop.telemetry.events import Events, Sink
 from perdure.loop.telemetry.sinks import AgentPipe
-from perdure.wire import CommitRef, ErrorKind, ErrorName, ExitKind, Failure
+from perdure.wire import ExitKind, Failure
 from perdure.wire.channel import Exiting
-from perdure.wire.truncation import shortened
 
-TAIL_CHARACTERS: Final = 3000
 STOPPED_EARLY: Final = "asked to leave before the first step was done: rank 0 has left, and nothing is lost"
 
 NO_GROUP: Final = (
@@ -59,41 +47,9 @@ _PEER_GONE: Final = re.compile(
 """Messages of collectives that lost another rank: their exceptions have no class for it."""
 
 
-_FENCED: Final = {RootTakenOver: ExitKind.ROOT_TAKEN_OVER, HandoverRefused: ExitKind.HANDOVER_FAILED}
-
-
 def classify(error: BaseException) -> tuple[ExitKind, Failure | None]:
     """The outcome of an uncaught exception."""
-    causes = list(_causes(error))
-    fenced = next((cause for cause in causes if isinstance(cause, Fenced)), None)
-    if fenced:
-        kind = next((kind for error, kind in _FENCED.items() if isinstance(fenced, error)), ExitKind.FENCED)
-        return kind, Failure(ErrorKind.EXCEPTION, type(fenced).__name__, str(fenced))
-    if any(_is_lost_peer(cause) for cause in causes):
-        return ExitKind.PEER_LOST, None
-    if isinstance(error, StorageError):
-        return ExitKind.FAILED, Failure(ErrorKind.STORAGE, type(error).__name__, str(error))
-    if isinstance(error, PerdureError):
-        return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, type(error).__name__, str(error))
-    if isinstance(error, SystemExit):
-        return ExitKind.FAILED, Failure(ErrorKind.EXIT, str(exit_status(error)), f"the script has exited: {error}")
-    lines = "".join(traceback.format_exception(error))
-    return ExitKind.FAILED, Failure(ErrorKind.EXCEPTION, _name(type(error)), shortened(lines, TAIL_CHARACTERS))
-
-
-def _name(kind: type[BaseException]) -> str:
-    """A script's class with the name of one of ours does not mean the same."""
-    name = kind.__name__
-    return f"{kind.__module__}.{kind.__qualname__}" if name in set(ErrorName) else name
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
-        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    return outcome_of(error, _is_lost_peer)
 
 
 def _is_lost_peer(error: BaseException) -> bool:
@@ -116,33 +72,13 @@ class Reporter(Events):
         super().__init__(AgentPipe(fd), *others)
 
 
-def exit_status(error: BaseException | None) -> int:
-    """The exit status of an interpreter that ends by this exception; 0 without one."""
-    if error is None:
-        return 0
-    if not isinstance(error, SystemExit):
-        return 1
-    return error.code if isinstance(error.code, int) else int(error.code is not None)
-
-
 def tell_error(
     reporter: Reporter, state: Callable[[], Exiting], error: BaseException, asked_early: Callable[[], bool]
 ) -> ExitKind:
-    """Reports that the script has failed, and returns the outcome. `state` gives everything else that is reported.
-
-    `asked_early`: whether the run was asked to leave before its first step. Rank 0 then leaves at once, so its loss is
-    no failure.
-    """
-    now = state()
-    outcome, failure = classify(error)
-    if outcome is ExitKind.PEER_LOST and asked_early():
-        outcome = ExitKind.STOPPED
-    if now.outcome is ExitKind.HANDOVER_FAILED and outcome is ExitKind.FAILED:
-        outcome = now.outcome
-    opened = max(now.opened, getattr(error, "opened", 0))
-    commit = CommitRef(*error.found) if isinstance(error, LogLost) and error.found else now.commit
-    reporter.tell(replace(now, outcome=outcome, error=failure, opened=opened, commit=commit))
-    return outcome
+    """Reports that the script has failed, and returns the outcome. `state` and `asked_early`: see `ended_by`."""
+    ending = ended_by(error, classify(error), state(), asked_early)
+    reporter.tell(ending)
+    return ending.outcome
 
 
 def shown(error: BaseException, otherwise: Callable[[], object]) -> None:

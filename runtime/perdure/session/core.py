@@ -30,17 +30,10 @@ from perdure.loop.asking import ExitFile
 from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.ending import tell_failed
+from perdure.loop.failures import exit_status
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit
-from perdure.loop.reporting import (
-    NO_GROUP_YET,
-    ExitWatch,
-    classify,
-    exit_status,
-    explained,
-    shown_in_words,
-    tell_error,
-)
+from perdure.loop.reporting import NO_GROUP_YET, ExitWatch, classify, explained, shown_in_words, tell_error
 from perdure.loop.run import Run
 from perdure.session import current
 from perdure.session.boundary import Boundary

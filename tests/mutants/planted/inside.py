@@ -13,6 +13,7 @@ _OF_AGENT: Final = tuple(f"{_UNIT}agent/test_{name}.py" for name in ("machine", 
 _OF_HANDOVER: Final = tuple(
     f"{_UNIT}live/{name}.py" for name in ("protocol/test_machine", "protocol/test_timing", "test_model")
 )
+_OF_DRIVING: Final = (f"{_UNIT}live/test_driving.py",)
 _OF_LOG: Final = tuple(f"{_UNIT}log/test_{name}.py" for name in ("writer", "takeover"))
 
 INSIDE: Final = (
@@ -196,8 +197,40 @@ INSIDE: Final = (
         "perdure.live:Driver._prepare",
         "self.feed(ev.StoreSeen(effects.store_answers()))",
         "self.feed(ev.StoreSeen(answers=True))",
-        tests=("tests/unit/runtime/live/test_driving.py",),
-        outside="the simulation drives the machines of a hand-over itself",
+        ("storage-outage", "storage-down", "deciding-put", "drain"),
+        _OF_DRIVING,
+    ),
+    Mutant(
+        "a newcomer with an obstacle ends before the old ranks have said that they have one, too",
+        "perdure.live:Driver._refuse",
+        "while not effects.can_hand_over() and (not self._over.wait(AGAIN_SECONDS)):",
+        "if not effects.can_hand_over():",
+        ("scale", "drain"),
+        _OF_DRIVING,
+    ),
+    Mutant(
+        "a newcomer does not look whether the older run has ended",
+        "perdure.live:Driver._watch_log",
+        "self.phase is PartyPhase.PREPARING",
+        "self.phase is PartyPhase.MOVING",
+        ("second-reason", "partys-agent-hung", "drain"),
+        _OF_DRIVING,
+    ),
+    Mutant(
+        "nobody notices a party that stands still in a hand-over",
+        "perdure.live:Driver._hear",
+        "self._hearing.silent(now) if self._hearing else ()",
+        "()",
+        ("party-frozen",),
+        _OF_DRIVING,
+    ),
+    Mutant(
+        "an image is committed after the end of its run",
+        "perdure.checkpoint:_check",
+        "if own.ends_run:",
+        "if own.ends_run and (not run):",
+        ("kill-pod", "hanging-rank", "party-killed"),
+        ("tests/unit/runtime/checkpoint/test_rescue.py",),
     ),
     Mutant(
         "a trainer that is no longer needed begins",

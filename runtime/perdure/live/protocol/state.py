@@ -5,13 +5,14 @@ Called by the machines. The shell reads only `phase` and `named`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from perdure.live.protocol.events import Action, Newer
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
+from perdure.live.protocol.timing import MISSING_SECONDS, QUIET_SECONDS
 from perdure.wire import AttemptRecord, ExitKind, HandoverWord
 
 
@@ -129,6 +130,12 @@ def waits_for(state: PartyState, party: int) -> bool:
     Newcomers are excluded: their scripts may hold the interpreter's lock, and the wait for their votes is short anyway.
     """
     return party < state.attempt.world if state.decides else party == state.attempt.decider
+
+
+def lingers(state: PartyState, seconds: float, missing: Collection[int]) -> bool:
+    """Whether a decider that has lingered for so many seconds stays on. The `missing` parties never arrived."""
+    longest = QUIET_SECONDS if state.needed - set(missing) else MISSING_SECONDS
+    return state.phase is PartyPhase.LINGERING and seconds <= longest
 
 
 def known(state: PartyState) -> AttemptRecord | None:

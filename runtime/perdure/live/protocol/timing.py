@@ -23,6 +23,10 @@ LOST_SECONDS: Final = 20.0
 """A party silent for this long ends a run that waits for it. A node that only stalls comes back before."""
 SETTLE_SECONDS: Final = 5.0
 """A party settles the attempt this long before its own deadline at the latest."""
+SAVE_SECONDS: Final = 60.0
+"""Time for an exit save if the offer gives none."""
+MISSING_SECONDS: Final = 3.0
+"""How long a decider lingers for newcomers that never arrived."""
 END_SECONDS: Final = 1.0
 """Time left before its deadline when a process gives up."""
 
@@ -39,6 +43,18 @@ class Timetable:
     stopped: float | None = None
     informed: float | None = None
     """When the agent was informed of the vote."""
+
+    @classmethod
+    def of_old_rank(cls, now: float, *, limit: float, seconds: float, save: float) -> Timetable:
+        """From an offer that is seen `now`: `seconds` are its time for an exit save, 0 if it gives none, and `save` is
+        what such a save took."""
+        left = max(seconds, limit) + (0 if seconds else SAVE_SECONDS)
+        return cls(now + limit, now + left + QUIET_SECONDS, save)
+
+    @classmethod
+    def of_newcomer(cls, now: float, *, limit: float) -> Timetable:
+        """From its start."""
+        return cls(now + limit, now + limit + 3 * QUIET_SECONDS)
 
     def shortened(self, deadline: float) -> Timetable:
         """The timetable with an earlier deadline: SIGTERM at a leaver, or a smaller `seconds`."""

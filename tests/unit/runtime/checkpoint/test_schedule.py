@@ -11,11 +11,9 @@ from perdure.wire.settings import Cadence
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock() -> list[float]:
     """Now, in seconds: a test moves it."""
-    now = [100.0]
-    monkeypatch.setattr("perdure.checkpoint.schedule.time.monotonic", lambda: now[0])
-    return now
+    return [100.0]
 
 
 @pytest.mark.parametrize("seconds", [1.0, 3.0, 10.3, 40.0])
@@ -31,7 +29,7 @@ def test_a_save_that_fails_at_once_keeps_the_cadence() -> None:
 
 
 def test_nothing_is_due_in_a_pause_and_a_save_is_due_at_its_end_once(clock: list[float]) -> None:
-    here = CheckpointSchedule(Cadence(steps=1, seconds=5, epochs=1), rank=0)
+    here = CheckpointSchedule(Cadence(steps=1, seconds=5, epochs=1), rank=0, now=lambda: clock[0])
     here.failed(1, 10.0)
     clock[0] += 19.9
     assert (here.after_step(7), here.after_epoch(1), here.by_the_clock()) == (False, False, False)
@@ -46,7 +44,7 @@ def test_nothing_is_due_in_a_pause_and_a_save_is_due_at_its_end_once(clock: list
 
 
 def test_the_end_of_a_pause_is_rank_0s_to_say(clock: list[float]) -> None:
-    other = CheckpointSchedule(Cadence(steps=1), rank=1)
+    other = CheckpointSchedule(Cadence(steps=1), rank=1, now=lambda: clock[0])
     other.failed(1, 10.0)
     clock[0] += 1000
     assert (other.after_step(7), other.by_the_clock()) == (False, False)
@@ -54,7 +52,7 @@ def test_the_end_of_a_pause_is_rank_0s_to_say(clock: list[float]) -> None:
 
 @pytest.mark.parametrize("mended", ["saved", "taken over", "failed at once", "not made"])
 def test_the_cadence_is_back_when_a_save_is_made(mended: str, clock: list[float]) -> None:
-    here = CheckpointSchedule(Cadence(steps=2, epochs=1), rank=0)
+    here = CheckpointSchedule(Cadence(steps=2, epochs=1), rank=0, now=lambda: clock[0])
     here.failed(1, 10.0)
     if mended == "saved":
         here.saved()

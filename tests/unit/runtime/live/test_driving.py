@@ -23,12 +23,13 @@ from perdure.live import driving, handover
 from perdure.live.driving import Driver, agreed
 from perdure.live.effects import Effects
 from perdure.live.handover import LiveHandover
-from perdure.live.keys import StoreKeys, Word
+from perdure.live.keys import StoreKeys
 from perdure.live.protocol import events as ev
 from perdure.live.protocol import hearing, timing
 from perdure.live.protocol.machine import PartyPhase
 from perdure.live.protocol.parties import Attempt
 from perdure.live.protocol.timing import Timetable
+from perdure.live.word import Word
 from perdure.log.entry import write_entry
 from perdure.log.reader import Log
 from perdure.log.takeover import TakeoverLog
@@ -199,7 +200,7 @@ class Process(Effects):
         self.said.append(word.word)
 
 
-def newcomer_with_an_obstacle() -> tuple[Driver, StoreKeys]:
+def newcomer_with_an_obstacle() -> tuple[Driver[Process], StoreKeys]:
     """Its attempt, and what the old ranks write into the attempt's store."""
     process, store = Process(1, living_log()), HashStore()
     attempt, place = process.attempt, cast("Any", None)
@@ -239,7 +240,7 @@ def test_an_old_rank_with_an_obstacle_hears_what_the_others_say_meanwhile() -> N
     driver.finish()
 
 
-def begun(effects: Effects) -> Driver:
+def begun(effects: Process) -> Driver[Process]:
     """Takes part, and is ready."""
     now, ready = time.monotonic(), threading.Event()
     driver = Driver(effects, Timetable(now + 60, now + 90), ask_exit=lambda: None, ready=ready)
@@ -249,7 +250,7 @@ def begun(effects: Effects) -> Driver:
     return driver
 
 
-def stood(effects: Effects) -> Driver:
+def stood(effects: Process) -> Driver[Process]:
     """... and stands still."""
     driver = begun(effects)
     driver.feed(ev.Stopped())

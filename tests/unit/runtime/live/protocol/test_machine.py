@@ -10,6 +10,7 @@ from perdure.live.protocol import events as on
 from perdure.live.protocol.events import Alarm, Choice
 from perdure.live.protocol.machine import PartyPhase, PartyState, begin, named, step
 from perdure.live.protocol.parties import Attempt
+from perdure.live.protocol.state import lingers
 from perdure.log.verdict import Verdict
 from perdure.wire import ExitKind, HandoverWord
 
@@ -569,3 +570,17 @@ def test_any_event_may_come_in_any_state() -> None:
                     )
                     if after is not state:  # most events change nothing
                         left.append(after)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "missing", "stays"), [(9.9, (), True), (10.1, (), False), (2.9, (2,), True), (3.1, (2,), False)]
+)
+def test_a_decider_that_has_saved_stays_for_parties_that_came_and_hardly_for_others(
+    seconds: float, missing: tuple[int, ...], stays: bool
+) -> None:
+    decider = prepared(D, GROWN)
+    decider.sees(on.ExitAgreed(), on.OlderRunEnded(), on.SeenBy(0), on.SeenBy(1))
+    assert decider.phase is PartyPhase.LINGERING
+    assert lingers(decider.state, seconds, missing) == stays
+    decider.sees(on.SeenBy(2))
+    assert not lingers(decider.state, 0.0, missing)

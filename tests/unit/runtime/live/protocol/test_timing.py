@@ -45,3 +45,23 @@ def test_alarms_are_reported_in_the_order_of_their_moments() -> None:
     assert TABLE.due(120.0) == (Alarm.LAST_CALL, Alarm.LIMIT, Alarm.QUIET)
     assert TABLE.next(105.0) == 110.0
     assert TABLE.next(1000.0) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "deadline"), [(0, 100 + 30 + 60 + 10), (20, 100 + 30 + 10), (45, 100 + 45 + 10)], ids=str
+)
+def test_an_old_rank_has_time_for_the_attempt_and_for_its_exit_save(seconds: float, deadline: float) -> None:
+    found = Timetable.of_old_rank(100.0, limit=30.0, seconds=seconds, save=4.0)
+    assert found == Timetable(limit=130.0, deadline=deadline, save=4.0)
+
+
+def test_a_newcomer_stays_until_all_others_have_settled() -> None:
+    newcomer, old = (
+        Timetable.of_newcomer(100.0, limit=30.0),
+        Timetable.of_old_rank(100.0, limit=30.0, seconds=0, save=4),
+    )
+    ends, settles = newcomer.at(Alarm.DEADLINE), old.at(Alarm.QUIET)
+    assert newcomer.limit == old.limit
+    assert ends is not None
+    assert settles is not None
+    assert ends > settles
