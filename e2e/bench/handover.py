@@ -37,7 +37,7 @@ PARTS = ("header", "state", "vote", "append", "install")
 MOVES = (
     Move("2 to 2, rank 1", 2, 2, (1,), (1,)),
     Move("2 to 2, rank 0", 2, 2, (0,), (0,)),
-    Move("2 to 3", 2, 3, (2,), ()),
+    Move("2 to 3", 2, 3, (1,), ()),
     Move("3 to 2", 3, 2, (), (2,)),
     Move("4 to 4, two of them", 4, 4, (1, 3), (1, 3)),
 )

@@ -32,6 +32,7 @@ class TorchCheckpointing:
         # With direct I/O, its default, version 0.1.1 cannot write a file to ext4: EINVAL.
         storage = LocalFileSystemStorageConfig(use_direct_io=False)
         self._manager = CheckpointManager(CheckpointManager.Config(save=saver, storage_config=storage))
+        self._written: Future[Any] | None = None
         self._ended = 0.0
         self._timed = threading.Event()
 
@@ -52,8 +53,11 @@ class TorchCheckpointing:
         if written is None:
             raise TypeError("torch_checkpointing has saved before it returned")
         written.add_done_callback(ended)
+        self._written = written
 
     def awaited(self) -> float:
         """The seconds until the last save was written, which it waits for."""
         self._timed.wait()
+        if self._written:
+            self._written.result()
         return self._ended

@@ -28,6 +28,7 @@ from perdure_operator.decide.draft import Draft, later, next_run
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS, add_lost_run, own, runs_lost_with
 from perdure_operator.decide.history import amend, begin
 from perdure_operator.decide.signals import deadlines_ahead
+from perdure_operator.decide.sizing import largest
 from perdure_operator.decide.succession import Succession
 from perdure_operator.state.snapshot import PodView
 
@@ -174,9 +175,9 @@ def spread(old: int, size: int, row: int) -> tuple[int, ...]:
 
 def _row(draft: Draft, old: int, size: int) -> int:
     """How many members may belong together, as the shards of one replica do: the job allows only multiples of that."""
-    elastic = draft.snapshot.spec.elastic
-    allowed = elastic.sizes or (1,) if elastic else ()
-    return gcd(*allowed, old, size)
+    spec = draft.snapshot.spec
+    most = spec.elastic.max_replicas if spec.elastic else 0
+    return gcd(*(largest(spec, at_most) for at_most in range(most + 1)), old, size)
 
 
 def _plan(draft: Draft, pods: Sequence[PodView], seconds: int) -> RunPlan:

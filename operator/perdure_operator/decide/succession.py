@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from perdure_operator.api.names import member_number
 from perdure_operator.api.status import Assigned, CurrentRun
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import made_from_another, own, stands_still, still_running, waited_enough
@@ -44,11 +45,12 @@ class Candidate:
     """A member that could stay as well."""
 
     name: str
-    rank: int
     node: str
     """"" where it is not known."""
     warm: bool
     """Whether it is Ready."""
+    came: tuple[bool, int]
+    """Whether it has the class of members that make a run larger, and its pod's number: numbers only rise."""
 
 
 def joiner_classes(draft: Draft, new: Sequence[str]) -> dict[str, str]:
@@ -99,7 +101,13 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
     if len(members) <= size:
         return tuple(members)
     pods, count, holders = own(draft.snapshot), len(members) - size, _holders(draft)
-    known = [Candidate(one.name, one.rank, one.node, pods[one.name].ready) for one in members]
+    elastic = draft.snapshot.spec.elastic
+    joiners = elastic.joiner_priority_class_name if elastic else None
+    known = [
+        Candidate(one.name, one.node, pod.ready, (pod.priority_class == joiners, member_number(one.name)))
+        for one in members
+        for pod in [pods[one.name]]
+    ]
     new = [one for one in known if holders and one.name not in holders]
     leave = victims(new, min(count, len(new)))
     leave |= victims([one for one in known if one not in new], count - len(leave))
@@ -107,20 +115,22 @@ def keep(draft: Draft, members: Sequence[Assigned], size: int) -> tuple[Assigned
 
 
 def victims(candidates: Sequence[Candidate], count: int) -> frozenset[str]:
-    """The names of `count` of them: whole nodes first, then members that are not warm, then the highest ranks."""
+    """The names of `count` of them: whole nodes first, then members that are not warm, then those that came last."""
     emptied = set(_whole_nodes(candidates, count))
-    others = sorted((one for one in candidates if one not in emptied), key=lambda one: (one.warm, -one.rank))
+    rest = (one for one in candidates if one not in emptied)
+    others = sorted(rest, key=lambda one: (not one.warm, one.came), reverse=True)
     return frozenset(one.name for one in (*emptied, *others[: max(count - len(emptied), 0)]))
 
 
 def _whole_nodes(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-    """The members of as many nodes as `count` can empty: nodes with the fewest members, then with the highest ranks."""
+    """The members of as many nodes as `count` can empty: nodes with the fewest members, then those that came last."""
     by_node = defaultdict[str, list[Candidate]](list)
     for one in candidates:
         by_node[one.node].append(one)
     by_node.pop("", None)
     chosen: list[Candidate] = []
-    for members in sorted(by_node.values(), key=lambda those: (len(those), -max(one.rank for one in those))):
+    last = sorted(by_node.values(), key=lambda those: max(one.came for one in those), reverse=True)
+    for members in sorted(last, key=len):
         if len(chosen) + len(members) <= count:
             chosen += members
     return chosen

@@ -113,7 +113,9 @@ class LiveHandover:
         for party in range(attempt.world):
             driver.feed(ev.SeenBy(party))  # the old ranks agreed on the exit, so they know the outcome
         begun = time.monotonic()
-        while lingers(driver.state, time.monotonic() - begun, driver.effects.missing()):
+        while driver.phase is PartyPhase.LINGERING and lingers(
+            driver.state, time.monotonic() - begun, driver.effects.missing()
+        ):
             time.sleep(LINGER_LOOKS_SECONDS)
 
     # Offers.

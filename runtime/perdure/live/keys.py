@@ -25,8 +25,9 @@ from perdure.wire.settings import NOBODY, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 8
-"""Version of what the parties send each other: keys after the warm key, headers and tensors. Parties of different ones
+FORMAT: Final = 9
+"""Version of what the parties send each other: keys after the warm key, headers, tensors and what
+the ranks of a run tell each other. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""
 WARM_POLL_SECONDS: Final = 0.1
 STOP_POLL_SECONDS: Final = 0.002

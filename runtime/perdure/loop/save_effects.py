@@ -122,7 +122,7 @@ class SaveEffects:
         self.copies.end()
         self._requests = None
 
-        # Results.
+    # Results.
 
     def results(self) -> Iterator[ev.Event]:
         """What the uploading process and rank 0's requests have said since."""
@@ -169,7 +169,7 @@ class SaveEffects:
         checkpointer, why = self._run.checkpointer, self._requests.trouble if self._requests else ""
         self._run.tell(SaveFailed(checkpointer.failures + self._unanswered, why))
 
-        # Actions.
+    # Actions.
 
     def copy(self, save: ev.Save, *, trains: bool) -> list[ev.Event]:
         """Copies this rank's part. Collective; raises UserError if the ranks have diverged.

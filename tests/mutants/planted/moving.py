@@ -50,6 +50,14 @@ MOVING: Final = (
         ("announcement",),
     ),
     Mutant(
+        "new members of a larger run come last",
+        "perdure_operator.decide:_seated",
+        "if size < len(old):",
+        "if size != len(old):",
+        tests=("tests/unit/operator/decide/test_plans.py",),
+        outside="every order of the ranks trains the same; this one sends more",
+    ),
+    Mutant(
         "stayers get new ranks where the size does not change",
         "perdure_operator.decide:_seated",
         "if size < len(old):",

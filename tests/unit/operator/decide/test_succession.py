@@ -1,4 +1,4 @@
-"""Who leaves when a run gets smaller: whole nodes first, then those that are not warm, then the highest ranks."""
+"""Who leaves when a run gets smaller: whole nodes first, then those that are not warm, then those that came last."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from perdure_operator.decide.succession import Candidate, victims
 
 
 def _members(*nodes: str, cold: tuple[int, ...] = ()) -> list[Candidate]:
-    """One for each rank, on these nodes."""
-    return [Candidate(str(rank), rank, node, warm=rank not in cold) for rank, node in enumerate(nodes)]
+    """One on each of these nodes, the first came first."""
+    return [Candidate(str(number), node, number not in cold, (False, number)) for number, node in enumerate(nodes)]
 
 
 @pytest.mark.parametrize(
     ("nodes", "count", "leave"),
     [
-        ("abcd", 1, "3"),  # each empties one: the highest rank
+        ("abcd", 1, "3"),  # each empties one: the last
         ("abcd", 3, "123"),
-        ("abca", 1, "2"),  # the highest rank would leave half a node
+        ("abca", 1, "2"),  # the last would leave half a node
         ("aabb", 1, "3"),  # none can be emptied
         ("aabb", 2, "23"),
         ("aabb", 3, "123"),
-        ("aabbc", 2, "34"),  # c, and then the highest rank
+        ("aabbc", 2, "34"),  # c, and then the last of the others
         ("aabc", 2, "23"),
-        ("abbb", 1, "0"),  # also the first rank, where its node is the only one
+        ("abbb", 1, "0"),  # also the first, where its node is the only one
         ("aaabb", 2, "34"),
         ("aabbb", 2, "01"),
         ("", 0, ""),
@@ -33,7 +33,7 @@ def _members(*nodes: str, cold: tuple[int, ...] = ()) -> list[Candidate]:
         ("ab", 2, "01"),
     ],
 )
-def test_nodes_are_emptied_before_the_highest_ranks_go(nodes: str, count: int, leave: str) -> None:
+def test_nodes_are_emptied_before_the_last_go(nodes: str, count: int, leave: str) -> None:
     assert victims(_members(*nodes), count) == set(leave)
 
 
@@ -51,6 +51,16 @@ def test_a_node_that_is_not_known_cannot_be_emptied() -> None:
     assert victims(_members("", "a", "a"), 1) == {"2"}
 
 
+def test_who_made_the_run_larger_goes_before_a_replacement_that_came_later() -> None:
+    """Its class may be preempted: see joinerPriorityClassName."""
+    members = [
+        Candidate(name, name, warm=True, came=came)
+        for name, came in (("first", (False, 0)), ("joiner", (True, 2)), ("replacement", (False, 3)))
+    ]
+    assert victims(members, 1) == {"joiner"}
+    assert victims(members, 2) == {"joiner", "replacement"}
+
+
 def test_a_thousand_are_not_compared_with_each_other() -> None:
     """Who stays is asked several times in a round."""
     compared = 0
@@ -63,7 +73,7 @@ def test_a_thousand_are_not_compared_with_each_other() -> None:
             compared += 1
             return str.__eq__(self, other)
 
-    members = [Candidate(Name(number), number, f"n{number // 2}", warm=True) for number in range(1000)]
+    members = [Candidate(Name(number), f"n{number // 2}", warm=True, came=(False, number)) for number in range(1000)]
     assert len(victims(members, 500)) == 500
     assert compared < 10 * len(members)
 
