@@ -42,7 +42,7 @@ class Staged:
 
     def blocks(self) -> Iterator[memoryview]:
         """The shard's bytes in blocks of BLOCK_BYTES, the last may be shorter. A block is valid until the next one."""
-        return in_blocks(self.pieces())
+        return in_blocks(self.pieces(), max(1, min(BLOCK_BYTES, self.size)))
 
 
 def without_tensors(rank: int, world: int, state: Any, objects: Any = None) -> Staged:
@@ -76,9 +76,9 @@ def put_manifest(
     return refer_to(key, data)
 
 
-def in_blocks(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+def in_blocks(pieces: Iterable[memoryview], block_bytes: int) -> Iterator[memoryview]:
     """The same bytes in full blocks: views of the pieces where one holds a block, otherwise gathered in one buffer."""
-    buffer = memoryview(bytearray(BLOCK_BYTES))
+    buffer = memoryview(bytearray(block_bytes))
     filled = 0
     for piece in pieces:
         left = piece
