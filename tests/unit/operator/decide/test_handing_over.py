@@ -667,9 +667,12 @@ class TestTheStateOfALostRunIsWithThoseWhoWereInIt:
         assert _plan(here).leavers == (here.name(newcomer),)
 
     def test_once_that_run_has_begun_it_does_not_matter_who_came(self) -> None:
-        here = _recovered(dead=0)
+        """Another member's node becomes empty, and the newcomer's does not."""
+        died = _running(3).exited(0, code=137).settle().after(2).settle()
+        here = died.ready().pod(3, node="n3").settle().after(1).settle()
+        assert _plan(here.spec(replicas=2).settle().after(1).settle()).leavers == ("digits-ab12-3",)
         for begun in (here.status(opened=2), here.after(BEGINNING_SECONDS)):
-            assert _plan(begun.spec(replicas=1).settle().after(1).settle()).leavers == ("digits-ab12-1",)
+            assert _plan(begun.spec(replicas=2).settle().after(1).settle()).leavers == ("digits-ab12-1",)
 
     def test_where_all_of_them_have_to_leave_the_next_run_waits_until_theirs_can_have_begun(self) -> None:
         here = _recovered().cordon("n1").settle().after(1).settle().ready().settle()
