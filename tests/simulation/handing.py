@@ -152,7 +152,7 @@ class LiveHandover:
         for party in range(driver.attempt.world):
             driver.feed(on.SeenBy(party))
         begun = self._process.host.monotonic()
-        while lingers(driver.state, self._process.host.monotonic() - begun, driver.effects.missing()):
+        while lingers(driver.state, self._process.host.monotonic() - begun, driver.effects.missing):
             self._threads.sleep(LOOK_SECONDS)
 
     def _read(self, offer: Train | Leave) -> None:

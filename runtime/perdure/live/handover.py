@@ -113,9 +113,7 @@ class LiveHandover:
         for party in range(attempt.world):
             driver.feed(ev.SeenBy(party))  # the old ranks agreed on the exit, so they know the outcome
         begun = time.monotonic()
-        while driver.phase is PartyPhase.LINGERING and lingers(
-            driver.state, time.monotonic() - begun, driver.effects.missing()
-        ):
+        while lingers(driver.state, time.monotonic() - begun, driver.effects.missing):
             time.sleep(LINGER_LOOKS_SECONDS)
 
     # Offers.

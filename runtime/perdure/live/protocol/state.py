@@ -5,7 +5,7 @@ Called by the machines. The shell reads only `phase` and `named`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -132,10 +132,15 @@ def waits_for(state: PartyState, party: int) -> bool:
     return party < state.attempt.world if state.decides else party == state.attempt.decider
 
 
-def lingers(state: PartyState, seconds: float, missing: Collection[int]) -> bool:
-    """Whether a decider that has lingered for so many seconds stays on. The `missing` parties never arrived."""
-    longest = QUIET_SECONDS if state.needed - set(missing) else MISSING_SECONDS
-    return state.phase is PartyPhase.LINGERING and seconds <= longest
+def lingers(state: PartyState, seconds: float, missing: Callable[[], Collection[int]]) -> bool:
+    """Whether a decider that has lingered for so many seconds stays on. No other party does.
+
+    `missing` asks the decider's store which parties never arrived. Only the decider asks: from another process that
+    may take long.
+    """
+    if state.phase is not PartyPhase.LINGERING:
+        return False
+    return seconds <= (QUIET_SECONDS if state.needed - set(missing()) else MISSING_SECONDS)
 
 
 def known(state: PartyState) -> AttemptRecord | None:

@@ -581,6 +581,16 @@ def test_a_decider_that_has_saved_stays_for_parties_that_came_and_hardly_for_oth
     decider = prepared(D, GROWN)
     decider.sees(on.ExitAgreed(), on.OlderRunEnded(), on.SeenBy(0), on.SeenBy(1))
     assert decider.phase is PartyPhase.LINGERING
-    assert lingers(decider.state, seconds, missing) == stays
+    assert lingers(decider.state, seconds, lambda: missing) == stays
     decider.sees(on.SeenBy(2))
-    assert not lingers(decider.state, 0.0, missing)
+    assert not lingers(decider.state, 0.0, lambda: missing)
+
+
+def test_a_party_that_does_not_linger_asks_the_deciders_store_nothing() -> None:
+    def asked() -> tuple[int, ...]:
+        raise AssertionError("it has asked")
+
+    for number in (D, 1):
+        party = prepared(number, GROWN)
+        assert party.phase is not PartyPhase.LINGERING
+        assert not lingers(party.state, 0.0, asked)
