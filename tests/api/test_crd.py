@@ -208,6 +208,18 @@ def test_where_a_job_begins_cannot_be_changed(jobs: Jobs, was: Json | None, then
 
 
 @pytest.mark.parametrize(
+    ("was", "then"), [(None, {"everySteps": 3}), ({"everySteps": 3}, None), ({"everySteps": 3}, {"everySteps": 4})]
+)
+def test_all_members_of_a_job_mirror_alike_so_that_cannot_be_changed(
+    jobs: Jobs, was: Json | None, then: Json | None
+) -> None:
+    jobs.create(job(checkpoint={**checkpoint(), "mirror": was}))
+    refused = jobs.patch("digits", {"spec": {"checkpoint": {"mirror": then}}})
+    assert refused.returncode != 0
+    assert "spec.checkpoint.mirror: Forbidden: checkpoint.mirror cannot be changed" in refused.stderr
+
+
+@pytest.mark.parametrize(
     "chosen",
     [
         {"epoch": 0},

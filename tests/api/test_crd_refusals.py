@@ -243,6 +243,12 @@ BAD = (
     Bad(
         "every 0 epochs", job(checkpoint=checkpoint(everyEpochs=0)), "spec.checkpoint.everyEpochs", "must be 1 or more"
     ),
+    Bad(
+        "a mirror after every 0 steps",
+        job(checkpoint=checkpoint(mirror={"everySteps": 0})),
+        "spec.checkpoint.mirror.everySteps",
+        "must be 1 or more",
+    ),
     Bad("nothing kept", job(checkpoint=checkpoint(keep=0)), "spec.checkpoint.keep", "must be 1 or more"),
     Bad(
         "a hasty exit",

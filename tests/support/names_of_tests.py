@@ -21,6 +21,7 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 """Where a package is, and where its tests are."""
 TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/handover/test_images.py": ["perdure/agent/rescuer"],
+    "tests/handover/test_mirrored.py": ["perdure/loop/mirroring"],
     "tests/api/test_kubectl_perdure.py": ["perdure_operator/cli/kubectl/reading", "perdure_operator/cli/kubectl/start"],
     "tests/unit/operator/cli/kubectl/test_status_page.py": ["perdure_operator/cli/kubectl/job"],
     "tests/unit/operator/cluster/read/test_cache.py": [

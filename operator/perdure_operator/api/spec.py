@@ -117,6 +117,17 @@ class From(Model):
     """The commit that the script pinned under this name."""
 
 
+class MirrorPolicy(Model):
+    """Each member keeps snapshots of its part of a sharded model in its memory and in another member's.
+
+    Then a member that dies without notice costs at most 2 * everySteps - 1 finished steps, and not all since the newest
+    checkpoint. It takes the memory of four parts per process, and a network that sends a part in everySteps steps.
+    """
+
+    every_steps: int = Field(json_schema_extra=at_least("checkpoint.mirror.everySteps", 1))
+    """Steps from one snapshot to the next."""
+
+
 class CheckpointPolicy(Model):
     """Where and how often the state of training is stored.
 
@@ -148,6 +159,13 @@ class CheckpointPolicy(Model):
                 ".from",
                 forbids=True,
             ),
+            Rule(
+                "has(self.mirror) == has(oldSelf.mirror) && (!has(self.mirror) || self.mirror == oldSelf.mirror)",
+                "checkpoint.mirror cannot be changed, because all members of a run have to mirror alike: create "
+                "another job, whose checkpoint.from names this one's root",
+                ".mirror",
+                forbids=True,
+            ),
         )
     )
 
@@ -177,6 +195,9 @@ class CheckpointPolicy(Model):
     """Checkpoint at the end of the step after this many seconds. 300, if none of the three is set."""
     every_epochs: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.everyEpochs", 1))
     """Checkpoint after this many epochs."""
+    mirror: MirrorPolicy | None = None
+    """Keep parts of a sharded model in other members' memory, too. Absent: a member that dies without notice costs the
+    steps since the newest checkpoint, unless the model has replicas."""
     keep: int = Field(
         default=3, json_schema_extra=at_least("checkpoint.keep", 1, "without a checkpoint the job could not resume")
     )

@@ -231,6 +231,7 @@ def _checkpoint_env(checkpoint: CheckpointPolicy) -> dict[str, str]:
         Env.EVERY_STEPS: checkpoint.every_steps,
         Env.EVERY_SECONDS: checkpoint.every_seconds,
         Env.EVERY_EPOCHS: checkpoint.every_epochs,
+        Env.MIRROR_EVERY_STEPS: checkpoint.mirror and checkpoint.mirror.every_steps,
     }
     if checkpoint.s3:
         values |= {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,8 @@ OF_A_RUN: Final = frozenset(
         Env.FLOOR,
         Env.HANDOVER,
         Env.IMAGE,
-        Env.HELD_IMAGE,
+        Env.MIRROR_FILES,
+        Env.HELD_IMAGES,
     }
 )
 """Variables that depend on the run, unknown before it."""
@@ -46,8 +48,10 @@ class ProcessIdentity:
     """Whole CPUs that this pod may use; None without a limit."""
     image: Path | None = None
     """The file for its image."""
-    held_image: Path | None = None
-    """The image that an earlier process left."""
+    mirror_files: Sequence[Path] = ()
+    """The files for its snapshots, and for another pod's."""
+    held_images: Sequence[Path] = ()
+    """The images that an earlier process left."""
 
 
 def with_threads(base: Mapping[str, str], cpus: int | None, processes: int) -> dict[str, str]:
@@ -66,8 +70,9 @@ def process_environment(base: Mapping[str, str], train: Train, place: ProcessIde
         environment[Env.HANDOVER] = json.dumps(write_handover(train.handover))
     if place.image:
         environment[Env.IMAGE] = str(place.image)
-    if place.held_image:
-        environment[Env.HELD_IMAGE] = str(place.held_image)
+    for name, files in ((Env.MIRROR_FILES, place.mirror_files), (Env.HELD_IMAGES, place.held_images)):
+        if files:
+            environment[name] = os.pathsep.join(map(str, files))
     return environment | {
         "RANK": str(train.rank + place.local_rank),
         "WORLD_SIZE": str(train.world),

@@ -10,6 +10,7 @@ This module only checks whether an image is complete. Called by the agent's shel
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,50 +18,60 @@ from perdure.wire.channel import IMAGE_MAGIC
 
 _NOEXEC_SEAL: Final = 8
 """MFD_NOEXEC_SEAL: some nodes require it; older kernels do not know it."""
+MIRROR_FILES: Final = 4
+"""Files of a process for a mirror: two for its own snapshots, two for another pod's."""
 
 
 class Images:
-    """Per process: the file for its own image, and the image left by the previous trainer."""
+    """Per process: the files for its own images, and the images left by the previous trainer."""
 
-    def __init__(self) -> None:
-        self._own: dict[int, int] = {}
-        self._held: dict[int, int] = {}
+    def __init__(self, *, mirrors: bool = False) -> None:
+        """`mirrors`: each process also gets files for a mirror (perdure.loop.mirroring)."""
+        self._number = 1 + (MIRROR_FILES if mirrors else 0)
+        self._own: dict[int, list[int]] = {}
+        self._held: dict[int, list[int]] = {}
         self.trouble = ""
         """Why no file could be made; "" if all is well."""
 
     def next_trainer(self, processes: int) -> None:
         """Keep the complete images of the last trainer, and make files for the next one's."""
-        for local_rank, file in self._own.items():
-            if _is_whole(file):
-                if local_rank in self._held:
-                    os.close(self._held[local_rank])
-                self._held[local_rank] = file
-            else:
-                os.close(file)
+        for local_rank, files in self._own.items():
+            whole = [file for file in files if _is_whole(file)]
+            if whole:
+                _close(self._held.get(local_rank, ()))
+                self._held[local_rank] = whole
+            _close(file for file in files if file not in whole)
         self._own.clear()
         for local_rank in range(processes):
+            self._own[local_rank] = files = []
             try:
-                self._own[local_rank] = _made(f"perdure-image-{local_rank}")
+                files += (_made(f"perdure-image-{local_rank}") for _ in range(self._number))
             except OSError as error:
                 self.trouble = f"no file in memory can be made ({error.strerror}): a lost member costs steps"
+                _close(files)
+                files.clear()
 
     def place(self, local_rank: int) -> Path | None:
         """The file for a process's image."""
-        return _path(self._own.get(local_rank))
+        return next(iter(map(_path, self._own.get(local_rank, ()))), None)
 
-    def held(self, local_rank: int) -> Path | None:
-        """The image that an earlier trainer left."""
-        return _path(self._held.get(local_rank))
+    def mirror_files(self, local_rank: int) -> list[Path]:
+        """The files for its snapshots, and then those for another pod's; none if nothing is mirrored."""
+        return list(map(_path, self._own.get(local_rank, ())[1:]))
+
+    def held(self, local_rank: int) -> list[Path]:
+        """The images that an earlier trainer left."""
+        return list(map(_path, self._held.get(local_rank, ())))
 
     def left(self) -> list[Path]:
         """The complete images of the last trainer; if it left none, those of earlier ones."""
-        files = [file for file in self._own.values() if _is_whole(file)] or list(self._held.values())
-        return [path for path in map(_path, files) if path]
+        own = [file for files in self._own.values() for file in files if _is_whole(file)]
+        return list(map(_path, own or [file for files in self._held.values() for file in files]))
 
     def forget(self) -> None:
         """Free the images of earlier trainers, which are no longer needed."""
-        for file in self._held.values():
-            os.close(file)
+        for files in self._held.values():
+            _close(files)
         self._held.clear()
 
 
@@ -75,5 +86,10 @@ def _made(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC)
 
 
-def _path(file: int | None) -> Path | None:
-    return None if file is None else Path(f"/proc/{os.getpid()}/fd/{file}")
+def _close(files: Iterable[int]) -> None:
+    for file in files:
+        os.close(file)
+
+
+def _path(file: int) -> Path:
+    return Path(f"/proc/{os.getpid()}/fd/{file}")

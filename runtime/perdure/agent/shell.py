@@ -56,7 +56,7 @@ from perdure.agent.state import (
     Warmed,
 )
 from perdure.agent.stop import StopMarker
-from perdure.wire import CLEAN, ContractError, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
+from perdure.wire import CLEAN, ContractError, Env, Outcome, Train, UnsupportedVersion, read_assignment, write_outcome
 from perdure.wire.channel import Request, acknowledge_vote, ask_for_save, write_offer, write_request
 
 POLL_SECONDS: Final = 0.05
@@ -134,7 +134,7 @@ class Agent:
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
         self._children = Children(paths.cgroups, self._launcher)
-        self._images = Images()
+        self._images = Images(mirrors=Env.MIRROR_EVERY_STEPS in environ)
         self._log = Outlet(STDERR)
         self._rescuer = Rescuer(self._log)
         self._reporter = ReportFeed(paths.channel, paths.report_token, environ, self._log)
@@ -307,6 +307,7 @@ class Agent:
             time.monotonic(),
             linux.cpu_limit(),
             self._images.place(local_rank),
+            self._images.mirror_files(local_rank),
             self._images.held(local_rank),
         )
         environment = process_environment(self._environ, train, place)

@@ -10,19 +10,20 @@ next step (perdure.loop.last_step). Knows no tensors. Written by a session that 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from awscrt.checksums import crc64nvme
 
-from perdure.checkpoint.manifest import read_item
-from perdure.checkpoint.upload import BLOCK_BYTES, Staged
+from perdure.checkpoint.manifest import Item, read_item
+from perdure.checkpoint.upload import BLOCK_BYTES, Staged, head_of
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
 from perdure.log.images import ImageOffer, Stamp
@@ -86,6 +87,24 @@ def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], b
         os.close(file)
 
 
+@dataclass(frozen=True)
+class ImageTensor:
+    """A tensor of an image, or a box of one."""
+
+    key: str
+    """Its name in the body, a safetensors file."""
+    entry: Mapping[str, Any]
+    """What the body's header says of it."""
+    item: Item
+    data: memoryview
+
+    @property
+    def width(self) -> int:
+        """The bytes of an element. Those with the widest come first in a safetensors file, so that all are aligned."""
+        count: int = math.prod(self.entry["shape"])
+        return self.item.size // max(1, count)
+
+
 class Image:
     """An image that was left, verified."""
 
@@ -126,11 +145,35 @@ class Image:
         label = self.label
         return ImageOffer(holder, label.stamp, label.crc, label.part, label.parts, label.layout)
 
+    def tensors(self) -> Iterator[ImageTensor]:
+        """What the body holds, in order."""
+        body = self._bytes[_BODY : _BODY + self.size]
+        length = int.from_bytes(body[:8], "little")
+        header = json.loads(bytes(body[8 : 8 + length]))
+        header.pop("__metadata__")
+        for (key, entry), item in zip(header.items(), self.items, strict=True):
+            yield ImageTensor(key, entry, item, body[item.start : item.end])
+
     def blocks(self) -> Iterator[memoryview]:
         """The body, as a shard's blocks."""
         end = _BODY + self.size
         for at in range(_BODY, end, BLOCK_BYTES):
             yield self._bytes[at : min(at + BLOCK_BYTES, end)]
+
+
+def joined(images: Sequence[Image]) -> tuple[int, tuple[Item, ...], Callable[[], Iterable[memoryview]]]:
+    """The bodies of images of different parts as one shard: its size, its items, and a way to read its bytes."""
+    if len(images) == 1:
+        return images[0].size, images[0].items, images[0].blocks
+    found = [one for image in images for one in image.tensors()]
+    found.sort(key=lambda one: -one.width)
+    header, end = dict[str, Any](), 0
+    for one in found:
+        start, end = end, end + one.item.size
+        header[one.key] = {**one.entry, "data_offsets": [start, end]}
+    head = head_of(header)
+    items = tuple(replace(one.item, start=len(head) + header[one.key]["data_offsets"][0]) for one in found)
+    return len(head) + end, items, lambda: [memoryview(head), *(one.data for one in found)]
 
 
 def read_images(path: Path) -> Iterator[Image]:

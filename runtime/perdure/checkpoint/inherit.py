@@ -1,20 +1,20 @@
 """Begins a run from a lost run's image: the image becomes this run's first commit, which the run then resumes.
 
 Each rank offers what its pod kept; opening the run chooses among them (perdure.log.images). One rank writes the
-tensors; of a sharded model one rank for each part of them. Every rank with an image writes its own state. After that it
-is an ordinary commit. Called by the session's `restore`.
+tensors; of a sharded model one rank for each part of them, and for several if its pod has mirrored another one's. Every
+rank with an image writes its own state. After that it is an ordinary commit. Called by the session's `restore`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.image_file import Image, read_images
+from perdure.checkpoint.image_file import Image, joined, read_images
 from perdure.checkpoint.upload import Staged, without_tensors
 from perdure.console import say
 from perdure.errors import Corrupt
@@ -31,10 +31,10 @@ shared."""
 class Inheritance:
     """The images that the ranks of a new run have of an earlier run."""
 
-    def __init__(self, peers: Peers, held: Path | None) -> None:
-        """Collective. `held` is the file of this rank's images, if its agent kept one."""
+    def __init__(self, peers: Peers, held: Sequence[Path]) -> None:
+        """Collective. `held` are the files of the images that this rank's agent has kept."""
         self._peers = peers
-        self._images = _read(held) if held else []
+        self._images = list(_read(held))
         offered = peers.gather("offers an image", [asdict(image.offer(peers.rank)) for image in self._images])
         self.offers: Sequence[ImageOffer] = [
             ImageOffer(**{**offer, "stamp": Stamp(**offer["stamp"])}) for offer in chain.from_iterable(offered)
@@ -56,23 +56,24 @@ class Inheritance:
     def _staged(self, image: ImageRef, of_lost: OfLost) -> tuple[Staged, Position]:
         """This rank's part of the commit, and its position. Collective."""
         peers = self._peers
-        mine = next((own for own in self._images if own.label.stamp.place == (image.run, image.step)), None)
+        here = [own for own in self._images if own.label.stamp.place == (image.run, image.step)]
         holders = holders_of(image, self.offers)
-        holder = holders[0]
-        found = peers.gather("tells of an image", _described(mine, tensors=peers.rank == holder))
-        same_world = found[holder]["stamp"]["world"] == peers.world
-        state = _own_state(found, peers.rank if same_world else None, found[holder]["ranks"], of_lost)
-        objects = found[holder]["objects"] if peers.rank == 0 else None
-        position = Position(**found[holder]["position"])
-        if mine and peers.rank in holders:
-            return Staged(peers.rank, peers.world, mine.size, mine.items, state, objects, mine.blocks), position
-        return without_tensors(peers.rank, peers.world, state, objects), position
+        mine = {own.label.part: own for own in here if holders[own.label.part] == peers.rank}
+        said = [_described(own, tensors=own is mine.get(0)) for own in here]
+        found = list(chain.from_iterable(peers.gather("tells of an image", said)))
+        first = next(one for one in found if "objects" in one)
+        same_world = first["stamp"]["world"] == peers.world
+        state = _own_state(found, peers.rank if same_world else None, first["ranks"], of_lost)
+        objects = first["objects"] if peers.rank == 0 else None
+        position = Position(**first["position"])
+        if not mine:
+            return without_tensors(peers.rank, peers.world, state, objects), position
+        size, items, pieces = joined([mine[part] for part in sorted(mine)])
+        return Staged(peers.rank, peers.world, size, items, state, objects, pieces), position
 
 
-def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
-    """One rank's image for all ranks; `tensors`: what is equal on all ranks is taken from it."""
-    if image is None:
-        return None
+def _described(image: Image, *, tensors: bool) -> dict[str, Any]:
+    """One image for all ranks; `tensors`: what is equal on all ranks is taken from it."""
     label = image.label
     body: dict[str, Any] = {"stamp": vars(label.stamp), "state": image.state, "alike": label.alike}
     if not tensors:
@@ -80,9 +81,9 @@ def _described(image: Image | None, *, tensors: bool) -> dict[str, Any] | None:
     return {**body, "objects": image.objects, "position": vars(label.position), "ranks": label.ranks}
 
 
-def _own_state(images: Sequence[dict[str, Any] | None], rank: int | None, known: Sequence[Any], of_lost: OfLost) -> Any:
+def _own_state(images: Sequence[dict[str, Any]], rank: int | None, known: Sequence[Any], of_lost: OfLost) -> Any:
     """This rank's own state: from its image, from what another image knows of it, or made up."""
-    left = {found["stamp"]["rank"]: found for found in images if found}
+    left = {found["stamp"]["rank"]: found for found in images}
     if rank in left:
         return left[rank]["state"]
     if rank is not None and known:
@@ -91,9 +92,9 @@ def _own_state(images: Sequence[dict[str, Any] | None], rank: int | None, known:
     return of_lost([found["state"] for found in left.values()], names)
 
 
-def _read(held: Path) -> list[Image]:
-    try:
-        return list(read_images(held))
-    except (Corrupt, OSError) as error:
-        say(f"the newest commit counts: {error}")
-        return []
+def _read(held: Sequence[Path]) -> Iterator[Image]:
+    for path in held:
+        try:
+            yield from read_images(path)
+        except (Corrupt, OSError) as error:
+            say(f"an image is left out: {error}")

@@ -7,7 +7,6 @@ byte. Called by save, and by the dry run in restore.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,11 +17,10 @@ from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import RankState
-from perdure.checkpoint.upload import Staged
+from perdure.checkpoint.upload import Staged, head_of
 from perdure.layout.box import Box
 from perdure.layout.plan import TensorDemand, plan
 
-_ALIGNMENT: Final = 8
 _ALL: Final = Box((), ())
 _STORE: Final = 0
 """Where all tensors go."""
@@ -119,15 +117,13 @@ def lay_out(pieces: Sequence[Piece]) -> tuple[bytes, tuple[Item, ...]]:
 
     Those with the widest elements must come first, so that all are aligned.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header = dict[str, Any]()
     end = 0
     for piece in pieces:
         dtype, shape = tensors.carrier(piece.memory)
         start, end = end, end + tensors.size_of(piece.memory)
         header[piece.key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    head = len(text).to_bytes(8, "little") + text
+    head = head_of(header)
     return head, tuple(_item(piece, header, len(head)) for piece in pieces)
 
 

@@ -6,7 +6,8 @@ process other than the training one can write a staged snapshot. Called by save.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,9 +20,17 @@ from perdure.log.position import Position
 from perdure.store import Store
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
-_HEADER: Final = b'{"__metadata__":{"format":"pt"}}'
-_EMPTY: Final = len(_HEADER).to_bytes(8, "little") + _HEADER
-"""A safetensors file without tensors. Its header has 32 bytes, a multiple of eight."""
+_ALIGNMENT: Final = 8
+
+
+def head_of(tensors: Mapping[str, Any]) -> bytes:
+    """The beginning of a safetensors file, before its data: `tensors` has type, shape and offsets of each, by name."""
+    text = json.dumps({"__metadata__": {"format": "pt"}, **tensors}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+_EMPTY: Final = head_of({})
 
 
 @dataclass(frozen=True)

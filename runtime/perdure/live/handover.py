@@ -207,6 +207,7 @@ class LiveHandover:
         if kind is ExitKind.HANDED_OVER:
             run.pulse.stop()
             run.background.end()
+            run.mirror.end()
             tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
             run.tell(run.ending(kind))
             run.checkpointer.write_trace(run.requests.left)

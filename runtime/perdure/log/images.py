@@ -136,14 +136,14 @@ def _why_not_whole(offers: Sequence[ImageOffer], place: tuple[int, int]) -> str:
 
 def holders_of(image: ImageRef, offers: Sequence[ImageOffer]) -> list[int]:
     """The ranks that commit the image, by part: the lowest of the lost run each, because unequal state is taken from
-    rank 0."""
+    rank 0. Of two that have the same image, the one that it was made by, if it has its number still."""
     found = sorted((offer for offer in offers if offer.place == (image.run, image.step)), key=_rank, reverse=True)
     holders = {offer.part: offer.holder for offer in found}
     return [holders[part] for part in range(found[0].parts)]
 
 
-def _rank(offer: ImageOffer) -> int:
-    return offer.stamp.rank
+def _rank(offer: ImageOffer) -> tuple[int, bool]:
+    return offer.stamp.rank, offer.holder != offer.stamp.rank
 
 
 def admissible(stamp: Stamp, *, uid: str, line: Sequence[Begun], committed: CommitStamp | None) -> bool:

@@ -5,7 +5,7 @@ the session acts. Nothing of torch promises that nothing else changes them. So e
 waits, and only a copy with the same checksum is sealed: a perturbation, a clamp or a compiled step in the middle of a
 copy drops that save, and from then on training waits for this process's copies.
 
-Called by perdure.loop.save_effects.
+Called by perdure.loop.save_effects and perdure.loop.mirroring.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from perdure.checkpoint.background.arena import Filled, StateChanged
+from perdure.checkpoint.background.arena import StateChanged
 from perdure.checkpoint.deferred import Deferred, defer
 from perdure.checkpoint.stage import LiveBytes
 from perdure.checkpoint.upload import Staged
@@ -56,21 +56,26 @@ class NoCopy:
     """Whether the state has changed meanwhile; nothing else is wrong."""
 
 
-class Fill(Protocol):
+Copied = TypeVar("Copied")
+"""What a copy that was made is known by."""
+Copied_co = TypeVar("Copied_co", covariant=True)
+
+
+class Fill(Protocol[Copied_co]):
     """Copies and seals a part, or says why that is impossible. StateChanged if it has another checksum than `whole`."""
 
-    def __call__(self, staged: Staged, *, whole: str = ...) -> Filled | str: ...
+    def __call__(self, staged: Staged, *, whole: str = ...) -> Copied_co | str: ...
 
 
-class _Copy(threading.Thread):
+class _Copy(threading.Thread, Generic[Copied]):
     """One copy, in a thread of its own."""
 
-    def __init__(self, make: Callable[[], Filled | NoCopy]) -> None:
+    def __init__(self, make: Callable[[], Copied | NoCopy]) -> None:
         super().__init__(name="perdure-copy", daemon=True)
         self._make = make
         self._first = threading.Lock()
         """The thread that acquires it decides whether to copy."""
-        self.found: Filled | NoCopy = NoCopy("it was interrupted")
+        self.found: Copied | NoCopy = NoCopy("it was interrupted")
 
     def begin(self) -> None:
         """Copies in a thread, or in the caller if no thread can be started."""
@@ -93,7 +98,7 @@ class _Copy(threading.Thread):
             self.join()
 
 
-class Deferral:
+class Deferral(Generic[Copied]):
     """For one process. Called in the main thread, but for `steps`."""
 
     def __init__(self, registry: Registry, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +107,7 @@ class Deferral:
         self.refused = False
         """Whether training waits for all further copies of this process."""
         self._hook: Any = None
-        self._copy: _Copy | None = None
+        self._copy: _Copy[Copied] | None = None
         self._pays_at = 0.0
         """When the copy will have overlapped with training for as long as training waited for its checksum."""
         self._plain = 0
@@ -116,7 +121,7 @@ class Deferral:
         """Whether a copy was begun whose outcome was not taken yet."""
         return self._copy is not None
 
-    def copy(self, staged: Staged, fill: Fill, *, trains: bool) -> Filled | NoCopy | CopyBegun:
+    def copy(self, staged: Staged, fill: Fill[Copied], *, trains: bool) -> Copied | NoCopy | CopyBegun:
         """Copies, or begins to. `trains`: the script is about to train a batch, and does nothing else first."""
         live, parted, begun = staged.pieces, None, self._clock()
         if trains and not self.refused and not self._plain and isinstance(live, LiveBytes):
@@ -153,7 +158,7 @@ class Deferral:
         self.settle()
         self.refused = True
 
-    def found(self) -> Filled | NoCopy:
+    def found(self) -> Copied | NoCopy:
         """The outcome of the copy, which this waits for."""
         self.settle()
         if self._copy is None:
@@ -180,7 +185,7 @@ class Deferral:
         )
 
 
-def _copied(staged: Staged, parted: Deferred, fill: Fill) -> Filled | NoCopy:
+def _copied(staged: Staged, parted: Deferred, fill: Fill[Copied]) -> Copied | NoCopy:
     try:
         part = fill(replace(staged, pieces=lambda: parted.views), whole=parted.checksum)
     except StateChanged as error:
@@ -197,7 +202,7 @@ def _placed_first(hook: Any) -> Any:
     return hook
 
 
-def _hook(mine: weakref.ref[Deferral]) -> Callable[..., None]:
+def _hook(mine: weakref.ref[Deferral[Any]]) -> Callable[..., None]:
     """Before each optimizer's step. Traced by a compiler it is nothing at all."""
 
     def before(_: Any, given: Sequence[Any], named: dict[str, Any]) -> None:

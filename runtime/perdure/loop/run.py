@@ -22,10 +22,12 @@ from perdure.group.heartbeat import Heartbeat
 from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
+from perdure.log.images import Stamp
 from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.evaluated import Evaluated
 from perdure.loop.framework import Framework
 from perdure.loop.hooks import HookName, Hooks
+from perdure.loop.mirroring import Mirror
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
 from perdure.loop.position.progress import ProgressTracker
@@ -103,6 +105,7 @@ class Run:
         self.stopping = Stopping()
         self.reports = Reports(self.report)
         self.images = SurvivorSnapshots(self)
+        self.mirror = Mirror(self)
         self.background = BackgroundSaves(self)
         self.evaluated = Evaluated(self)
         self.user_state = UserState(self.registry.trained)
@@ -177,6 +180,11 @@ class Run:
             yield
         finally:
             self._own_collectives = collectives_so_far() - scripts
+
+    @property
+    def mirrored(self) -> Stamp | None:
+        """The newest snapshot that lies in this pod for the mirror."""
+        return self.mirror.newest
 
     def take_replica(self, replica: Replica) -> None:
         """Has a wrapped model train on the ranks, now if there are any yet, and on those that follow. Collective.

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from perdure.checkpoint import boxes, stage, tensors
 from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.state import RankState
+from perdure.checkpoint.upload import Staged
 from perdure.group.agreement import Agreement
 from perdure.group.peers import Peers
 from perdure.host.memory import free_memory
@@ -54,6 +55,11 @@ class SnapshotSource(Protocol):
         """How many processes the run has."""
         ...
 
+    @property
+    def mirrored(self) -> Stamp | None:
+        """The newest snapshot that lies in this pod for the mirror."""
+        ...
+
     def own(self, reading: Reading = ...) -> dict[str, Any]:
         """State that is this rank's alone."""
         ...
@@ -91,20 +97,27 @@ class SafePoint:
         `alike` and `ranks` are what the image says of all ranks: the random generators that are equal on them, and each
         rank's own state. `stands` returns whether parameters are still those of this place.
         """
-        state = run.registry.state(self.rank, self.small)
-        parts = boxes.parts(state.shared.values(), self.stamp.world)
-        part, several = parts[self.stamp.rank], max(parts) + 1
-        staged = stage.stage(state, part, several, parts)
+        staged, label = self.image(run, alike=alike, ranks=ranks)
         run.tell(Imaging(staged.size))
         room = free_memory()
         if room is not None and staged.size + MARGIN_BYTES > room:
             return 0, f"it would have {staged.size / 2**20:.0f} MiB, and {room / 2**20:.0f} MiB of memory are left"
-        of_lost = of_lost_rank([staged.state], alike)
-        layout = checksum(repr([stage.layout(state.shared), parts]).encode()) if several > 1 else ""
-        whose = part, several, layout
-        label = Label(self.stamp, self.position, _sum_of(state), alike, of_lost, ranks, *whose)
         end = write_image(path, label, staged, stands, behind)
         return (end, "") if end else (0, "training went on while the image was written")
+
+    def image(
+        self, run: SnapshotSource, *, alike: tuple[str, ...], ranks: tuple[Any, ...] = ()
+    ) -> tuple[Staged, Label]:
+        """This rank's part of an image of this place, and what the image says about itself: see `write`."""
+        state = run.registry.state(self.rank, self.small)
+        parts = boxes.parts(state.shared.values(), self.stamp.world)
+        part, several = parts[self.stamp.rank], max(parts) + 1
+        staged = stage.stage(state, part, several, parts)
+        of_lost = of_lost_rank([staged.state], alike)
+        layout = checksum(repr([stage.layout(state.shared), parts]).encode()) if several > 1 else ""
+        alone = several > 1 and parts.count(part) == 1  # there is no other rank to differ from
+        crc = "" if alone else _sum_of(state)
+        return staged, Label(self.stamp, self.position, crc, alike, of_lost, ranks, part, several, layout)
 
 
 def safe_point(run: SnapshotSource, number: int, rank: int, generators: Reading) -> SafePoint:

@@ -101,7 +101,7 @@ class SaveEffects:
     def __init__(self, run: SavingRun) -> None:
         self._run = run
         self.copies = Copies(run.settings.root)
-        self.deferral = Deferral(run.registry)
+        self.deferral: Deferral[Filled] = Deferral(run.registry)
         self._requests: rank0.CommitRequests | None = None
         """On rank 0: what it asks of the store while training goes on."""
         self._last: _Copied | None = None

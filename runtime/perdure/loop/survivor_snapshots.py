@@ -383,6 +383,8 @@ class SurvivorSnapshots:
         """Tells the agent which image there is. `why`: why there is none."""
         step = self._first if step is None else step
         of = self._standing.stamp.run if self._standing and step is not None else 0
+        if step is None and (mirrored := self._run.mirrored):
+            of, step = mirrored.place
         self._run.tell(Imaged(step, why if step is None else "", of))
         if step is None:
             say(f"this rank leaves no image: {why}")

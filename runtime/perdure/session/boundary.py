@@ -120,6 +120,7 @@ class Boundary:
                 self.save_if_due()  # newcomers do not know the pin
             self._hand_over(source)
         self.save_if_due(trains=not source.evaluates)
+        self._run.mirror.at_hand_out(trains=not source.evaluates)
 
     def _have_own_weights(self, doing: str) -> bool:
         """Whether the models have the weights that the epoch's last step left. Collective if all ranks have to act.
@@ -179,6 +180,7 @@ class Boundary:
         """Hands over: all old ranks were ready when they last checked. The newest vote counts."""
         run = self._run
         self._note(run.agreement.collect())
+        run.mirror.settle()
         self._stood = None  # newcomers have none either
         if not self.leaving and run.agreement.attempt:
             try:
@@ -221,6 +223,7 @@ class Boundary:
         run, progress = self._run, self._progress
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         run.background.settle()
+        run.mirror.before_step()
         check_claimed(run)
         run.evaluated.end_look()
         ids = progress.finish_step()

@@ -232,6 +232,7 @@ class Core:
         run.requests.release()
         run.images.end()
         run.background.end()
+        run.mirror.end()
         run.evaluated.end_look()
         for looks in (self._firsts, self._held, self._closures):
             if looks:

@@ -46,6 +46,7 @@ def register_late(
     registry = run.registry
     run.images.renew()
     run.background.settle()
+    run.mirror.settle()
     before = registry.names
     for name, thing in things.items():
         registry.add(name, thing, keeps=absent == "keep", begins=absent != "refuse", late=True)
@@ -67,6 +68,7 @@ def settle(run: Run, *, strict: bool = False) -> None:
     """Restores from the checkpoint what the script has added to registered modules and optimizers."""
     if run.registry.unclaimed:
         run.background.settle()
+        run.mirror.settle()
     if run.registry.settle(strict=strict):
         run.images.renew()
 

@@ -42,7 +42,7 @@ def resume(run: Run, *, seed: int) -> None:
     run.seed, settings = seed, run.settings
     run.registry.modes.begin()
     run.registry.modes.tell = say if run.rank == 0 else None
-    inheritance = Inheritance(run.peers, settings.held_image)
+    inheritance = Inheritance(run.peers, settings.held_images)
     opening = open_run(settings, run.store, run.peers, lambda: give_up(run), inheritance.offers)
     _begin(run, opening)
     run.tell(SessionOpened(opening.run))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import socket
 import time
@@ -116,8 +117,12 @@ class Settings:
     """The file in which the agent offers a live hand-over."""
     image_file: Path | None = None
     """The agent's file for an image of this process's state after a lost peer."""
-    held_image: Path | None = None
-    """The image that an earlier process left."""
+    mirror: int | None = None
+    """Mirror sharded parts after every so many steps; None: never."""
+    mirror_files: tuple[Path, ...] = ()
+    """The agent's files for this process's snapshots, and for another pod's: two each."""
+    held_images: tuple[Path, ...] = ()
+    """The images that an earlier process left."""
     handover: Handover | None = None
     """The attempt in which this process joins a living run."""
     takes_over: int = 0
@@ -175,7 +180,9 @@ def read_settings(
         request_file=_path(environ, Env.REQUEST_FILE),
         offer_file=_path(environ, Env.HANDOVER_FILE),
         image_file=_path(environ, Env.IMAGE),
-        held_image=_path(environ, Env.HELD_IMAGE),
+        mirror=_optional(environ, Env.MIRROR_EVERY_STEPS, 1),
+        mirror_files=_paths(environ, Env.MIRROR_FILES),
+        held_images=_paths(environ, Env.HELD_IMAGES),
         handover=_handover(environ),
         global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),
@@ -205,6 +212,10 @@ def _member(environ: Mapping[str, str]) -> Member:
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:
     return Path(environ[name]) if environ.get(name) else None
+
+
+def _paths(environ: Mapping[str, str], name: str) -> tuple[Path, ...]:
+    return tuple(map(Path, filter(None, environ.get(name, "").split(os.pathsep))))
 
 
 def as_uri(root: str | Path) -> str:

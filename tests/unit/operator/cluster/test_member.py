@@ -220,6 +220,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "uri": "s3://b/p",
         "everySteps": 10,
         "keepEverySteps": 1000,
+        "mirror": {"everySteps": 2},
         "s3": {"endpoint": "http://s3", "pathStyle": True},
     }
     values = env(of_spec(checkpoint=checkpoint, processesPerReplica=2))
@@ -235,6 +236,7 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "PERDURE_KEEP": "3",
         "PERDURE_KEEP_EVERY_STEPS": "1000",
         "PERDURE_EVERY_STEPS": "10",
+        "PERDURE_MIRROR_EVERY_STEPS": "2",
         "PERDURE_S3_ENDPOINT": "http://s3",
         "PERDURE_S3_PATH_STYLE": "true",
         "TMPDIR": "/dev/shm",  # noqa: S108 - the one writable folder

@@ -27,13 +27,13 @@ def left(images: Images, what: bytes, local_rank: int = 0) -> None:
 
 
 def held(images: Images, local_rank: int = 0) -> bytes | None:
-    path = images.held(local_rank)
-    return path.read_bytes() if path else None
+    paths = images.held(local_rank)
+    return paths[0].read_bytes() if paths else None
 
 
 def test_the_first_trainer_finds_nothing(images: Images) -> None:
     images.next_trainer(2)
-    assert (images.held(0), images.held(1)) == (None, None)
+    assert (images.held(0), images.held(1)) == ([], [])
     assert images.place(0) != images.place(1)
 
 
@@ -71,8 +71,30 @@ def test_one_that_is_of_no_more_use_is_let_go(images: Images) -> None:
     images.next_trainer(1)
     before = len(list(Path("/proc/self/fd").iterdir()))
     images.forget()
-    assert images.held(0) is None
+    assert images.held(0) == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+
+
+def test_of_a_mirror_the_whole_snapshots_are_kept_and_the_torn_ones_are_not() -> None:
+    images = Images(mirrors=True)
+    images.next_trainer(2)
+    files = images.mirror_files(1)
+    for path, what in zip(files, [IMAGE_MAGIC + b"own", bytes(8) + b"torn", b"", IMAGE_MAGIC + b"kept"], strict=True):
+        path.write_bytes(what)
+    assert {path.read_bytes() for path in images.left()} == {IMAGE_MAGIC + b"own", IMAGE_MAGIC + b"kept"}
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    images.next_trainer(2)
+    assert [path.read_bytes() for path in images.held(1)] == [IMAGE_MAGIC + b"own", IMAGE_MAGIC + b"kept"]
+    assert images.held(0) == []
+    assert [path.read_bytes() for path in images.mirror_files(1)] == [b""] * 4
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 2
+    images.next_trainer(0)
+    images.forget()
+
+
+def test_without_a_mirror_there_are_no_files_for_one(images: Images) -> None:
+    images.next_trainer(1)
+    assert images.mirror_files(0) == []
 
 
 def test_no_file_is_inherited_by_a_program_that_is_executed(images: Images) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from perdure.checkpoint import checkpointer, stage
@@ -61,11 +62,12 @@ def of_lost(states: Sequence[Any], names: Collection[str]) -> Any:
     return OF_LOST
 
 
-def begins(store: Store, held: Sequence[Path | None], seconds: float = 0.0) -> list[Loaded]:
+def begins(store: Store, held: Sequence[Path | Sequence[Path] | None], seconds: float = 0.0) -> list[Loaded]:
     """Run 2, of as many ranks, after run 1 was lost: what each of them resumes."""
 
     def act(peers: Peers) -> Loaded | None:
-        inheritance = Inheritance(peers, held[peers.rank])
+        files = held[peers.rank] or ()
+        inheritance = Inheritance(peers, [files] if isinstance(files, Path) else files)
         settings = Settings("memory://", uid=UID, run=2, lost=(1,), rank=peers.rank, world=peers.world)
         opening = open_run(settings, store, peers, lambda: None, inheritance.offers)
         if opening.image:
@@ -158,6 +160,45 @@ def test_the_survivors_put_the_parts_of_a_sharded_model_together(tmp_path: Path,
     assert [one.position for one in found] == [position(18)] * 4
     assert all(same_state(one.state, state(18)) for one in found)
     assert [one.state.rank == OF_LOST for one in found] == [False, False, False, True]
+
+
+def mirrored(folder: Path, rank: int, step: int) -> tuple[Path, Path]:
+    """The snapshot of one of three parts that this rank took, and the one that its buddy keeps."""
+    own, kept = folder / f"own-{rank}-{step}", folder / f"kept-{rank}-{step}"
+    own.touch()
+    label = Label(Stamp(UID, 1, step, rank, 3), position(step), "", ("torch",), OF_LOST, (), rank, 3, "l")
+    assert write_image(own, label, stage.stage(state(step, rank), rank, 3), lambda: True)
+    kept.write_bytes(own.read_bytes())
+    return own, kept
+
+
+def test_a_survivor_commits_its_own_part_and_the_one_that_it_mirrored(tmp_path: Path, store: Store) -> None:
+    """Rank 1 is lost before all of its newest snapshot is at rank 2: the one before counts."""
+    files = {(rank, step): mirrored(tmp_path, rank, step) for rank in range(3) for step in (17, 18)}
+    own, kept = ({place: pair[number] for place, pair in files.items()} for number in (0, 1))
+    kept[1, 18].write_bytes(bytes(8) + kept[1, 18].read_bytes()[8:])
+    of_0 = [own[0, 17], own[0, 18], kept[2, 17], kept[2, 18]]
+    of_2 = [own[2, 17], own[2, 18], kept[1, 17], kept[1, 18]]
+    found = begins(store, [of_0, None, of_2])
+    assert [one.position for one in found] == [position(17)] * 3
+    for rank, one in enumerate(found):
+        assert same_state(replace(one.state, rank=None), replace(state(17, rank), rank=None))
+        assert one.state.rank["rank"] == rank, "the lost rank's own state was mirrored, too"
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_parts_that_one_rank_commits_are_one_safetensors_file(tmp_path: Path, store: Store) -> None:
+    begins(store, [[*mirrored(tmp_path, 0, 17)], [*mirrored(tmp_path, 2, 17), mirrored(tmp_path, 1, 17)[1]], None])
+    shards = [key for key in store.list("data/2") if key.endswith(".safetensors")]
+    whole, found = {**state(17).shared, **state(17).replicated}, set[str]()
+    for key in shards:
+        for name, tensor in safetensors.torch.load(store.get(key)).items():
+            found.add(name.partition("/")[2])
+            assert as_bytes(tensor) == as_bytes(whole[name.partition("/")[2]])
+    assert found == set(whole)
 
 
 def test_of_a_step_that_lacks_a_part_nothing_is_taken(tmp_path: Path, store: Store) -> None:

@@ -365,7 +365,9 @@ EITHER: dict[str, Callable[[], Script]] = {
 States = dict[int, dict[str, Tensor]]
 
 
-def train(root: Path, make: Callable[[], Script], *, stands: bool = False) -> tuple[list[int], States, Deferral]:
+def train(
+    root: Path, make: Callable[[], Script], *, stands: bool = False
+) -> tuple[list[int], States, Deferral[Filled]]:
     """Trains; returns the steps whose copies went on while the script had its batch, and the state of each step as it
     was when the script got the next batch. `stands`: a copy stands still until the script says that it has changed
     something, which then waits for it."""
@@ -650,7 +652,7 @@ class Halted:
 
     net: nn.Sequential
     optimizer: torch.optim.Optimizer
-    deferral: Deferral
+    deferral: Deferral[Filled]
     fill: Halting
     expected: bytes = field(repr=False)
     clock: Clock = field(default_factory=Clock)
@@ -675,7 +677,7 @@ def halted() -> Iterator[Halted]:
     for one in net.parameters():
         one.grad = torch.rand_like(one)
     optimizer.step()
-    deferral, fill = Deferral(registry, clock := Clock()), Halting()
+    deferral, fill = Deferral[Filled](registry, clock := Clock()), Halting()
     staged = stage.stage(registry.state(None), 0, 1)
     expected = b"".join(map(bytes, staged.blocks()))
     begun = deferral.copy(staged, fill, trains=True)
@@ -724,7 +726,7 @@ def test_nobody_is_told_of_a_step_that_waits_for_a_copy(halted: Halted) -> None:
     found(halted)
     told, waits = threading.Event(), threading.Event()
     told_of_steps = register_optimizer_step_pre_hook(lambda *_: told.set())
-    deferral, fill = Deferral(halted.deferral._registry), Halting()
+    deferral, fill = Deferral[Filled](halted.deferral._registry), Halting()
     settle = deferral.settle
 
     def noted() -> None:
