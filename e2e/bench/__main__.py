@@ -11,6 +11,7 @@ from e2e.bench import (
     elastic,
     handover,
     leader,
+    mirror,
     moves,
     report,
     runtime,
@@ -45,6 +46,7 @@ TITLES = {
     "saves": "What a save costs by size, length of a step, ranks, sharding and store",
     "stall": "How long a save stops training, one rank, in a folder",
     "uploads": "What an upload of a rank's part costs, beside boto3's upload_fileobj",
+    "mirror": "What a mirror of sharded parts costs, FSDP2, two ranks",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
@@ -69,6 +71,7 @@ def main() -> int:
         "saves": lambda progress: saves.measure(progress, keys=arguments.rows, quick=arguments.quick),
         "stall": lambda progress: stall.measure(progress, quick=arguments.quick),
         "uploads": lambda progress: uploads.measure(progress, quick=arguments.quick),
+        "mirror": mirror.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }
     chosen = arguments.bench or ORDINARY

@@ -64,6 +64,7 @@ def test_a_rank_that_dies_costs_one_finished_step_at_most(
         job.members["abc"[rank]].outcome()
         begins(job, 2, new, [1])
         ends(job, new)
+    assert "all parts are mirrored: a member that dies costs one finished step at most" in job.members["a"].said
     judge(job, undisturbed)
 
 

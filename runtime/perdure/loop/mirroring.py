@@ -232,7 +232,9 @@ class Mirror:
         was_whole = self._state.whole
         self._state = agreed(self._state, [MirrorWord(whole, not one) for whole, one in said])
         if self._state.whole > was_whole:
-            self._say(f"all parts are mirrored: a lost member costs {2 * self._state.every - 1} steps at most")
+            most = 2 * self._state.every - 1
+            steps = f"{most} finished steps" if most > 1 else "one finished step"
+            self._say(f"all parts are mirrored: a member that dies costs {steps} at most")
             return
         self._disconnect()
         for rank, (_, one) in enumerate(said):
