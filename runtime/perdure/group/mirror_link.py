@@ -24,7 +24,7 @@ from typing import Final
 MAGIC_BYTES: Final = 8
 """How many bytes at the beginning of a file are written last."""
 TOKEN_BYTES: Final = 32
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 30.0
 """A connection on which no byte moves for this long is broken."""
 _HELLO_SECONDS: Final = 5.0
 """How long a new connection may take to name its token."""
