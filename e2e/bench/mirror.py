@@ -20,7 +20,7 @@ from e2e.bench.report import Figure
 from e2e.bench.saves import IN_MEMORY
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
-from perdure.group.mirror_link import Receiver, Sender
+from perdure.group.mirror_link import MirrorReceiver, MirrorSender
 
 MIB = 256
 RANKS = 2
@@ -99,8 +99,8 @@ def sent(mib: int) -> tuple[float, ...]:
         own, kept = Path(folder, "own"), Path(folder, "kept")
         own.write_bytes(bytes(mib * 2**20))
         kept.touch()
-        receiver = Receiver([kept], lambda _: True)
-        sender = Sender(("127.0.0.1", receiver.port), receiver.token)
+        receiver = MirrorReceiver([kept], lambda _: True)
+        sender = MirrorSender(("127.0.0.1", receiver.port), receiver.token)
         took = []
         for _ in range(SENT + 1):
             begun = time.perf_counter()

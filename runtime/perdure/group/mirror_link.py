@@ -47,7 +47,7 @@ def own_address(to: tuple[str, int]) -> str:
         return str(probe.getsockname()[0])
 
 
-class Receiver:
+class MirrorReceiver:
     """Keeps what one other rank sends. A thread serves one connection at a time."""
 
     def __init__(self, files: Sequence[Path], has_room: Callable[[int], bool]) -> None:
@@ -127,7 +127,7 @@ class Receiver:
             os.close(file)
 
 
-class Sender:
+class MirrorSender:
     """Sends files to another rank's receiver. Used by one thread at a time."""
 
     def __init__(self, address: tuple[str, int], token: bytes) -> None:

@@ -26,7 +26,7 @@ from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.upload import Staged
 from perdure.console import say
 from perdure.errors import in_words
-from perdure.group.mirror_link import LinkBroken, Receiver, Sender, own_address
+from perdure.group.mirror_link import LinkBroken, MirrorReceiver, MirrorSender, own_address
 from perdure.host.memory import free_memory
 from perdure.log.images import Stamp
 from perdure.loop.deferral import Deferral, NoCopy
@@ -44,8 +44,8 @@ OWN_SLOTS: Final = 2
 class _Link:
     """The connections of one run."""
 
-    receiver: Receiver
-    sender: Sender | None
+    receiver: MirrorReceiver
+    sender: MirrorSender | None
     """None if the buddy does not take it."""
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Mirror:
         run, receiver, here = self._run, None, None
         self._trouble = "its buddy cannot listen"
         try:
-            receiver = Receiver(run.settings.mirror_files[OWN_SLOTS:], _has_room)
+            receiver = MirrorReceiver(run.settings.mirror_files[OWN_SLOTS:], _has_room)
             here = own_address(run.settings.master or ("127.0.0.1", 1)), receiver.port, receiver.token.hex()
         except OSError as error:
             say(f"checkpoint.mirror: this rank cannot listen for another one's snapshots: {error}")
@@ -171,7 +171,7 @@ class Mirror:
         sender, (there, _) = None, places[(run.rank + run.settings.pod) % run.world]
         if there is not None:
             try:
-                sender = Sender((there[0], there[1]), bytes.fromhex(there[2]))
+                sender = MirrorSender((there[0], there[1]), bytes.fromhex(there[2]))
             except LinkBroken as error:
                 self._trouble = str(error)
         if receiver is not None:
@@ -205,7 +205,7 @@ class Mirror:
         self,
         label: Label,
         slot: int,
-        sender: Sender,
+        sender: MirrorSender,
         sent: queue.SimpleQueue[str],
         staged: Staged,
         *,
@@ -248,7 +248,7 @@ class Mirror:
             say(words)
 
 
-def _send(sender: Sender, slot: int, path: Path, sent: queue.SimpleQueue[str]) -> None:
+def _send(sender: MirrorSender, slot: int, path: Path, sent: queue.SimpleQueue[str]) -> None:
     why = "it was interrupted"
     try:
         sender.send(slot, path)

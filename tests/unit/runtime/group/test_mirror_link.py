@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.group.mirror_link import MAGIC_BYTES, TOKEN_BYTES, LinkBroken, Receiver, Sender, own_address
+from perdure.group.mirror_link import MAGIC_BYTES, TOKEN_BYTES, LinkBroken, MirrorReceiver, MirrorSender, own_address
 
 MAGIC = b"PERDURE!"
 
@@ -25,14 +25,14 @@ def kept(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def receiver(kept: list[Path]) -> Iterator[Receiver]:
-    one = Receiver(kept, lambda _: True)
+def receiver(kept: list[Path]) -> Iterator[MirrorReceiver]:
+    one = MirrorReceiver(kept, lambda _: True)
     yield one
     one.close()
 
 
-def connected(receiver: Receiver) -> Sender:
-    return Sender(("127.0.0.1", receiver.port), receiver.token)
+def connected(receiver: MirrorReceiver) -> MirrorSender:
+    return MirrorSender(("127.0.0.1", receiver.port), receiver.token)
 
 
 def written(folder: Path, body: bytes) -> Path:
@@ -42,7 +42,7 @@ def written(folder: Path, body: bytes) -> Path:
 
 
 def test_a_file_arrives_as_it_is_and_the_next_one_takes_its_place(
-    tmp_path: Path, kept: list[Path], receiver: Receiver
+    tmp_path: Path, kept: list[Path], receiver: MirrorReceiver
 ) -> None:
     sender = connected(receiver)
     for number, body in ((0, os.urandom(3_000_001)), (1, b""), (0, os.urandom(70)), (1, os.urandom(9_000_000))):
@@ -52,7 +52,7 @@ def test_a_file_arrives_as_it_is_and_the_next_one_takes_its_place(
 
 
 def test_one_that_is_cut_off_is_torn_and_the_other_file_stays(
-    tmp_path: Path, kept: list[Path], receiver: Receiver
+    tmp_path: Path, kept: list[Path], receiver: MirrorReceiver
 ) -> None:
     sender = connected(receiver)
     sender.send(0, written(tmp_path, b"before"))
@@ -71,9 +71,11 @@ def test_one_that_is_cut_off_is_torn_and_the_other_file_stays(
     again.close()
 
 
-def test_whoever_does_not_know_the_token_writes_nothing(tmp_path: Path, kept: list[Path], receiver: Receiver) -> None:
+def test_whoever_does_not_know_the_token_writes_nothing(
+    tmp_path: Path, kept: list[Path], receiver: MirrorReceiver
+) -> None:
     with pytest.raises(LinkBroken):
-        Sender(("127.0.0.1", receiver.port), bytes(TOKEN_BYTES))
+        MirrorSender(("127.0.0.1", receiver.port), bytes(TOKEN_BYTES))
     sender = connected(receiver)
     sender.send(0, written(tmp_path, b"body"))
     assert kept[0].read_bytes() == MAGIC + b"body"
@@ -89,7 +91,7 @@ def test_a_file_that_the_receiver_has_no_memory_for_is_refused_and_the_one_befor
         asked.append(grows_by)
         return grows_by < 1000
 
-    receiver = Receiver(kept, has_room)
+    receiver = MirrorReceiver(kept, has_room)
     sender = connected(receiver)
     sender.send(0, written(tmp_path, b"small"))
     with pytest.raises(LinkBroken, match="no memory"):
@@ -100,7 +102,7 @@ def test_a_file_that_the_receiver_has_no_memory_for_is_refused_and_the_one_befor
 
 
 @pytest.mark.parametrize("number", [2, 2**63])
-def test_a_file_of_a_number_that_there_is_not_is_refused(tmp_path: Path, receiver: Receiver, number: int) -> None:
+def test_a_file_of_a_number_that_there_is_not_is_refused(tmp_path: Path, receiver: MirrorReceiver, number: int) -> None:
     sender = connected(receiver)
     with pytest.raises(LinkBroken):
         sender.send(number, written(tmp_path, b""))
@@ -108,7 +110,7 @@ def test_a_file_of_a_number_that_there_is_not_is_refused(tmp_path: Path, receive
 
 def test_nothing_is_written_once_the_receiver_is_closed(tmp_path: Path, kept: list[Path]) -> None:
     """As when a run has ended, and the next one reads the files."""
-    receiver = Receiver(kept, lambda _: True)
+    receiver = MirrorReceiver(kept, lambda _: True)
     sender = connected(receiver)
     sender.send(0, written(tmp_path, b"before"))
     receiver.close()
@@ -133,7 +135,7 @@ def test_a_send_that_waits_ends_when_its_connection_is_closed(tmp_path: Path) ->
         held: list[socket.socket] = []
         thread = threading.Thread(target=frozen)
         thread.start()
-        sender = Sender(("127.0.0.1", listener.getsockname()[1]), bytes(TOKEN_BYTES))
+        sender = MirrorSender(("127.0.0.1", listener.getsockname()[1]), bytes(TOKEN_BYTES))
 
         def send() -> None:
             try:
