@@ -50,7 +50,7 @@ def test_a_killed_member_costs_one_finished_step_at_most(lab: Lab, job: Job, ran
     assert status["phase"] == "Completed", told_last
     undisturbed = tinygpt.undisturbed(lab, ARGUMENTS, MEMBERS)
     entries, trace = job.root.entries(), job.root.trace().steps
-    begun = [entry.body.get("image") for entry in entries if (entry.kind, entry.run) == ("Opened", 2)]
-    assert begun[0]["run"] == 1, told_last
+    opened = next(entry.body for entry in entries if (entry.kind, entry.run) == ("Opened", 2))
+    assert opened["image"]["run"] == 1, told_last
     assert max(evidence.steps_lost(entries, trace), status["stepsLost"]) <= 1
     assert job.root.weight_hash() == undisturbed.weights
