@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 VENV := .venv/bin
-# Tests run in four processes: three can wait for a drain while the fourth computes.
-PYTEST := $(VENV)/python -m pytest -n 4 --durations=20 --durations-min=1
+# Tests run in five processes: three can wait for a drain and one for an API server while the fifth computes.
+PYTEST := $(VENV)/python -m pytest -n 5 --durations=20 --durations-min=1
 # Histories of `make simulate`, the seed that `make chaos` and `make try` repeat, and the jobs of `make bench-scale`.
 N ?= 10000
 SEED ?=

@@ -1,11 +1,11 @@
-"""A pytest plugin: one test run over several processes (`pytest -n 4`) with one cluster and one report.
+"""A pytest plugin: one test run over several processes (`pytest -n 5`) with one cluster and one report.
 
 A file's tests stay together, and so do those of tests/api, of tests/cluster and of e2e/scenarios/alone, because they
 share a server, a cluster or the operator. The tests in `alone` come first, beside tests that need no cluster. Then the
 other scenarios are handed out one by one, the longest first, never to more processes than the cluster has lanes;
 scenarios with an autoscaler's nodes are limited further. The other processes take tests without a cluster, because a
 scenario waits more than it computes; there, too, the longest come first. The audit of permissions comes after all
-scenarios and judges them; then the cluster goes, whose kubelets never rest. Without `-n` the order is the same. Loaded
+scenarios; the cluster goes before it, because kubelets never rest. Without `-n` the order is the same. Loaded
 by the repository's conftest.py.
 """
 
@@ -31,12 +31,20 @@ from e2e.prepare.basics import locked
 
 SCENARIOS = "e2e/scenarios/"
 AUDIT = f"{SCENARIOS}test_rbac.py"
-LONGEST = tuple(f"{SCENARIOS}test_{name}.py" for name in ("admitted", "signals", "finished", "storage_down"))
+AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
+LONGEST = (
+    f"{SCENARIOS}test_sharded.py",
+    f"{SCENARIOS}test_horizontal.py",
+    AUTOSCALED,  # not the first: it waits for the tests of the cluster tool
+    *(f"{SCENARIOS}test_{name}.py" for name in ("signals", "tinygpt", "nodes_gone", "finished")),
+)
 HISTORIES = "tests/simulation/test_histories.py"
 RUNTIME = tuple(f"tests/unit/runtime/{name}/" for name in ("live", "adapters", "session", "loop"))
-LONG = (HISTORIES, "tests/handover/", "tests/property/", *RUNTIME, "tests/upstream/")
+LONG = (
+    *(HISTORIES, "tests/handover/", "tests/property/", *RUNTIME, "tests/upstream/", "tests/upgrade/"),
+    *("tests/unit/support/", "tests/unit/examples/", "tests/unit/runtime/testing/"),
+)
 """Begun at the end, one of them would leave the other processes idle."""
-AUTOSCALED = f"{SCENARIOS}test_autoscaled.py"
 TOGETHER = (f"{SCENARIOS}alone/", "tests/api/", "tests/cluster/")
 ORDER = (*TOGETHER, *LONGEST, SCENARIOS, AUDIT, *LONG, "")
 STANDARD_ERROR = 2

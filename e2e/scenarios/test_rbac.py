@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -26,33 +28,42 @@ def test_a_finished_job_is_removed_when_its_time_is_over(train: Train) -> None:
         training.is_removed()
 
 
+@dataclass(frozen=True)
+class Audited:
+    """What the operator might do in the cluster, and what it has asked for there."""
+
+    rendered: str
+    """The chart, with the roles in it."""
+    log: Path
+
+
 @pytest.fixture(scope="module")
-def the_others_are_over(request: pytest.FixtureRequest) -> Iterator[None]:
-    """They may still run in another process. The cluster is not needed after the tests of this file."""
-    run = SharedRun.current()
-    others = [item.nodeid for item in request.session.items if item.path != request.path]
-    seen = [nodeid for nodeid in others if nodeid.startswith(("tests/api/", "e2e/scenarios/"))]
-    left = run.wait_for(seen, seconds=OTHERS_SECONDS)
+def audited(lab: Lab, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    """Once all scenarios are over. Nobody needs the cluster any more, and it computes as long as it is there."""
+    wait_for_those_of("e2e/scenarios/", request)
+    rendered = lab.cluster.helm("template", operator.RELEASE, operator.CHART, "--namespace", operator.NAMESPACE).stdout
+    log = Path(shutil.copy(lab.cluster.audit_log, tmp_path_factory.mktemp("audit")))
+    remove_clusters(SharedRun.current())
+    return Audited(rendered, log)
+
+
+def wait_for_those_of(folder: str, request: pytest.FixtureRequest) -> None:
+    """They may still run in another process."""
+    seen = [item.nodeid for item in request.session.items if item.path != request.path]
+    others = [nodeid for nodeid in seen if nodeid.startswith(folder)]
+    left = SharedRun.current().wait_for(others, seconds=OTHERS_SECONDS)
     assert not left, f"not over after {OTHERS_SECONDS:g} s, and their requests are part of the audit: {left}"
-    yield
-    remove_clusters(run)
 
 
-@pytest.mark.usefixtures("the_others_are_over")
-def test_whatever_the_operator_does_it_has_the_right_to(lab: Lab) -> None:
-    difference = audit_rbac([lab.cluster.audit_log], rendered(lab), USER)
+def test_whatever_the_operator_does_it_has_the_right_to(audited: Audited) -> None:
+    difference = audit_rbac([audited.log], audited.rendered, USER)
     assert not difference.ungranted, sorted(map(str, difference.ungranted))
 
 
-@pytest.mark.usefixtures("the_others_are_over")
-def test_every_right_is_used_somewhere_in_the_whole_test_run(lab: Lab) -> None:
+def test_every_right_is_used_somewhere_in_the_whole_test_run(audited: Audited, request: pytest.FixtureRequest) -> None:
+    wait_for_those_of("tests/api/", request)
     others = api_audit_logs()
     if not others:
         pytest.skip("some rights are used in tests/api only: run both together")
-    difference = audit_rbac([lab.cluster.audit_log, *others], rendered(lab), USER)
+    difference = audit_rbac([audited.log, *others], audited.rendered, USER)
     assert not difference.unused, sorted(map(str, difference.unused))
-
-
-def rendered(lab: Lab) -> str:
-    """The chart, with the roles in it."""
-    return lab.cluster.helm("template", operator.RELEASE, operator.CHART, "--namespace", operator.NAMESPACE).stdout
