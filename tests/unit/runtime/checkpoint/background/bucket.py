@@ -17,6 +17,8 @@ from awscrt.checksums import crc64nvme
 from perdure.wire import Env
 
 ROOT = "s3://bucket/root"
+SECONDS = 300
+"""More than anything takes here on a machine that is busy."""
 _FOLDER = "/bucket/root/"
 
 
@@ -58,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hold and hold.after == after and key.endswith(hold.suffix):
             self.server.hold = None
             hold.arrived.set()
-            hold.go.wait(60)
+            hold.go.wait(SECONDS)
 
     def do_GET(self) -> None:
         data = self.server.objects.get(self.path.removeprefix(_FOLDER).partition("?")[0])
@@ -146,7 +148,7 @@ class Bucket:
     def wait_for(self, key: str) -> bool:
         """Until there is an object under this key; False if that takes too long."""
         with self._server.changed:
-            return self._server.changed.wait_for(lambda: key in self.objects, timeout=60)
+            return self._server.changed.wait_for(lambda: key in self.objects, timeout=SECONDS)
 
     def hold(self, suffix: str, *, after: bool) -> Hold:
         self._server.hold = Hold(suffix, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -73,11 +74,21 @@ def act(request: pytest.FixtureRequest) -> tuple[str, bool]:
     return found
 
 
-def of_a_blocking_save() -> dict[str, bytes]:
+def of_a_blocking_save(folder: str = FOLDER) -> dict[str, bytes]:
     """The objects of the same part."""
     store = MemoryStore()
-    put_part(store, FOLDER, part(), 1, POSITION)
+    put_part(store, folder, part(), 1, POSITION)
     return store.objects
+
+
+def folders() -> Iterator[str]:
+    """One for each save of a test with several, so that none finds the objects of another."""
+    return (f"data/1/7-{number:016x}/" for number in itertools.count())
+
+
+def stored(bucket: Bucket, folder: str) -> dict[str, bytes]:
+    """What is there of one save."""
+    return {key: data for key, data in dict(bucket.objects).items() if key.startswith(folder)}
 
 
 def test_a_part_becomes_durable(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
@@ -133,37 +144,42 @@ def test_a_second_order_at_once_is_refused(uploader: Uploader, arena: Arena) -> 
         uploader.order(FOLDER, copy)
 
 
-def test_an_uploader_that_is_killed_is_a_failed_save_and_its_successor_finishes_it(
-    uploader: Uploader, arena: Arena, bucket: Bucket, act: tuple[str, bool]
+def test_an_uploader_that_is_killed_at_any_act_is_a_failed_save_and_its_successor_finishes_it(
+    uploader: Uploader, arena: Arena, bucket: Bucket
 ) -> None:
-    copy, hold = filled(arena), bucket.hold(act[0], after=act[1])
-    uploader.order(FOLDER, copy)
-    assert hold.arrived.wait(SECONDS)
-    assert uploader.pid
-    os.kill(uploader.pid, signal.SIGKILL)
-    assert settled(uploader)[-1] == UploadFailed("aa", "the uploader ended: killed by SIGKILL")
-    assert uploader.words() == []
-    assert uploader.reap()
-    uploader.order(FOLDER, copy)
-    assert isinstance(settled(uploader)[-1], PartUploaded)
-    hold.go.set()
-    assert bucket.objects == of_a_blocking_save()
+    """Of each save the successor is the one that is killed in the next."""
+    for act, folder in zip(ACTS, folders(), strict=False):
+        suffix, after = ACTS[act]
+        copy, hold = filled(arena), bucket.hold(suffix, after=after)
+        uploader.order(folder, copy)
+        assert hold.arrived.wait(SECONDS), act
+        assert uploader.pid
+        os.kill(uploader.pid, signal.SIGKILL)
+        assert settled(uploader)[-1] == UploadFailed("aa", "the uploader ended: killed by SIGKILL"), act
+        assert uploader.words() == []
+        assert uploader.reap()
+        uploader.order(folder, copy)
+        assert isinstance(settled(uploader)[-1], PartUploaded), act
+        hold.go.set()
+        assert stored(bucket, folder) == of_a_blocking_save(folder), act
 
 
-def test_a_stopped_uploader_holds_no_rank_up_and_continues(
-    uploader: Uploader, arena: Arena, bucket: Bucket, act: tuple[str, bool]
+def test_an_uploader_that_is_stopped_at_any_act_holds_no_rank_up_and_continues(
+    uploader: Uploader, arena: Arena, bucket: Bucket
 ) -> None:
-    hold = bucket.hold(act[0], after=act[1])
-    uploader.order(FOLDER, filled(arena))
-    assert hold.arrived.wait(SECONDS)
-    assert uploader.pid
-    os.kill(uploader.pid, signal.SIGSTOP)
-    stopped(uploader.pid)
-    hold.go.set()
-    assert not any(isinstance(word, PartUploaded) for word in uploader.words())
-    os.kill(uploader.pid, signal.SIGCONT)
-    assert isinstance(settled(uploader)[-1], PartUploaded)
-    assert bucket.objects == of_a_blocking_save()
+    for act, folder in zip(ACTS, folders(), strict=False):
+        suffix, after = ACTS[act]
+        hold = bucket.hold(suffix, after=after)
+        uploader.order(folder, filled(arena))
+        assert hold.arrived.wait(SECONDS), act
+        assert uploader.pid
+        os.kill(uploader.pid, signal.SIGSTOP)
+        stopped(uploader.pid)
+        hold.go.set()
+        assert not any(isinstance(word, PartUploaded) for word in uploader.words()), act
+        os.kill(uploader.pid, signal.SIGCONT)
+        assert isinstance(settled(uploader)[-1], PartUploaded), act
+        assert stored(bucket, folder) == of_a_blocking_save(folder), act
 
 
 def test_an_uploader_that_stands_still_or_waits_for_its_store_is_killed_and_reaped(
@@ -211,12 +227,8 @@ def test_words_of_another_save_are_not_heard(uploader: Uploader, arena: Arena, b
 
 
 @pytest.mark.parametrize("said", [b"{}\n", b"[]\n", b"no json\n", b"x" * (LINE_BYTES + 1)])
-def test_an_uploader_that_talks_nonsense_is_killed(
-    uploader: Uploader, arena: Arena, bucket: Bucket, said: bytes
-) -> None:
-    hold = bucket.hold("safetensors", after=False)
-    uploader.order(FOLDER, filled(arena))
-    assert hold.arrived.wait(SECONDS)
+def test_an_uploader_that_talks_nonsense_is_killed(uploader: Uploader, arena: Arena, said: bytes) -> None:
+    uploader.order(FOLDER, filled(arena))  # it still imports
     assert uploader._process
     uploader._hear(uploader._process, said)
     (word,) = uploader.words()
@@ -422,18 +434,18 @@ def test_a_process_that_ends_at_once_is_a_failed_save(
     assert settled(uploader)[-1] == UploadFailed("aa", "the uploader ended: exit status 1")
 
 
-@pytest.mark.parametrize("where", [PAGE_BYTES, PAGE_BYTES + 9, PAGE_BYTES + 10, 30])
-def test_an_arena_that_was_changed_after_its_copy_is_not_uploaded(
-    uploader: Uploader, arena: Arena, bucket: Bucket, where: int
+def test_an_arena_that_was_changed_anywhere_after_its_copy_is_not_uploaded(
+    uploader: Uploader, arena: Arena, bucket: Bucket
 ) -> None:
-    copy = filled(arena)
-    (byte,) = os.pread(arena.fd, 1, where)
-    os.pwrite(arena.fd, bytes([byte ^ 1]), where)
-    uploader.order(FOLDER, copy)
-    (word,) = settled(uploader)
-    assert isinstance(word, UploadFailed)
-    assert not word.refused
-    assert bucket.objects == {}
+    for where in (PAGE_BYTES, PAGE_BYTES + 9, PAGE_BYTES + 10, 30):
+        copy = filled(arena)
+        (byte,) = os.pread(arena.fd, 1, where)
+        os.pwrite(arena.fd, bytes([byte ^ 1]), where)
+        uploader.order(FOLDER, copy)
+        (word,) = settled(uploader)
+        assert isinstance(word, UploadFailed), where
+        assert not word.refused
+        assert bucket.objects == {}, where
 
 
 def test_an_arena_that_changes_while_it_is_uploaded_gets_no_index(
@@ -450,18 +462,19 @@ def test_an_arena_that_changes_while_it_is_uploaded_gets_no_index(
     assert open_store(f"file://{tmp_path}", {}).list("") == []
 
 
-@pytest.mark.parametrize("size", [0, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 5, PAGE_BYTES + 12])
-def test_an_arena_that_was_cut_short_is_not_uploaded(
-    uploader: Uploader, arena: Arena, bucket: Bucket, size: int
+def test_an_arena_that_was_cut_short_anywhere_is_not_uploaded_and_the_next_one_is(
+    uploader: Uploader, arena: Arena, bucket: Bucket
 ) -> None:
-    copy = filled(arena)
-    os.ftruncate(arena.fd, size)
-    uploader.order(FOLDER, copy)
-    (word,) = settled(uploader)
-    assert isinstance(word, UploadFailed)
-    assert bucket.objects == {}
-    uploader.order(FOLDER, filled(arena))
-    assert isinstance(settled(uploader)[-1], PartUploaded)
+    sizes = (0, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 5, PAGE_BYTES + 12)
+    for size, folder in zip(sizes, folders(), strict=False):
+        copy = filled(arena)
+        os.ftruncate(arena.fd, size)
+        uploader.order(folder, copy)
+        (word,) = settled(uploader)
+        assert isinstance(word, UploadFailed), size
+        assert stored(bucket, folder) == {}, size
+        uploader.order(folder, filled(arena))
+        assert isinstance(settled(uploader)[-1], PartUploaded), size
 
 
 def test_an_arena_that_holds_another_save_is_not_uploaded(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
