@@ -16,7 +16,7 @@ from tests.handover.judging import NOTHING, drawn, lost
 
 PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
 SCRIPT = DIGITS / "train.py"
-EPOCHS = 8
+EPOCHS = 4
 STEPS = EPOCHS * 24
 PACE = {"PACE_SECONDS": "0.03", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "1"}
 LONGER = pytest.mark.chaos

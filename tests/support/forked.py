@@ -7,7 +7,8 @@ too: each such environment has a parent of its own. What differs: modules are im
 as in what an agent's zygote forks, sets have one order in all of one parent's processes, and the interpreter ends after
 its exit handlers, without taking its modules down (a second). Tests that look at these execute theirs.
 
-`ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod.
+`ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod, but that it ends
+as above.
 `forked_ranks` makes `perdure.testing.processes` fork its ranks, and `run_forked` is subprocess.run.
 
 The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
@@ -316,12 +317,16 @@ def _run(command: Sequence[str], end: _End) -> None:
             module.__dict__.update(__file__=str(path), __cached__=None, __loader__=loader)
             exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102
     except SystemExit as left:
-        code = 0 if left.code is None else left.code
-        end.status = code & 0xFF if isinstance(code, int) else 1
+        end.status = _status_of(left)
         raise
     except BaseException as error:  # noqa: BLE001 - any error of a program
         end.status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         _show(error)
+
+
+def _status_of(left: SystemExit) -> int:
+    code = 0 if left.code is None else left.code
+    return code & 0xFF if isinstance(code, int) else 1
 
 
 def _call(call: Any, end: _End, command: Sequence[str], *, close_fds: bool, preexec_fn: Callable[[], object]) -> int:
@@ -363,6 +368,20 @@ def _zygote(handlers: Sequence[tuple[Any, ...]]) -> types.CodeType | None:
     return compile(script, "<string>", "exec", dont_inherit=True)
 
 
+def _be_zygote(zygote: types.CodeType, end: _End) -> None:
+    """Returns, or raises, in a trainer that it has forked."""
+    try:
+        exec(zygote, {"__name__": "__main__"})  # noqa: S102 - what the agent has asked for
+    except SystemExit as left:  # the zygote sees to any other error of a script
+        end.status = _status_of(left)
+        raise
+    except KeyboardInterrupt:
+        end.status = -signal.SIGINT
+        raise
+    finally:
+        end.process = os.getpid()
+
+
 def _start_zygote(
     process: subprocess.Popen[bytes], execute: Any, pid: int, waiting: socket.socket, *given: Any
 ) -> None:
@@ -395,15 +414,15 @@ def _recorded(handlers: list[tuple[Any, ...]]) -> Iterator[None]:
 
 
 def _register_first(handlers: Sequence[tuple[Any, ...]]) -> None:
-    """The next handler that is registered is before these, as if it had been registered before all imports."""
-    register = atexit.register
+    """The next handler that is registered is before these, but for our own, as if it had been registered before all
+    imports."""
+    register, (own, *imported) = atexit.register, handlers
     atexit._clear()
 
     def first(*given: Any, **options: Any) -> Any:
         atexit.register = register
-        register(*given, **options)
-        for earlier, how in handlers:
-            register(*earlier, **how)
+        for handler, how in (own, (given, options), *imported):
+            register(*handler, **how)
         return given[0]
 
     atexit.register = first
@@ -433,8 +452,8 @@ def _main() -> None:
     gc.enable()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     die_with_parent()
-    if request["agent"] and (zygote := _zygote(handlers[1:])):
-        exec(zygote, {"__name__": "__main__"})  # noqa: S102 - what the agent has asked for
+    if request["agent"] and (zygote := _zygote(handlers)):
+        _be_zygote(zygote, end)
         return
     if request["keeper"]:
         os.setsid()

@@ -210,18 +210,14 @@ def processes() -> None:
             print(method, pool.map(twice, [Point(1), Point(2)]))
 
 
-def loaders() -> None:
+def with_torch() -> None:
+    """Workers of its loaders, and parallel regions, with the threads that the environment gives."""
+    import torch
     from torch.utils.data import DataLoader
 
     for method in ("fork", "spawn"):
         loader: DataLoader[int] = DataLoader(Point(4), num_workers=1, multiprocessing_context=method)  # type: ignore[arg-type]
         print(method, [int(batch) for batch in loader])
-
-
-def computed() -> None:
-    """In parallel regions, with the threads that the environment gives."""
-    import torch
-
     matrix = torch.ones(512, 512)
     print(torch.get_num_threads(), torch.cuda.is_initialized(), float((matrix @ matrix).sum()))
 

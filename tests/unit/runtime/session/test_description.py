@@ -255,12 +255,12 @@ print("behind the loop")
 """
 
 
-def cli(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | None = None) -> Any:
+def cli(*arguments: str | Path, folder: Path) -> Any:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     return subprocess.run(
         [PERDURE, *map(str, arguments)],
         cwd=folder,
-        env={**inherited, "OMP_NUM_THREADS": "1", **(environ or {})},
+        env={**inherited, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -333,21 +333,14 @@ class TestCommand:
         assert "already complete: epochs 3; entry" in complete.stdout
         assert "behind the loop" not in complete.stderr, "an export would be of weights that are not restored"
 
-    def test_of_two_ranks_it_says_both_shares_once(self, tmp_path: Path) -> None:
+    def test_of_two_ranks_it_says_both_shares_once(
+        self, tmp_path: Path, cli_here: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "train.py").write_text(SCRIPT)
-        torchrun = str(Path(sys.executable).parent / "torchrun")
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         ports = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-        done = cli(
-            "describe",
-            "--",
-            torchrun,
-            "--nproc-per-node",
-            "2",
-            *ports,
-            "train.py",
-            folder=tmp_path,
-            environ={"GLOO_SOCKET_IFNAME": "lo"},
-        )
+        done = cli_here("describe", "--", *torchrun, *ports, "train.py", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "2 ranks on cpu" in done.stdout
         assert (

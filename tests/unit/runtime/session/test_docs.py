@@ -21,6 +21,8 @@ import perdure
 from perdure import Session
 from perdure.loop.leaving import Exit
 from tests.support.covering import covering
+from tests.support.forked import EXAMPLES as EXAMPLES_IMPORT
+from tests.support.forked import forked_ranks
 from tests.unit.runtime.session.training import Join
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -163,5 +165,6 @@ def test_an_example_of_a_test_passes_for_a_script_of_this_repository(
     exec(EXAMPLES[name], found)  # noqa: S102 - our own page
     tests = [test for name, test in found.items() if name.startswith("test_")]
     assert tests
-    for test in tests:
-        test(tmp_path / "root")
+    with forked_ranks(*EXAMPLES_IMPORT):
+        for test in tests:
+            test(tmp_path / "root")

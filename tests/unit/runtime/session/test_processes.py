@@ -143,15 +143,18 @@ def test_a_shell_does_not_take_a_training_that_was_interrupted_for_done(tmp_path
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     environ = inherited | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "SCRIPT": str(DIGITS)}
     line = '"$PYTHON" "$SCRIPT" --epochs 1 && echo "it is done" || echo "status $?"'
-
-    def said(**more: str) -> str:
-        done = subprocess.run(
-            ["sh", "-c", line], cwd=tmp_path, env=environ | more, capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    assert "status 75" in said(PERDURE_EXIT_AT_STEP="3")
-    assert "it is done" in said()
+    shell = subprocess.run(
+        ["sh", "-c", line],
+        cwd=tmp_path,
+        env=environ | {"PERDURE_EXIT_AT_STEP": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "status 75" in shell.stdout
+    with script(tmp_path, str(DIGITS), "--epochs", "1") as ended:
+        ended.end()
+        assert ended.process.returncode == 0
 
 
 def test_a_request_before_the_first_step_closes_the_log_although_the_script_hangs(tmp_path: Path) -> None:
