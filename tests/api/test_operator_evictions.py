@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,12 +103,12 @@ def rights(gated: ApiServer, tools: dict[str, Path]) -> Installed:
     return install_rights(gated, tools)
 
 
-@pytest.fixture
-def there(gated: ApiServer, rights: Installed, tmp_path: Path) -> Iterator[tuple[Scene, OperatorProcess]]:
-    """A namespace without a job, and an operator that leads."""
-    with OperatorProcess(rights.kubeconfig, tmp_path / "log") as process:
+@contextmanager
+def operating(rights: Installed, folder: Path) -> Iterator[OperatorProcess]:
+    """An operator that leads."""
+    with OperatorProcess(rights.kubeconfig, folder / "log") as process:
         until("leading", lambda: process.leading)
-        yield Scene(gated, new_namespace(gated)), process
+        yield process
 
 
 def running(scene: Scene, **disruption: Any) -> list[str]:
@@ -117,84 +118,91 @@ def running(scene: Scene, **disruption: Any) -> list[str]:
     return starts(scene, *nodes)
 
 
-def test_a_member_leaves_on_request_and_the_eviction_says_when(there: tuple[Scene, OperatorProcess]) -> None:
-    scene, _ = there
-    first = running(scene, **PATIENT)[0]
-    named = [pod["spec"]["evictionResponders"] for pod in scene.pods()]
-    assert named == 2 * [[{"name": evictions.OPERATOR, "priority": 10000}]]
-    eviction = Eviction(scene, first)
-    eviction.begin()
-    said = until("the first answer", eviction.heard)
-    assert said["message"] == f"{first} is about to be replaced"
-    assert datetime.fromisoformat(said["expectedCompletionTime"]) > now()
-    assert "completionTime" not in said
-
-    until("a new member", lambda: len(scene.names()) == 3)
-    seen = intent(scene)
-    assert seen is not None
-    assert seen.cause == f"{first} is to be evicted, asked for by {evictions.REQUESTER}"
-    assert all(isinstance(one, Train) for one in scene.assignments())
-
-    scene.run_pods(scene.node("n3"))
-    until("it is told to leave", lambda: any(isinstance(one, Leave) for one in scene.assignments()))
-    scene.save_all(1, 7)
-    done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
-    assert done["message"] == f"{first} has ended"
-    eviction.tell(lambda status: evictions.evicted(status, now()))
-    until("it is gone", lambda: first not in scene.names())
-    assert scene.status().exit_seconds is not None
+@pytest.fixture(scope="class")
+def leading(gated: ApiServer, rights: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """With an operator for all tests of a class."""
+    with operating(rights, tmp_path_factory.mktemp("leading")):
+        yield gated
 
 
-def test_a_request_that_is_canceled_lets_the_new_member_go(there: tuple[Scene, OperatorProcess]) -> None:
-    scene, _ = there
-    members = running(scene, **PATIENT)
-    eviction = Eviction(scene, members[0])
-    eviction.begin()
-    until("a new member", lambda: len(scene.names()) == 3)
-    said = until("an answer", eviction.heard)
-    eviction.tell(lambda status: evictions.canceled(status, now()))
-    until("it is gone", lambda: scene.names() == members)
-    assert intent(scene) is None
-    assert eviction.answer()["heartbeatTime"] == said["heartbeatTime"]
+class TestWhileOneOperatorLeads:
+    @pytest.fixture
+    def scene(self, leading: ApiServer) -> Scene:
+        """A namespace without a job."""
+        return Scene(leading, new_namespace(leading))
 
+    def test_a_member_leaves_on_request_and_the_eviction_says_when(self, scene: Scene) -> None:
+        first = running(scene, **PATIENT)[0]
+        named = [pod["spec"]["evictionResponders"] for pod in scene.pods()]
+        assert named == 2 * [[{"name": evictions.OPERATOR, "priority": 10000}]]
+        eviction = Eviction(scene, first)
+        eviction.begin()
+        said = until("the first answer", eviction.heard)
+        assert said["message"] == f"{first} is about to be replaced"
+        assert datetime.fromisoformat(said["expectedCompletionTime"]) > now()
+        assert "completionTime" not in said
 
-def test_one_that_is_deleted_was_withdrawn(there: tuple[Scene, OperatorProcess]) -> None:
-    scene, _ = there
-    members = running(scene, **PATIENT)
-    eviction = Eviction(scene, members[0])
-    eviction.begin()
-    until("a new member", lambda: len(scene.names()) == 3)
-    eviction.delete()
-    until("it is gone", lambda: scene.names() == members)
+        until("a new member", lambda: len(scene.names()) == 3)
+        seen = intent(scene)
+        assert seen is not None
+        assert seen.cause == f"{first} is to be evicted, asked for by {evictions.REQUESTER}"
+        assert all(isinstance(one, Train) for one in scene.assignments())
+
+        scene.run_pods(scene.node("n3"))
+        until("it is told to leave", lambda: any(isinstance(one, Leave) for one in scene.assignments()))
+        scene.save_all(1, 7)
+        done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
+        assert done["message"] == f"{first} has ended"
+        eviction.tell(lambda status: evictions.evicted(status, now()))
+        until("it is gone", lambda: first not in scene.names())
+        assert scene.status().exit_seconds is not None
+
+    def test_a_request_that_is_canceled_lets_the_new_member_go(self, scene: Scene) -> None:
+        members = running(scene, **PATIENT)
+        eviction = Eviction(scene, members[0])
+        eviction.begin()
+        until("a new member", lambda: len(scene.names()) == 3)
+        said = until("an answer", eviction.heard)
+        eviction.tell(lambda status: evictions.canceled(status, now()))
+        until("it is gone", lambda: scene.names() == members)
+        assert intent(scene) is None
+        assert eviction.answer()["heartbeatTime"] == said["heartbeatTime"]
+
+    def test_one_that_is_deleted_was_withdrawn(self, scene: Scene) -> None:
+        members = running(scene, **PATIENT)
+        eviction = Eviction(scene, members[0])
+        eviction.begin()
+        until("a new member", lambda: len(scene.names()) == 3)
+        eviction.delete()
+        until("it is gone", lambda: scene.names() == members)
+
+    def test_a_job_that_ignores_requests_passes_the_turn_on(self, scene: Scene) -> None:
+        members = running(scene, signals={"eviction-request": "Ignore"})
+        eviction = Eviction(scene, members[0])
+        eviction.begin()
+        done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
+        assert "spec.disruption.signals" in done["message"]
+        eviction.tell(lambda status: evictions.handed_on(status, now(), "Completed"))
+        assert intent(scene) is None
+        assert scene.names() == members
 
 
 def test_the_next_leader_goes_on_where_the_last_one_was_killed(
-    there: tuple[Scene, OperatorProcess], rights: Installed, tmp_path: Path
+    gated: ApiServer, rights: Installed, tmp_path: Path
 ) -> None:
-    scene, process = there
-    members = running(scene, replacementTimeoutSeconds=0)
-    eviction = Eviction(scene, members[0])
-    eviction.begin()
-    until("all leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
-    said = until("an answer", eviction.heard)
-    process.kill()
+    with operating(rights, tmp_path) as process:
+        scene = Scene(gated, new_namespace(gated))
+        members = running(scene, replacementTimeoutSeconds=0)
+        eviction = Eviction(scene, members[0])
+        eviction.begin()
+        until("all leave", lambda: all(isinstance(one, Leave) for one in scene.assignments()))
+        said = until("an answer", eviction.heard)
+        process.kill()
     scene.save_all(1, 7)
     with OperatorProcess(rights.kubeconfig, tmp_path / "second", name="operator-1", lease_seconds=5):
         done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
     assert done["startTime"] == said["startTime"]
     assert done["heartbeatTime"] >= said["heartbeatTime"]
-
-
-def test_a_job_that_ignores_requests_passes_the_turn_on(there: tuple[Scene, OperatorProcess]) -> None:
-    scene, _ = there
-    members = running(scene, signals={"eviction-request": "Ignore"})
-    eviction = Eviction(scene, members[0])
-    eviction.begin()
-    done = until("completion", lambda: eviction.answer().get("completionTime") and eviction.answer())
-    assert "spec.disruption.signals" in done["message"]
-    eviction.tell(lambda status: evictions.handed_on(status, now(), "Completed"))
-    assert intent(scene) is None
-    assert scene.names() == members
 
 
 def test_the_operator_of_an_older_chart_says_that_it_lacks_the_right(

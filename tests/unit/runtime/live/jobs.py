@@ -199,6 +199,16 @@ class Job:
         self.pids[name] = self.nursery.start(f"{self.name}-{name}", self._script, arguments, told)
 
 
+def undisturbed(nursery: Nursery, world: int, **given: Any) -> dict[str, Any]:
+    """The results of a Job of which nobody changes the ranks; the first test of a file that asks for it has it
+    trained."""
+    asked = json.dumps([world, given], sort_keys=True, default=dict)
+    if asked not in nursery.undisturbed:
+        job = Job(nursery, f"undisturbed-{len(nursery.undisturbed)}", world, **given)
+        nursery.undisturbed[asked] = job.begin().end()
+    return nursery.undisturbed[asked]
+
+
 def by_rank(results: Mapping[str, Any]) -> dict[int, Any]:
     """What each rank of the last run has at its end."""
     return {found["rank"]: {key: found[key] for key in COMPARED} for found in results.values() if "rank" in found}

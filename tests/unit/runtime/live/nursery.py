@@ -40,6 +40,8 @@ class Nursery:
         What takes longer than `seconds` hangs.
         """
         self.folder = folder
+        self.undisturbed: dict[str, dict[str, Any]] = {}
+        """See .jobs."""
         self._seconds = seconds
         self._package = package
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}

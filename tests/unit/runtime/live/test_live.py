@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.unit.runtime.live.jobs import WAIT_AT, Job, by_rank
+from tests.unit.runtime.live.jobs import WAIT_AT, Job, by_rank, undisturbed
 from tests.unit.runtime.live.nursery import Nursery
 from tests.unit.runtime.live.scripts import BATCH, SAMPLES
 from tests.unit.runtime.live.variants import DRAWN_ALIKE, in_own_orders, strides_of
@@ -86,19 +86,19 @@ def test_whatever_a_script_adds_goes_over_too(nursery: Nursery, kind: str) -> No
     arguments: dict[str, Any] = {"script": "variants.train", "kind": kind, "deterministic": world > 2}
     job = Job(nursery, kind.replace(" ", "-"), world, **arguments)
     job.offered(world, leavers, leavers, at=COMES_AT.get(kind)).begin()
-    results, undisturbed = job.end(), Job(nursery, f"{job.name}-undisturbed", world, **arguments).begin().end()
-    assert by_rank(results) == by_rank(undisturbed)
+    results, alone = job.end(), undisturbed(nursery, world, **arguments)
+    assert by_rank(results) == by_rank(alone)
     assert {results[f"new{rank}"]["rank"] for rank in leavers} == set(leavers)
     assert [over for _, over, _ in opened(job)] == [None, 1]
     if kind == "compiled inside":  # the model is the same one in who stays
-        assert results["old1"]["compilations"] == undisturbed["old1"]["compilations"] > 0
+        assert results["old1"]["compilations"] == alone["old1"]["compilations"] > 0
     if kind == "evaluated":
         old, new = ([tuple(score) for score in results[name]["scores"]] for name in ("old0", "new0"))
         (_, _, at) = opened(job)[1]
         assert at == 7
         assert old[-1][1:3] == (7, 1)
         assert new[0] == (2, 7, 1, old[-1][3] - 1), "the newcomer goes on in the middle of the second pass"
-        assert [score[1:] for score in old + new] == [tuple(score[1:]) for score in undisturbed["old0"]["scores"]]
+        assert [score[1:] for score in old + new] == [tuple(score[1:]) for score in alone["old0"]["scores"]]
     if kind.startswith("registered"):
         assert opened(job)[1] == (2, 1, 6)
         assert {len(result["optimizer"]) for result in results.values() if "optimizer" in result} == {2}
@@ -136,7 +136,7 @@ def opened(job: Job) -> list[tuple[int, int | None, int | None]]:
 def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     move = EQUAL[name]
     job, results = played(nursery, name, move)
-    assert by_rank(results) == by_rank(Job(nursery, f"{name}-undisturbed", move.old, **move.arguments).begin().end())
+    assert by_rank(results) == by_rank(undisturbed(nursery, move.old, **move.arguments))
     began = {results[f"new{rank}"]["began"] for rank in move.joins}
     assert began == {results[f"old{rank}"]["left"] for rank in move.leavers}
     assert opened(job) == [(1, None, None), (2, 1, began.pop())]

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.cli.main import main
 from tests.support.uploaders import uploaders
-from tests.unit.runtime.live.jobs import WAIT_AT, Job, by_rank
+from tests.unit.runtime.live.jobs import WAIT_AT, Job, by_rank, undisturbed
 from tests.unit.runtime.live.nursery import Nursery
 
 EVERY = 4
@@ -42,9 +42,8 @@ def test_a_save_under_way_is_dropped_and_the_newer_run_makes_one_at_once(nursery
     first = commits(job)[0]
     assert opened["step"] == STOPPED_AT
     assert STOPPED_AT <= first["step"] < STOPPED_AT + EVERY, "it does not wait for the next one that is due"
-    undisturbed = Job(nursery, f"{job.name}-undisturbed", old, script="saves.train", environ=ENVIRON).begin().end()
     if old == new:
-        assert by_rank(results) == by_rank(undisturbed)
+        assert by_rank(results) == by_rank(undisturbed(nursery, old, script="saves.train", environ=ENVIRON))
     told, *others = [found["told"] for found in results.values() if found.get("rank") is not None]
     assert all(other == told for other in others)
     assert [one[1] for one in told] == [commit["step"] for commit in commits(job)]
@@ -59,5 +58,4 @@ def test_an_attempt_that_comes_to_nothing_leaves_the_save_under_way(nursery: Nur
     results = {name: nursery.result(f"{job.name}-{name}") for name in ("old0", "old1")}
     assert {entry["run"] for entry in job.log if entry["kind"] == "Opened"} == {1}
     assert all(result["under_way"][str(STOPPED_AT + 1)] == EVERY for result in results.values())
-    undisturbed = Job(nursery, "saves-aborted-undisturbed", 2, script="saves.train", environ=ENVIRON).begin().end()
-    assert by_rank(results) == by_rank(undisturbed)
+    assert by_rank(results) == by_rank(undisturbed(nursery, 2, script="saves.train", environ=ENVIRON))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.live.jobs import WAIT_AT, Job
+from tests.unit.runtime.live.jobs import WAIT_AT, Job, undisturbed
 from tests.unit.runtime.live.nursery import FOLDER, MODULES, Nursery
 
 SCRIPT = "sharding.train"
@@ -51,9 +51,9 @@ def test_replaced_ranks_change_nothing(nursery: Nursery, name: str) -> None:
     job = Job(nursery, name, world, script=SCRIPT, **arguments).offered(world, leavers, leavers).begin()
     results = job.end()
     assert opened(job) == [(1, None), (2, 1)], job.output("old0")
-    undisturbed = Job(nursery, f"{name}-undisturbed", world, script=SCRIPT, **arguments).begin().end()
-    assert by_rank(results) == by_rank(undisturbed)
-    assert losses(results) == losses(undisturbed)
+    alone = undisturbed(nursery, world, script=SCRIPT, **arguments)
+    assert by_rank(results) == by_rank(alone)
+    assert losses(results) == losses(alone)
     assert all(found["same objects"] for found in results.values() if "rank" in found)
     assert {tuple(found["listens"]) for found in results.values() if "left" in found} == {()}
 
@@ -95,10 +95,10 @@ def test_a_run_of_another_size_goes_on_as_after_a_restart(nursery: Nursery, name
     whole.begin().end()
     begins = {"uri": f"file://{whole.root}", "step": at}
     restarted = Job(nursery, f"{name}-restarted", after, script=SCRIPT, epochs=2, begins=begins, **arguments)
-    undisturbed = restarted.begin().end()
-    assert {found["began"] for found in undisturbed.values()} == {at}
-    assert by_rank(results) == by_rank(undisturbed)
-    assert {one for one in losses(results) if int(one[0]) >= at} == losses(undisturbed)
+    alone = restarted.begin().end()
+    assert {found["began"] for found in alone.values()} == {at}
+    assert by_rank(results) == by_rank(alone)
+    assert {one for one in losses(results) if int(one[0]) >= at} == losses(alone)
     assert all(found["same objects"] for found in results.values() if "rank" in found)
 
 
@@ -128,13 +128,13 @@ def test_ranks_are_drained_in_a_row_and_the_run_grows(nursery: Nursery, name: st
     assert opened(job) == [(1, None), *((run, run - 1) for run in range(2, len(moves) + 2))], job.output("old0")
     begun = [(entry.get("step", 0), entry["world"]) for entry in job.log if entry["kind"] == "Opened"]
     parts = [next(same) for _, same in groupby(begun, key=itemgetter(1))]
-    expected, begins, undisturbed = set[tuple[str, float]](), None, dict[str, Any]()
+    expected, begins, alone = set[tuple[str, float]](), None, dict[str, Any]()
     for (at, size), (end, _) in zip(parts, [*parts[1:], (None, 0)], strict=True):
-        alone = Job(nursery, f"row-{name}-{at}", size, script=SCRIPT, begins=begins, saves_at=end, **arguments)
-        undisturbed = alone.begin().end()
-        expected |= {one for one in losses(undisturbed) if end is None or int(one[0]) < end}
-        begins = {"uri": f"file://{alone.root}", "step": end}
-    assert by_rank(results) == by_rank(undisturbed)
+        part = Job(nursery, f"row-{name}-{at}", size, script=SCRIPT, begins=begins, saves_at=end, **arguments)
+        alone = part.begin().end()
+        expected |= {one for one in losses(alone) if end is None or int(one[0]) < end}
+        begins = {"uri": f"file://{part.root}", "step": end}
+    assert by_rank(results) == by_rank(alone)
     assert losses(results) == expected
     assert all(found["same objects"] for found in results.values() if "rank" in found)
     assert {tuple(found["listens"]) for found in results.values() if "left" in found} == {()}
@@ -146,9 +146,8 @@ def test_a_sharded_tensor_that_the_script_keeps_stops_a_move_to_another_size_and
     assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
     assert "the script keeps a sharded tensor of shape" in job.output("new2")
     assert opened(job) == [(1, None)]
-    undisturbed = Job(nursery, "keeps-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
     kept = {name: nursery.result(f"keeps-{name}") for name in ("old0", "old1")}
-    assert by_rank(kept) == by_rank(undisturbed)
+    assert by_rank(kept) == by_rank(undisturbed(nursery, 2, script=SCRIPT, epochs=2))
 
 
 @pytest.mark.parametrize("what", UNFINISHED)
@@ -159,8 +158,8 @@ def test_what_is_unfinished_stops_a_move_and_no_training(nursery: Nursery, what:
     assert job.ended() == {"new2": 1, "old0": 0, "old1": 0}
     assert UNFINISHED[what] in job.output("new2")
     assert opened(job) == [(1, None)]
-    undisturbed = Job(nursery, f"{what}-undisturbed", 2, script=SCRIPT, epochs=2, **arguments).begin().end()
-    assert by_rank({name: nursery.result(f"{what}-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
+    alone = undisturbed(nursery, 2, script=SCRIPT, epochs=2, **arguments)
+    assert by_rank({name: nursery.result(f"{what}-{name}") for name in ("old0", "old1")}) == by_rank(alone)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.chaos)])
@@ -169,8 +168,8 @@ def test_a_newcomer_that_dies_with_the_shards_changes_nothing(nursery: Nursery, 
     job.offered(size, (size - 1,), (1,) if size == 2 else (), die="restored").begin()
     assert job.ended() == {f"new{size - 1}": -signal.SIGKILL, "old0": 0, "old1": 0}, job.output("old0")
     assert opened(job) == [(1, None)]
-    undisturbed = Job(nursery, f"dies-{size}-undisturbed", 2, script=SCRIPT, epochs=2).begin().end()
-    assert by_rank({name: nursery.result(f"{job.name}-{name}") for name in ("old0", "old1")}) == by_rank(undisturbed)
+    alone = undisturbed(nursery, 2, script=SCRIPT, epochs=2)
+    assert by_rank({name: nursery.result(f"{job.name}-{name}") for name in ("old0", "old1")}) == by_rank(alone)
 
 
 def test_a_script_that_makes_a_collective_before_its_first_batch_changes_members_in_place(nursery: Nursery) -> None:
@@ -178,5 +177,4 @@ def test_a_script_that_makes_a_collective_before_its_first_batch_changes_members
     job = Job(nursery, "early", 2, script=SCRIPT, early=True, leaves_at=WAIT_AT)
     results = job.offered(2, (0, 1), (0, 1), wait=False).begin().end()
     assert opened(job) == [(1, None), (2, None)]
-    undisturbed = Job(nursery, "early-undisturbed", 2, script=SCRIPT).begin().end()
-    assert by_rank(results) == by_rank(undisturbed)
+    assert by_rank(results) == by_rank(undisturbed(nursery, 2, script=SCRIPT))

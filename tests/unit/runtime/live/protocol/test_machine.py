@@ -19,6 +19,7 @@ REPLACED = Attempt(3, 4, 2, (1,), (1,))
 GROWN = Attempt(3, 4, 2, (2,), ())
 FIRST_LEAVES = Attempt(3, 4, 2, (0,), (0,))
 THREE = Attempt(3, 4, 3, (2,), (2,))
+ALL_LEAVE = Attempt(3, 4, 2, (0, 1), (0, 1))
 ONE_REPLACED = Attempt(3, 4, 1, (0,), (0,))
 SHRUNK_TO_ONE = Attempt(3, 4, 2, (), (1,))
 D, LEAVER, NEWCOMER = 0, 1, 2
@@ -544,7 +545,12 @@ class TestThePut:
         assert ended(deciding().sees(on.LogAnswered(Verdict.FENCED))) is ExitKind.FENCED
 
 
-def test_any_event_may_come_in_any_state() -> None:
+@pytest.mark.parametrize(
+    "attempt",
+    [REPLACED, FIRST_LEAVES, *(pytest.param(one, marks=pytest.mark.chaos) for one in (GROWN, ALL_LEAVE))],
+    ids=["one-is-replaced", "the-first-leaves", "one-comes", "all-leave"],
+)
+def test_any_event_may_come_in_any_state(attempt: Attempt) -> None:
     """Every state that one event after another leads to, and every event there."""
     every: list[on.Event] = [
         *TO_THE_VOTE, on.StoreSeen(False), on.NotLive("x"), on.Unable("x"), on.ExitAgreed(), on.TrainingDone(),
@@ -554,22 +560,21 @@ def test_any_event_may_come_in_any_state() -> None:
         *(on.LogAnswered(verdict) for verdict in (None, *Verdict)), *(on.Heard(word) for word in HandoverWord),
         *(on.RoundDone(choice) for choice in Choice), *(on.Passed(alarm) for alarm in Alarm),
     ]  # fmt: skip
-    for attempt in (REPLACED, GROWN, FIRST_LEAVES, Attempt(3, 4, 2, (0, 1), (0, 1))):
-        for party in attempt.parties:
-            seen: set[PartyState] = set()
-            left = [begin(attempt, party.number)[0]]
-            while left:
-                state = left.pop()
-                if state in seen:
-                    continue
-                seen.add(state)
-                for event in every:
-                    after, did = step(state, event)
-                    assert (after.phase is PartyPhase.ENDED and state.phase is not PartyPhase.ENDED) == (
-                        ended(did) is not None
-                    )
-                    if after is not state:  # most events change nothing
-                        left.append(after)
+    for party in attempt.parties:
+        seen: set[PartyState] = set()
+        left = [begin(attempt, party.number)[0]]
+        while left:
+            state = left.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            for event in every:
+                after, did = step(state, event)
+                assert (after.phase is PartyPhase.ENDED and state.phase is not PartyPhase.ENDED) == (
+                    ended(did) is not None
+                )
+                if after is not state:  # most events change nothing
+                    left.append(after)
 
 
 @pytest.mark.parametrize(
