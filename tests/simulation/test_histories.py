@@ -116,14 +116,15 @@ def test_what_a_kubelet_misses_right_after_readiness_is_shown_within_seconds(mon
     assert max(shown) < 10
 
 
-def test_a_seed_gives_the_same_history_each_time_alone_and_after_others_and_whatever_the_order_of_sets() -> None:
+@pytest.mark.parametrize("seed", [SEEDS[-1], *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (5, 16))])
+def test_a_seed_gives_the_same_history_each_time_alone_and_after_others_and_whatever_the_order_of_sets(
+    seed: int,
+) -> None:
     """Addresses of objects and seeds of hashes differ from process to process, and decide nothing."""
     _, output = played(SEEDS)
     together = dict(re.findall(r"^seed (\d+) digest: (\w+)$", output, re.MULTILINE))
     assert len(together) == len(SEEDS), output
-    first, second = (simulation("replay", "5", "--steps", hash_seed=hash_seed).stdout for hash_seed in (0, 7))
+    first, second = (simulation("replay", str(seed), "--steps", hash_seed=hash_seed).stdout for hash_seed in (0, 7))
     assert first == second
     assert "every invariant held" in first
-    alone = {"5": first} | {seed: simulation("replay", seed, hash_seed=7).stdout for seed in ("16", "95")}
-    for seed, told in alone.items():
-        assert f"digest: {together[seed]}" in told, f"seed {seed}: {told[-300:]}"
+    assert f"digest: {together[str(seed)]}" in first, first[-300:]

@@ -151,9 +151,12 @@ PLANTED: dict[str, tuple[Setting, Callable[[Found], bool]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze", "doubt", "raise"])
-def test_one_rank_of_a_mesh_costs_no_finished_step_and_nothing_is_mixed(fault: str) -> None:
-    found = explore(Setting(2, 2, fault))
+@pytest.mark.parametrize(
+    ("shards", "fault"),
+    [(2, "kill"), (2, "doubt"), (2, "raise"), (1, "freeze"), pytest.param(2, "freeze", marks=LONGER)],
+)
+def test_one_rank_of_a_mesh_costs_no_finished_step_and_nothing_is_mixed(shards: int, fault: str) -> None:
+    found = explore(Setting(2, shards, fault))
     assert found.good, found
 
 

@@ -35,6 +35,9 @@ ALONE: list[Faults] = [
 """For a world of one, where two faults are affordable."""
 
 
+rounds = pytest.mark.parametrize("rounds", [3, pytest.param(4, marks=pytest.mark.chaos)])
+
+
 def name(faults: Faults) -> str:
     return "+".join(f"{fault}{count if count > 1 else ''}" for fault, count in faults.items())
 
@@ -66,8 +69,9 @@ def test_the_ranks_leave_in_a_hurry(faults: Faults) -> None:
     assert {"oS", "ox"} <= holds(Setting(faults, 1 if "freeze" in faults else 2, rounds=3, terms=1, hurries=True))
 
 
-def test_a_script_ends_without_a_goal() -> None:
-    assert {"o", "oc"} <= holds(Setting(rounds=4, terms=1, breaks=True))
+@rounds
+def test_a_script_ends_without_a_goal(rounds: int) -> None:
+    assert {"o", "oc"} <= holds(Setting(rounds=rounds, terms=1, breaks=True))
 
 
 def test_a_hand_over_at_any_point() -> None:
@@ -78,12 +82,14 @@ def test_a_hand_over_while_an_append_has_no_answer() -> None:
     assert {"ocoS", "ooC"} <= holds(Setting({"lost": 1}, 1, rounds=4, offers=1, runs=2))
 
 
-def test_a_hand_over_after_a_save_that_was_dropped_waits_for_the_next_one() -> None:
-    assert "ooS" in holds(Setting(rounds=4, offers=1, runs=2, dropped=True))
+@rounds
+def test_a_hand_over_after_a_save_that_was_dropped_waits_for_the_next_one(rounds: int) -> None:
+    assert "ooS" in holds(Setting(rounds=rounds, offers=1, runs=2, dropped=True))
 
 
-def test_a_run_dies_at_any_point() -> None:
-    assert {"ooC", "ocoS"} <= holds(Setting({"death": 1}, rounds=4, runs=2))
+@rounds
+def test_a_run_dies_at_any_point(rounds: int) -> None:
+    assert {"ooC", "ocoS"} <= holds(Setting({"death": 1}, rounds=rounds, runs=2))
 
 
 def test_a_save_of_this_very_step_is_made_or_reported_as_missed() -> None:
